@@ -1,0 +1,185 @@
+"""What every vertex and transfer costs on a topology, and where each vertex may go: all that schedulers need, as arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from doppler_tf.errors import CostError
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.topology import Topology
+
+
+@dataclass(frozen=True, eq=False)
+class CostModel:
+    """Costs of one graph on one topology.
+
+    Attributes:
+      topology: where the graph runs.
+      exec_s: float64 [N, D]; 0 for input vertices.
+      edge_bytes: float64 [E], bytes that cross a link (0 where the cost is explicit).
+      explicit_transfer_s: float64 [E], NaN where the cost comes from the link.
+      output_bytes: float64 [N], what a vertex's output occupies.
+      allowed: bool [N, D], False where a pin (its own or of its colocation group) forbids the device.
+      colocate: int32 [N], group index or -1.
+    """
+
+    topology: Topology
+    exec_s: np.ndarray
+    edge_bytes: np.ndarray
+    explicit_transfer_s: np.ndarray
+    output_bytes: np.ndarray
+    allowed: np.ndarray
+    colocate: np.ndarray
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return self.topology.num_devices
+
+    @cached_property
+    def memory_bytes(self) -> np.ndarray:
+        """float64 [D]: capacity, infinite where there is no limit."""
+        return np.array([math.inf if d.memory_bytes is None else d.memory_bytes for d in self.topology.devices])
+
+    @cached_property
+    def slots(self) -> np.ndarray:
+        """int32 [D]: vertices that a device runs at once."""
+        return np.array([device.slots for device in self.topology.devices], np.int32)
+
+    @property
+    def limited_memory(self) -> bool:
+        """Whether any device has a memory limit."""
+        return bool(np.isfinite(self.memory_bytes).any())
+
+    def transfer_s(self, edge: int | np.ndarray, source: int | np.ndarray, target: int | np.ndarray):
+        """Seconds that edge(s) take from device(s) `source` to `target`: the explicit cost, else latency + bytes / bandwidth."""
+        explicit = self.explicit_transfer_s[edge]
+        link = (self.topology.latency_s[source, target]
+                + self.edge_bytes[edge] / self.topology.bandwidth_bytes_per_s[source, target])
+        return np.where(np.equal(source, target), 0.0, np.where(np.isnan(explicit), link, explicit))
+
+    @cached_property
+    def mean_exec_s(self) -> np.ndarray:
+        """float64 [N]: exec averaged over the devices."""
+        return self.exec_s.mean(axis=1)
+
+    @cached_property
+    def mean_transfer_s(self) -> np.ndarray:
+        """float64 [E]: transfer averaged over the links (0 with one device)."""
+        count = self.num_devices
+        if count == 1:
+            return np.zeros(len(self.edge_bytes))
+        other = ~np.eye(count, dtype=bool)
+        link = (self.topology.latency_s[other].mean()
+                + self.edge_bytes * (1.0 / self.topology.bandwidth_bytes_per_s[other]).mean())
+        return np.where(np.isnan(self.explicit_transfer_s), link, self.explicit_transfer_s)
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Factors on the modelled times, drawn beforehand so that every simulator sees the same.
+
+    Attributes:
+      vertex: float64 [N], factor on exec.
+      transfer: float64 [N, D], factor on the transfer of a producer's output to a destination.
+    """
+
+    vertex: np.ndarray
+    transfer: np.ndarray
+
+
+def draw_noise(num_vertices: int, num_devices: int, sigma: float, seed: int) -> Noise:
+    """Log-normal factors of mean 1 and shape `sigma`, from one `numpy.random.Generator`; vertices first, then transfers."""
+    rng = np.random.default_rng(seed)
+    mean = -0.5 * sigma**2
+    return Noise(rng.lognormal(mean, sigma, num_vertices), rng.lognormal(mean, sigma, (num_vertices, num_devices)))
+
+
+def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = None) -> CostModel:
+    """Resolves every cost of `graph` on `topology`.
+
+    An explicit `exec_s` or `transfer_s` wins. Otherwise exec = launch_s + max(flops / flops_per_s, bytes moved / mem_bytes_per_s)
+    with bytes moved = inputs + output, and transfer = latency + bytes / bandwidth; an edge without `bytes` carries its
+    producer's `output_bytes`.
+
+    Args:
+      where: what messages call the graph (default: its name).
+
+    Raises:
+      CostError: a vertex or edge with neither an explicit cost nor what is needed to compute it; lists of another length than
+        the number of devices; pins to unknown devices, or pins that contradict a colocation group.
+    """
+    where = where or graph.name
+    edge_bytes = np.where(np.isnan(graph.edge_bytes), graph.output_bytes[graph.sources], graph.edge_bytes)
+    from_input = graph.is_input[graph.sources]
+    missing = np.flatnonzero(np.isnan(graph.transfer_s) & np.isnan(edge_bytes) & ~from_input)
+    if missing.size and topology.num_devices > 1:
+        e = int(missing[0])
+        raise CostError(f"{where}: edge {graph.ids[graph.sources[e]]!r} -> {graph.ids[graph.targets[e]]!r}: bytes: expected 'bytes' "
+                        f"or 'transfer_s' (or 'output_bytes' of the source), got none; give one of them")
+    edge_bytes = np.nan_to_num(edge_bytes, nan=0.0)
+    explicit = np.where(from_input, 0.0, graph.transfer_s)
+    return CostModel(topology, _exec_costs(graph, topology, edge_bytes, where),
+                     np.where(np.isnan(explicit), edge_bytes, 0.0), explicit, _output_bytes(graph, edge_bytes),
+                     _allowed(graph, topology, where), graph.colocate)
+
+
+def _output_bytes(graph: DataflowGraph, edge_bytes: np.ndarray) -> np.ndarray:
+    """`output_bytes` as given, else the largest edge's bytes, else 0."""
+    largest = np.zeros(graph.num_vertices)
+    np.maximum.at(largest, graph.sources, edge_bytes)
+    return np.where(np.isnan(graph.output_bytes), largest, graph.output_bytes)
+
+
+def _exec_costs(graph: DataflowGraph, topology: Topology, edge_bytes: np.ndarray, where: str) -> np.ndarray:
+    count, width = topology.num_devices, graph.exec_s.shape[1]
+    if width not in (1, count):
+        v = int(np.flatnonzero(~np.isnan(graph.exec_s[:, 0]))[0])
+        raise CostError(f"{where}: vertex {graph.ids[v]!r}: exec_s: expected {count} numbers (one a device of {topology.name}) or "
+                        f"one number, got a list of {width}; choose a topology of {width} devices or mend the list")
+    costs = np.broadcast_to(graph.exec_s, (graph.num_vertices, count)).copy()
+    moved = np.nan_to_num(graph.output_bytes, nan=0.0) + np.bincount(graph.targets, edge_bytes, graph.num_vertices)
+    for d, device in enumerate(topology.devices):
+        computed = np.full(graph.num_vertices, math.nan)
+        if device.flops_per_s is not None:
+            seconds = graph.flops / device.flops_per_s
+            if device.mem_bytes_per_s is not None:
+                seconds = np.maximum(seconds, moved / device.mem_bytes_per_s)
+            computed = device.launch_s + seconds
+        costs[:, d] = np.where(np.isnan(costs[:, d]), computed, costs[:, d])
+    costs[graph.is_input] = 0.0
+    missing = np.argwhere(np.isnan(costs))
+    if missing.size:
+        v, d = (int(x) for x in missing[0])
+        device = topology.devices[d]
+        if device.flops_per_s is None and not np.isnan(graph.flops[v]):
+            raise CostError(f"{where}: vertex {graph.ids[v]!r}: exec_s: expected an explicit cost, as device {device.name!r} of "
+                            f"{topology.name} has no flops_per_s, got only flops; give 'exec_s' or choose another topology")
+        raise CostError(f"{where}: vertex {graph.ids[v]!r}: exec_s: expected 'exec_s' or 'flops', got neither; give one of them")
+    return costs
+
+
+def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray:
+    allowed = np.ones((graph.num_vertices, topology.num_devices), bool)
+    names = {name: d for d, name in enumerate(topology.device_names)}
+    for v, pin in enumerate(graph.pin):
+        if pin is None:
+            continue
+        d = names.get(pin, -1) if isinstance(pin, str) else pin
+        if not 0 <= d < topology.num_devices:
+            raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device of {topology.name} (0 to "
+                            f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}")
+        allowed[v] = False
+        allowed[v, d] = True
+    for g, group in enumerate(graph.groups):
+        members = np.flatnonzero((graph.colocate == g) & ~graph.is_input)
+        common = allowed[members].all(axis=0)
+        if members.size and not common.any():
+            raise CostError(f"{where}: colocate group {group!r}: pin: expected pins of its vertices to agree, got different devices "
+                            f"for {', '.join(repr(graph.ids[v]) for v in members if graph.pin[v] is not None)}; mend the pins")
+        allowed[members] = common
+    return allowed

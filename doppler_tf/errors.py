@@ -1,0 +1,65 @@
+"""Every error that the system raises on purpose; each message is one line that names the culprit and the remedy."""
+
+from __future__ import annotations
+
+
+class DopplerError(Exception):
+    """Base of all errors of this system. The message is one line."""
+
+
+class UserError(DopplerError):
+    """The user's mistake: bad input, an impossible request. The command line exits with code 2."""
+
+
+class GraphError(UserError):
+    """A graph that breaks a rule of `DataflowGraph`."""
+
+
+class TopologyError(UserError):
+    """A topology that is malformed or unknown."""
+
+
+class CostError(UserError):
+    """Graph and topology do not give every cost, or contradict each other."""
+
+
+class AssignmentError(UserError):
+    """An assignment that does not fit its graph or topology."""
+
+
+class TraceError(UserError):
+    """A trace file that cannot be read, or does not belong to its graph."""
+
+
+class FormatError(UserError):
+    """A file that is missing, unreadable or not in the expected format."""
+
+
+class ConfigError(UserError):
+    """An option that is unknown or out of range."""
+
+
+class DatasetError(UserError):
+    """An imitation dataset that is missing, damaged or made for another graph."""
+
+
+class CheckpointError(UserError):
+    """A run folder or checkpoint that cannot be used."""
+
+
+class DeadlockError(DopplerError):
+    """Nothing runs and nothing that waits fits in memory."""
+
+
+class ExecutionError(DopplerError):
+    """A kernel, transfer or device failed while an assignment was executed."""
+
+
+def field_error(error: type[DopplerError], where: str, what: str, field: str, expected: str, got, remedy: str = "") -> DopplerError:
+    """Builds the one-line message that all input checks share: where, what, field, expected, got, remedy."""
+    shown = repr(got)
+    if len(shown) > 80:
+        shown = shown[:77] + "..."
+    tail = f"; {remedy}" if remedy else ""
+    subject = f"{what}: " if what else ""
+    return error(f"{where}: {subject}{field}: expected {expected}, got {shown}{tail}")

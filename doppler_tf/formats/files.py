@@ -1,0 +1,62 @@
+"""Reading and writing whole files: clear errors on the way in, complete or absent on the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from doppler_tf.errors import FormatError
+
+
+def read_json(path: str | Path):
+    """The JSON value in a file.
+
+    Raises:
+      FormatError: missing or unreadable file, malformed JSON (with line and column) or a NaN/Infinity literal.
+    """
+    path = Path(path)
+
+    def reject(literal: str):
+        raise FormatError(f"{path}: expected finite numbers, got {literal}; JSON has no such number, mend the file")
+
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=reject)
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file; check the path") from None
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{path}: malformed JSON at line {error.lineno}, column {error.colno}: {error.msg}; mend the file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror if isinstance(error, OSError) else 'not UTF-8 text'}") from None
+    except RecursionError:
+        raise FormatError(f"{path}: JSON nested too deeply; expected a flat document") from None
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Writes a file atomically: a temporary file beside it, then a rename. Parent folders are made.
+
+    Raises:
+      FormatError: the place cannot be written.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be written: {error.strerror}; choose another place") from None
+
+
+def write_json(path: str | Path, value, indent: int | None = None) -> None:
+    """Writes a JSON value atomically; NaN and infinity are refused."""
+    write_bytes(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())

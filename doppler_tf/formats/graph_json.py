@@ -1,0 +1,56 @@
+"""The native graph format `doppler-graph/1` (networkx node-link JSON), and networkx graphs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import networkx as nx
+
+from doppler_tf.errors import FormatError, GraphError, field_error
+from doppler_tf.formats.files import read_json, write_json
+from doppler_tf.formats.records import graph_from_records, graph_to_records
+from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph
+
+
+def read_graph(source: str | Path | nx.DiGraph) -> DataflowGraph:
+    """Reads a graph from a `doppler-graph/1` file or from a networkx DiGraph whose attributes are the format's fields.
+
+    Raises:
+      FormatError: the file is missing or malformed.
+      GraphError: the graph breaks a rule; the message names file, vertex and field.
+    """
+    if isinstance(source, nx.Graph):
+        return _from_networkx(source)
+    path = Path(source)
+    record = read_json(path)
+    if not isinstance(record, Mapping):
+        raise field_error(FormatError, str(path), "", "document", f"a JSON object ({GRAPH_SCHEMA})", record)
+    edges = record.get("edges", record.get("links"))
+    for key, value in (("nodes", record.get("nodes")), ("edges", edges)):
+        if not isinstance(value, list):
+            raise field_error(FormatError, str(path), "", key, "a list", value, f"write a {GRAPH_SCHEMA} file")
+    attributes = record.get("graph") or {}
+    if not isinstance(attributes, Mapping):
+        raise field_error(FormatError, str(path), "", "graph", "an object", attributes)
+    if record.get("directed") is False:
+        raise field_error(FormatError, str(path), "", "directed", "true", False, "edges go from producer to consumer")
+    schema = attributes.get("schema", GRAPH_SCHEMA)
+    if schema != GRAPH_SCHEMA:
+        raise field_error(FormatError, str(path), "", "graph.schema", GRAPH_SCHEMA, schema)
+    return graph_from_records(record["nodes"], edges, {"name": path.name.split(".")[0], **attributes}, str(path))
+
+
+def write_graph(path: str | Path, graph: DataflowGraph) -> None:
+    """Writes a graph atomically; `read_graph` gives it back with the same hash."""
+    nodes, edges, attributes = graph_to_records(graph)
+    write_json(path, {"directed": True, "multigraph": False, "graph": attributes, "nodes": nodes, "edges": edges})
+
+
+def _from_networkx(source: nx.Graph) -> DataflowGraph:
+    where = str(source.graph.get("name") or "networkx graph")
+    if not source.is_directed() or source.is_multigraph():
+        raise field_error(GraphError, where, "", "graph", "a networkx.DiGraph", type(source).__name__)
+    nodes = [{**data, "id": node} for node, data in source.nodes(data=True)]
+    edges = [{**data, "source": u, "target": v} for u, v, data in source.edges(data=True)]
+    return graph_from_records(nodes, edges, {**source.graph, "name": where}, where)

@@ -1,0 +1,161 @@
+"""The dataflow graph: vertices are operations, edges are tensors passed on. All per-vertex and per-edge data are arrays."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+GRAPH_SCHEMA = "doppler-graph/1"
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input tensor of a kernel: the vertex that makes it and, per axis, the [start, stop) taken (None: all of it)."""
+
+    vertex: int
+    slice: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a vertex executes: an operation name, its operands in order and its parameters."""
+
+    op: str
+    operands: tuple[Operand, ...]
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class CSR:
+    """Compressed adjacency: the edges of vertex v are `edge[ptr[v]:ptr[v+1]]`, their other ends `vertex[...]`."""
+
+    ptr: np.ndarray
+    vertex: np.ndarray
+    edge: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class DataflowGraph:
+    """An immutable dataflow graph of N vertices and E edges.
+
+    Made by `formats.records.graph_from_records`, which checks the RULES: vertex ids are unique; edges join known vertices, at
+    most one for each ordered pair; there is no cycle; there is at least one vertex that is not an input; input vertices have no
+    predecessors; every number given is finite and >= 0.
+
+    Attributes:
+      name: the workload's name.
+      ids: N vertex ids as given (JSON integers or strings).
+      names, kinds, meta_op, role: N strings (None where not given, for the last two).
+      flops, output_bytes: float64 [N], NaN where not given.
+      exec_s: float64 [N, K], explicit cost in seconds, K = 1 (all devices alike) or the number of devices; NaN where not given.
+      is_input: bool [N], resident everywhere at time 0, costs nothing, never assigned.
+      kernel: N kernels or None.
+      pin: N device indices, device names or None.
+      colocate: int32 [N], group index, -1 for none; `groups` holds their names.
+      sources, targets: int32 [E].
+      edge_bytes, transfer_s: float64 [E], NaN where not given.
+      attributes: what else the graph's file says of it (`workload`, ...).
+    """
+
+    name: str
+    ids: tuple[Hashable, ...]
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    meta_op: tuple[str | None, ...]
+    role: tuple[str | None, ...]
+    flops: np.ndarray
+    output_bytes: np.ndarray
+    exec_s: np.ndarray
+    is_input: np.ndarray
+    kernel: tuple[Kernel | None, ...]
+    pin: tuple[int | str | None, ...]
+    colocate: np.ndarray
+    groups: tuple[str, ...]
+    sources: np.ndarray
+    targets: np.ndarray
+    edge_bytes: np.ndarray
+    transfer_s: np.ndarray
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_vertices(self) -> int:
+        """All vertices, inputs included."""
+        return len(self.ids)
+
+    @property
+    def num_edges(self) -> int:
+        """All edges, those from inputs included."""
+        return len(self.sources)
+
+    @cached_property
+    def work_vertices(self) -> np.ndarray:
+        """int32: the vertices that are assigned to devices (not inputs), in index order."""
+        return np.flatnonzero(~self.is_input).astype(np.int32)
+
+    @cached_property
+    def work_edges(self) -> np.ndarray:
+        """int32: the edges whose source is not an input."""
+        return np.flatnonzero(~self.is_input[self.sources]).astype(np.int32)
+
+    @cached_property
+    def successors(self) -> CSR:
+        """Outgoing edges by vertex, in edge order."""
+        return _csr(self.sources, self.targets, self.num_vertices)
+
+    @cached_property
+    def predecessors(self) -> CSR:
+        """Incoming edges by vertex, in edge order."""
+        return _csr(self.targets, self.sources, self.num_vertices)
+
+    @cached_property
+    def topological_order(self) -> np.ndarray:
+        """int32 [N]: every vertex after its predecessors (Kahn's algorithm, level by level, index order within a level)."""
+        return np.concatenate(self.levels)
+
+    @cached_property
+    def levels(self) -> tuple[np.ndarray, ...]:
+        """Vertices by the length of the longest path (in edges) that leads to them."""
+        return _levels(self.sources, self.targets, self.num_vertices)
+
+    @cached_property
+    def graph_hash(self) -> str:
+        """SHA-256 over all that decides costs and legality: ids, costs, edges, pins and groups; not names."""
+        digest = hashlib.sha256(GRAPH_SCHEMA.encode())
+        digest.update(repr((self.ids, self.pin)).encode())
+        for array in (self.flops, self.output_bytes, self.exec_s, self.is_input, self.colocate,
+                      self.sources, self.targets, self.edge_bytes, self.transfer_s):
+            digest.update(repr(array.shape).encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def vertex_label(self, v: int) -> str:
+        """How messages and pictures call vertex v: its name, with its id where that differs."""
+        return self.names[v] if self.names[v] == str(self.ids[v]) else f"{self.names[v]} (id {self.ids[v]})"
+
+
+def _csr(keys: np.ndarray, others: np.ndarray, num_vertices: int) -> CSR:
+    edge = np.argsort(keys, kind="stable").astype(np.int32)
+    ptr = np.zeros(num_vertices + 1, np.int64)
+    np.cumsum(np.bincount(keys, minlength=num_vertices), out=ptr[1:])
+    return CSR(ptr, others[edge].astype(np.int32), edge)
+
+
+def _levels(sources: np.ndarray, targets: np.ndarray, num_vertices: int) -> tuple[np.ndarray, ...]:
+    """Kahn's algorithm by whole levels; vertices on or behind a cycle are in no level."""
+    out = _csr(sources, targets, num_vertices)
+    missing = np.bincount(targets, minlength=num_vertices)
+    level, levels = np.flatnonzero(missing == 0).astype(np.int32), []
+    while level.size:
+        levels.append(level)
+        starts, counts = out.ptr[level], out.ptr[level + 1] - out.ptr[level]
+        offsets = np.repeat(starts - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
+        reached = out.vertex[offsets + np.arange(counts.sum())]
+        np.subtract.at(missing, reached, 1)
+        reached = np.unique(reached)
+        level = reached[missing[reached] == 0].astype(np.int32)
+    return tuple(levels)

@@ -1,0 +1,209 @@
+"""The server: devices, the links between them, and presets of well-known machines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from doppler_tf.errors import TopologyError, field_error
+
+TOPOLOGY_SCHEMA = "doppler-topology/1"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device. `flops_per_s` None: only graphs with explicit costs can use it; `memory_bytes` None: no limit."""
+
+    name: str
+    flops_per_s: float | None = None
+    mem_bytes_per_s: float | None = None
+    launch_s: float = 0.0
+    memory_bytes: float | None = None
+    slots: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """Devices and links.
+
+    RULES: device names are unique; the link matrices are [D, D] with bandwidth > 0 (infinite allowed) and latency >= 0; the
+    diagonals are never read (a tensor costs nothing where it is).
+
+    Attributes:
+      devices: D devices.
+      bandwidth_bytes_per_s: float64 [D, D], from row to column.
+      latency_s: float64 [D, D].
+      link_slots: transfers that a link carries at once; None: links never wait.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    bandwidth_bytes_per_s: np.ndarray
+    latency_s: np.ndarray
+    link_slots: int | None = 1
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return len(self.devices)
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """The D names, in device order."""
+        return tuple(device.name for device in self.devices)
+
+    @cached_property
+    def topology_hash(self) -> str:
+        """SHA-256 of all that decides costs."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+
+    def to_json(self) -> dict:
+        """The fields of `doppler-topology/1`; an infinite bandwidth is null."""
+        bandwidth = [[float(x) if math.isfinite(x) else None for x in row] for row in self.bandwidth_bytes_per_s]
+        return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices],
+                "links": {"bandwidth_bytes_per_s": bandwidth, "latency_s": self.latency_s.tolist()},
+                "link_slots": self.link_slots}
+
+    @staticmethod
+    def from_json(record: Mapping, where: str = "topology") -> Topology:
+        """Checks a `doppler-topology/1` record.
+
+        A link figure may be one number for all links. Raises TopologyError that names device and field.
+        """
+        if not isinstance(record, Mapping) or record.get("schema", TOPOLOGY_SCHEMA) != TOPOLOGY_SCHEMA:
+            got = record.get("schema") if isinstance(record, Mapping) else record
+            raise field_error(TopologyError, where, "", "schema", TOPOLOGY_SCHEMA, got)
+        listed = record.get("devices")
+        if not isinstance(listed, list) or not listed:
+            raise field_error(TopologyError, where, "", "devices", "a list of at least one device", listed)
+        devices = tuple(_device(entry, d, where) for d, entry in enumerate(listed))
+        names = [device.name for device in devices]
+        if len(set(names)) < len(names):
+            raise field_error(TopologyError, where, "", "devices", "unique names", names)
+        links = record.get("links") or {}
+        if not isinstance(links, Mapping):
+            raise field_error(TopologyError, where, "", "links", "an object", links)
+        slots = record.get("link_slots", 1)
+        if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < 1):
+            raise field_error(TopologyError, where, "", "link_slots", "an integer >= 1 or null", slots)
+        count = len(devices)
+        bandwidth = _matrix(links.get("bandwidth_bytes_per_s"), math.inf, count, "links.bandwidth_bytes_per_s", where)
+        latency = _matrix(links.get("latency_s"), 0.0, count, "links.latency_s", where)
+        if not (bandwidth > 0).all():
+            raise field_error(TopologyError, where, "", "links.bandwidth_bytes_per_s", "numbers > 0", float(bandwidth.min()))
+        if not (np.isfinite(latency) & (latency >= 0)).all():
+            raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(latency.min()))
+        return Topology(str(record.get("name", "topology")), devices, bandwidth, latency, slots)
+
+
+def _device(entry, d: int, where: str) -> Device:
+    what = f"device {d}"
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
+        raise field_error(TopologyError, where, what, "name", "an object with a string 'name'", entry)
+    known = {f.name for f in fields(Device)}
+    unknown = sorted(set(entry) - known)
+    if unknown:
+        raise field_error(TopologyError, where, what, unknown[0], f"one of {', '.join(sorted(known))}", unknown[0])
+    for name, value in entry.items():
+        optional = name in ("flops_per_s", "mem_bytes_per_s", "memory_bytes")
+        if name == "name" or (value is None and optional):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise field_error(TopologyError, where, what, name, "a finite number", value)
+        if name == "slots" and (not isinstance(value, int) or value < 1):
+            raise field_error(TopologyError, where, what, name, "an integer >= 1", value)
+        if value < 0 or (value == 0 and optional):
+            raise field_error(TopologyError, where, what, name, "a number > 0" if optional else "a number >= 0", value)
+    return Device(**entry)
+
+
+def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndarray:
+    if value is None:
+        value = default
+    if isinstance(value, list):
+        value = [[math.inf if x is None and default == math.inf else x for x in row] if isinstance(row, list) else row
+                 for row in value]
+    try:
+        matrix = np.array(value, np.float64)
+    except (TypeError, ValueError):
+        matrix = np.zeros(0)
+    if matrix.ndim == 0 and not np.isnan(matrix):
+        return np.full((count, count), float(matrix))
+    if matrix.shape != (count, count) or np.isnan(matrix).any():
+        raise field_error(TopologyError, where, "", name, f"a number or {count} rows of {count} numbers", value)
+    return matrix
+
+
+def _uniform(name: str, device: Device, count: int, bandwidth: float | np.ndarray, latency_s: float,
+             link_slots: int | None = 1) -> Topology:
+    devices = tuple(Device(**{**asdict(device), "name": f"{device.name}:{d}"}) for d in range(count))
+    return Topology(name, devices, np.broadcast_to(np.asarray(bandwidth, np.float64), (count, count)).copy(),
+                    np.full((count, count), latency_s), link_slots)
+
+
+def p100x4() -> Topology:
+    """Four Tesla P100 on PCIe, the paper's server.
+
+    NVIDIA Tesla P100 PCIe datasheet (2016): 18.7 TFLOP/s float16, 732 GB/s, 16 GB; PCIe 3.0 x16: 15.75 GB/s in theory, some 12
+    GB/s for copies between GPUs. Launch and copy latency: 10 us, usual for CUDA of that time.
+    """
+    device = Device("GPU", 18.7e12, 732e9, 10e-6, 16e9)
+    return _uniform("p100x4", device, 4, 12e9, 10e-6)
+
+
+def v100x8() -> Topology:
+    """Eight Tesla V100 in two NVLink groups of four, as the paper's second server.
+
+    NVIDIA V100 SXM2 datasheet: 125 TFLOP/s float16 on tensor cores, 900 GB/s, 32 GB; one NVLink 2.0 brick carries 25 GB/s each
+    way, two of them 50 GB/s within a group; PCIe 3.0 x16, some 12 GB/s, between the groups.
+    """
+    device = Device("GPU", 125e12, 900e9, 8e-6, 32e9)
+    group = np.arange(8) // 4
+    return _uniform("v100x8", device, 8, np.where(group[:, None] == group, 50e9, 12e9), 8e-6)
+
+
+def h100x8() -> Topology:
+    """Eight H100 SXM behind NVSwitch.
+
+    NVIDIA H100 datasheet: 989 TFLOP/s bfloat16 dense, 3.35 TB/s, 80 GB; NVLink 4: 900 GB/s both ways together, 450 GB/s each way,
+    which one peer can use whole through NVSwitch.
+    """
+    return _uniform("h100x8", Device("GPU", 989e12, 3.35e12, 5e-6, 80e9), 8, 450e9, 5e-6)
+
+
+def cpu(count: int) -> Topology:
+    """`count` logical CPU devices of one machine: about one core each (AVX2 at 3 GHz: some 50 GFLOP/s), copies by memcpy."""
+    return _uniform(f"cpu:{count}", Device("CPU", 50e9, 10e9, 20e-6), count, 5e9, 20e-6)
+
+
+def ideal(count: int) -> Topology:
+    """`count` equal devices with links that never wait, for graphs with explicit costs."""
+    return _uniform(f"ideal:{count}", Device("device"), count, math.inf, 0.0, None)
+
+
+PRESETS = {"p100x4": p100x4, "v100x8": v100x8, "h100x8": h100x8}
+FAMILIES = {"cpu": cpu, "ideal": ideal}
+MAX_DEVICES = 1024
+
+
+def preset(spec: str) -> Topology | None:
+    """The topology that `spec` names (`p100x4`, `v100x8`, `h100x8`, `cpu:N`, `ideal:N`); None if it names none.
+
+    Raises TopologyError for a family with a bad count.
+    """
+    if spec in PRESETS:
+        return PRESETS[spec]()
+    family, colon, count = spec.partition(":")
+    if family not in FAMILIES or (not colon and spec != family):
+        return None
+    if not re.fullmatch(r"[0-9]+", count) or not 1 <= int(count) <= MAX_DEVICES:
+        raise field_error(TopologyError, "topology", spec, "number of devices", f"an integer from 1 to {MAX_DEVICES}", count,
+                          f"write {family}:4, for example")
+    return FAMILIES[family](int(count))

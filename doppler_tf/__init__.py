@@ -1,0 +1,19 @@
+"""Device assignment in asynchronous dataflow graphs: the domain. `import doppler_tf` stays light; names load on first use."""
+
+from importlib import import_module
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "read_graph": "doppler_tf.formats.graph_json", "write_graph": "doppler_tf.formats.graph_json",
+    "read_topology": "doppler_tf.formats.topology_json", "Topology": "doppler_tf.topology", "Device": "doppler_tf.topology",
+    "DataflowGraph": "doppler_tf.graph", "build_costs": "doppler_tf.costs", "Assignment": "doppler_tf.assignment",
+    "simulate": "doppler_tf.simulator", "place": "doppler_tf.placement", "validate_trace": "doppler_tf.validation",
+}
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'doppler_tf' has no attribute {name!r}; public names: {', '.join(sorted(_HOMES))}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,120 @@
+"""Which vertex goes to which device, in which order it was decided, and the transfers that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import AssignmentError
+from doppler_tf.graph import DataflowGraph
+
+DISPATCH_RULES = ("fifo", "b_level", "order")
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """A device for every vertex that is not an input.
+
+    Attributes:
+      device: int32 [N], -1 for input vertices.
+      order: int32 [M], the work vertices in the sequence in which they were chosen, or None.
+      method: what made it.
+    """
+
+    device: np.ndarray
+    order: np.ndarray | None = None
+    method: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Transfers:
+    """The T transfers that an assignment causes: each output once to each other device that has consumers of it.
+
+    Attributes:
+      producer, source, destination: int32 [T]; sorted by (producer, destination).
+      cost_s: float64 [T], the largest among the edges to the consumers there.
+      of_edge: int32 [E], the transfer that carries an edge, -1 where none is needed.
+    """
+
+    producer: np.ndarray
+    source: np.ndarray
+    destination: np.ndarray
+    cost_s: np.ndarray
+    of_edge: np.ndarray
+
+
+def plan_transfers(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> Transfers:
+    """The transfers that follow from `device` (int [N]), as DESIGN's rules of time have them: once per destination."""
+    source, target = device[graph.sources], device[graph.targets]
+    crossing = np.flatnonzero((source >= 0) & (source != target))
+    keys, inverse = np.unique(graph.sources[crossing].astype(np.int64) * costs.num_devices + target[crossing],
+                              return_inverse=True)
+    cost = np.zeros(len(keys))
+    np.maximum.at(cost, inverse, costs.transfer_s(crossing, source[crossing], target[crossing]))
+    of_edge = np.full(graph.num_edges, -1, np.int32)
+    of_edge[crossing] = inverse
+    producer = (keys // costs.num_devices).astype(np.int32)
+    return Transfers(producer, device[producer].astype(np.int32), (keys % costs.num_devices).astype(np.int32), cost, of_edge)
+
+
+def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Sequence, order: Sequence | None = None,
+                            method: str = "", where: str = "assignment") -> Assignment:
+    """Checks a list of device indices in node order (None for inputs) and makes an Assignment.
+
+    Args:
+      devices: N entries; for inputs anything is ignored but must be None or an integer.
+      order: the M work vertices (indices), each once and after its predecessors, or None.
+      where: what messages call the source.
+
+    Raises:
+      AssignmentError: wrong length, a device that does not exist or is not an integer, a broken pin or group, a bad order.
+    """
+    if len(devices) != graph.num_vertices:
+        raise AssignmentError(f"{where}: device: expected {graph.num_vertices} entries (one a vertex of {graph.name}), got {len(devices)}; "
+                              f"is it made for another graph?")
+    device = np.full(graph.num_vertices, -1, np.int32)
+    for v, d in enumerate(devices):
+        if graph.is_input[v] and d is None:
+            continue
+        if isinstance(d, bool) or not isinstance(d, int | np.integer):
+            raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected an integer, got {d!r}; only input vertices may be null")
+        if graph.is_input[v]:
+            continue
+        if not 0 <= d < costs.num_devices:
+            raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected 0 to {costs.num_devices - 1} "
+                                  f"({costs.topology.name} has {costs.num_devices} devices), got {d}")
+        device[v] = d
+    _check_constraints(graph, costs, device, where)
+    return Assignment(device, None if order is None else _check_order(graph, order, where), method)
+
+
+def _check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str) -> None:
+    work = graph.work_vertices
+    broken = work[~costs.allowed[work, device[work]]]
+    if broken.size:
+        v = int(broken[0])
+        raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected one of {np.flatnonzero(costs.allowed[v]).tolist()} "
+                              f"(its pin or that of its colocate group), got {device[v]}")
+    for g, group in enumerate(graph.groups):
+        used = np.unique(device[(costs.colocate == g) & ~graph.is_input])
+        if used.size > 1:
+            raise AssignmentError(f"{where}: colocate group {group!r}: device: expected one device for the whole group, got {used.tolist()}")
+
+
+def _check_order(graph: DataflowGraph, order: Sequence, where: str) -> np.ndarray:
+    order = np.asarray(order)
+    work = graph.work_vertices
+    if order.shape != work.shape or order.dtype.kind not in "iu" or not np.array_equal(np.sort(order), work):
+        raise AssignmentError(f"{where}: order: expected each of the {work.size} vertices that are not inputs once, got {order.size} entries; "
+                              f"drop 'order' or mend it")
+    position = np.full(graph.num_vertices, -1)
+    position[order] = np.arange(order.size)
+    bad = np.flatnonzero(position[graph.sources] > position[graph.targets])
+    if bad.size:
+        e = int(bad[0])
+        raise AssignmentError(f"{where}: vertex {graph.ids[graph.targets[e]]!r}: order: expected it after its predecessor "
+                              f"{graph.ids[graph.sources[e]]!r}, got it before")
+    return order.astype(np.int32)

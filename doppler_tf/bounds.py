@@ -1,0 +1,121 @@
+"""Lower bounds on the makespan of any assignment, whatever the dispatch rule: the proof of how far from optimal one can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lower bounds in seconds.
+
+    Attributes:
+      work_s: no server finishes sooner than its devices together can do the work.
+      path_s: no path finishes sooner than its vertices and the transfers that no choice of devices avoids.
+      join_s: path_s, and where a vertex joins several inputs either it waits for a transfer or its device ran them all itself.
+    """
+
+    work_s: float
+    path_s: float
+    join_s: float
+
+    @property
+    def best_s(self) -> float:
+        """The largest, which is the one to quote."""
+        return max(self.work_s, self.path_s, self.join_s)
+
+
+def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
+    """All bounds; near-linear in vertices and edges times devices squared."""
+    path_s = _longest(graph, costs, joins=False)
+    return Bounds(_work_bound(graph, costs), path_s, max(path_s, _longest(graph, costs, joins=True)))
+
+
+def _work_bound(graph: DataflowGraph, costs: CostModel) -> float:
+    """Dual of the fractional scheduling program: for weights w >= 0, makespan >= sum_v min_d w_d exec(v, d) / sum_d w_d slots_d.
+
+    Weights tried: equal ones (bound by each vertex's best device) and the devices' speeds (tight for uniformly faster devices).
+    (Lenstra, Shmoys and Tardos 1990 give the linear program of unrelated machines.)
+    """
+    work = graph.work_vertices
+    exec_s = np.where(costs.allowed[work], costs.exec_s[work], np.inf)
+    total = costs.exec_s[work].sum(axis=0)
+    weights = [np.ones(costs.num_devices)]
+    if (total > 0).all():
+        weights.append(total.min() / total)
+    return max(float(np.sum(np.min(exec_s * w, axis=1)) / np.sum(w * costs.slots)) for w in weights)
+
+
+def _longest(graph: DataflowGraph, costs: CostModel, joins: bool) -> float:
+    """Earliest possible end by (vertex, device), each predecessor taking the device that suits the vertex best.
+
+    With `joins`, at a vertex on device d: of the predecessors whose output cannot arrive from elsewhere by time t, all ran on d, one
+    after the other (the argument of Papadimitriou and Yannakakis 1990, one level deep).
+    """
+    into = graph.predecessors
+    latest = _earliest_ends(graph.topological_order, into.ptr, into.vertex, costs.exec_s, costs.allowed, graph.is_input,
+                            costs.explicit_transfer_s[into.edge], costs.edge_bytes[into.edge], costs.topology.latency_s,
+                            costs.topology.bandwidth_bytes_per_s, costs.slots, joins)
+    # Vertices of one colocation group may well have to differ in their best devices; ignoring that keeps the bound a bound.
+    return float(latest)
+
+
+@numba.njit(cache=True)
+def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, latency_s, bandwidth, slots, joins):
+    count, num_devices = exec_s.shape
+    end = np.full((count, num_devices), np.inf)
+    latest = 0.0
+    for v in order:
+        if is_input[v]:
+            end[v] = 0.0
+            continue
+        degree = ptr[v + 1] - ptr[v]
+        arrival, begin, run = np.empty(degree), np.empty(degree), np.empty(degree)
+        for d in range(num_devices):
+            if not allowed[v, d]:
+                continue
+            size = 0
+            start = 0.0
+            for i in range(ptr[v], ptr[v + 1]):
+                u = neighbour[i]
+                if is_input[u]:
+                    continue
+                remote = np.inf
+                for other in range(num_devices):
+                    if other != d:
+                        cost = explicit_s[i]
+                        if np.isnan(cost):
+                            cost = latency_s[other, d] + edge_bytes[i] / bandwidth[other, d]
+                        remote = min(remote, end[u, other] + cost)
+                start = max(start, min(end[u, d], remote))
+                arrival[size] = remote
+                run[size] = exec_s[u, d] if allowed[u, d] else np.inf
+                begin[size] = end[u, d] - run[size] if allowed[u, d] else np.inf
+                size += 1
+            if joins and size > 1:
+                start = max(start, _join(arrival[:size], begin[:size], run[:size], slots[d]))
+            end[v, d] = start + exec_s[v, d]
+        latest = max(latest, end[v].min())
+    return latest
+
+
+@numba.njit(cache=True)
+def _join(arrival, begin, run, slots):
+    """Earliest time at which all inputs are on one device: the least, over how many of the latest arrivals are run there, of
+    max(what still arrives, earliest begin of those run there + their run time)."""
+    by_arrival = np.argsort(-arrival)
+    best = arrival[by_arrival[0]]
+    first, total = np.inf, 0.0
+    for i in range(len(arrival)):
+        k = by_arrival[i]
+        first = min(first, begin[k])
+        total += run[k]
+        rest = arrival[by_arrival[i + 1]] if i + 1 < len(arrival) else 0.0
+        best = min(best, max(rest, first + total / slots))
+    return best

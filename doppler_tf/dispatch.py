@@ -1,0 +1,262 @@
+"""The work-conserving state machine: events in, instructions out. No clock, no thread, no tensor.
+
+The simulator feeds it with a virtual clock, the runtime with the wall clock; both therefore follow the same rules of time.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, plan_transfers
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import AssignmentError, ConfigError, field_error
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.ranks import b_levels
+from doppler_tf.trace import Trace
+
+
+class VertexEnded(NamedTuple):
+    """Event: a vertex's output is resident on its device."""
+
+    vertex: int
+
+
+class TransferEnded(NamedTuple):
+    """Event: a copy is resident at its destination; `transfer` is the index in the plan."""
+
+    transfer: int
+
+
+class StartVertex(NamedTuple):
+    """Instruction: run a vertex."""
+
+    vertex: int
+    device: int
+
+
+class StartTransfer(NamedTuple):
+    """Instruction: copy a producer's output to another device."""
+
+    transfer: int
+    producer: int
+    source: int
+    destination: int
+
+
+class Free(NamedTuple):
+    """Instruction: a tensor has had its last use on a device and may be dropped there."""
+
+    producer: int
+    device: int
+
+
+Event = VertexEnded | TransferEnded
+Instruction = StartVertex | StartTransfer | Free
+
+
+class Dispatcher:
+    """Decides what starts when, for one run of one assignment.
+
+    Call `begin(now_s)` once, then `advance(now_s, events)` with everything that ended at that instant, until `done`. Times must not
+    decrease. At one instant all completions are applied, then all that can start is started: devices by index, then links.
+    """
+
+    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str = "fifo"):
+        """Args: rule: `fifo`, `b_level` or `order`. Raises: ConfigError, AssignmentError (rule `order` without an order)."""
+        self.rule = rule
+        self.transfers = plan_transfers(graph, costs, assignment.device)
+        self._graph, self._costs = graph, costs
+        self._priority = _priorities(graph, costs, assignment, rule)
+        count, devices = graph.num_vertices, costs.num_devices
+        self._device: list[int] = assignment.device.tolist()
+        plan = self.transfers
+        self._producer, self._source = plan.producer.tolist(), plan.source.tolist()
+        self._destination = plan.destination.tolist()
+        self._link = (plan.source.astype(np.int64) * devices + plan.destination).tolist()
+        self._transfers_of = _grouped(plan.producer, np.arange(len(plan.producer)), count)
+        self._inputs_missing = np.zeros(count, np.int64)
+        self._index_consumers(assignment.device)
+        self._device_queue: list[list] = [[] for _ in range(devices)]
+        self._link_queue: list[list] = [[] for _ in range(devices * devices)]
+        self._device_slots: list[int] = costs.slots.tolist()
+        link_slots = costs.topology.link_slots
+        self._link_slots = [len(self._producer) + 1 if link_slots is None else link_slots] * (devices * devices)
+        self._limited = np.isfinite(costs.memory_bytes).tolist()
+        self._memory_left: list[float] = (costs.memory_bytes - self._inputs_bytes).tolist()
+        self._dirty_devices: set[int] = set()
+        self._dirty_links: set[int] = set()
+        self.remaining = len(graph.work_vertices)
+        self.vertex_start_s, self.vertex_end_s = [0.0] * count, [0.0] * count
+        self.transfer_start_s, self.transfer_end_s = [0.0] * len(self._producer), [0.0] * len(self._producer)
+
+    def _index_consumers(self, device: np.ndarray) -> None:
+        """Residencies: entry v < N is vertex v's output at home, N + t the copy by transfer t, then one a pair (input, device)."""
+        graph, plan = self._graph, self.transfers
+        count, copies = graph.num_vertices, len(plan.producer)
+        from_input = graph.is_input[graph.sources]
+        pairs = graph.sources.astype(np.int64) * self._costs.num_devices + device[graph.targets]
+        input_keys, input_of = np.unique(pairs[from_input], return_inverse=True)
+        entry = np.where(plan.of_edge >= 0, count + plan.of_edge, graph.sources).astype(np.int64)
+        entry[from_input] = count + copies + input_of
+        entries = count + copies + len(input_keys)
+        uses = np.bincount(entry, minlength=entries)
+        uses += np.bincount(plan.producer, minlength=entries)
+        input_producer = (input_keys // self._costs.num_devices).astype(np.int32)
+        input_device = (input_keys % self._costs.num_devices).astype(np.int32)
+        producer = np.concatenate([np.arange(count), plan.producer, input_producer])
+        self._entry_producer: list[int] = producer.tolist()
+        self._entry_device: list[int] = np.concatenate([device, plan.destination, input_device]).tolist()
+        self._entry_bytes: list[float] = self._costs.output_bytes[producer].tolist()
+        self._entry_uses: list[int] = uses.tolist()
+        self._used_by = _grouped(graph.targets, entry, count)
+        waiting = ~from_input
+        self._waiting_for = _grouped(entry[waiting], graph.targets[waiting], count + copies)
+        self._inputs_missing = np.bincount(graph.targets[waiting], minlength=count).tolist()
+        self._inputs_bytes = np.bincount(input_device, self._costs.output_bytes[input_producer], self._costs.num_devices)
+
+    @property
+    def done(self) -> bool:
+        """Whether every vertex has ended."""
+        return self.remaining == 0
+
+    def begin(self, now_s: float = 0.0) -> list[Instruction]:
+        """Queues every vertex that needs no other vertex and starts what can start."""
+        for v in self._graph.work_vertices.tolist():
+            if self._inputs_missing[v] == 0:
+                self._enqueue_vertex(v, now_s)
+        return self._start(now_s)
+
+    def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
+        """Applies what ended at `now_s`, then starts what can start; returns the instructions, frees first."""
+        instructions: list[Instruction] = []
+        for event in events:
+            if isinstance(event, VertexEnded):
+                self._vertex_ended(event.vertex, now_s, instructions)
+            else:
+                self._transfer_ended(event.transfer, now_s, instructions)
+        instructions += self._start(now_s)
+        return instructions
+
+    def _vertex_ended(self, v: int, now_s: float, instructions: list) -> None:
+        d = self._device[v]
+        self.vertex_end_s[v] = now_s
+        self.remaining -= 1
+        self._device_slots[d] += 1
+        self._dirty_devices.add(d)
+        for t in self._transfers_of[v]:
+            link = self._link[t]
+            key = now_s if self._priority is None else self._priority[v]
+            insort(self._link_queue[link], (key, v, t))
+            self._dirty_links.add(link)
+        self._resident(v, now_s)
+        for entry in self._used_by[v]:
+            self._release(entry, instructions)
+
+    def _transfer_ended(self, t: int, now_s: float, instructions: list) -> None:
+        link = self._link[t]
+        self.transfer_end_s[t] = now_s
+        self._link_slots[link] += 1
+        self._dirty_links.add(link)
+        self._resident(len(self._device) + t, now_s)
+        self._release(self._producer[t], instructions)
+
+    def _resident(self, entry: int, now_s: float) -> None:
+        for v in self._waiting_for[entry]:
+            self._inputs_missing[v] -= 1
+            if self._inputs_missing[v] == 0:
+                self._enqueue_vertex(v, now_s)
+
+    def _enqueue_vertex(self, v: int, now_s: float) -> None:
+        d = self._device[v]
+        insort(self._device_queue[d], (now_s if self._priority is None else self._priority[v], v))
+        self._dirty_devices.add(d)
+
+    def _release(self, entry: int, instructions: list) -> None:
+        """One use of a tensor is over; after the last its memory is free, and whoever waits for memory there is asked again."""
+        self._entry_uses[entry] -= 1
+        if self._entry_uses[entry]:
+            return
+        d = self._entry_device[entry]
+        instructions.append(Free(self._entry_producer[entry], d))
+        if self._limited[d]:
+            self._memory_left[d] += self._entry_bytes[entry]
+            self._dirty_devices.add(d)
+            devices = self._costs.num_devices
+            self._dirty_links.update(s * devices + d for s in range(devices))
+
+    def _start(self, now_s: float) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for d in sorted(self._dirty_devices):
+            queue = self._device_queue[d]
+            while self._device_slots[d] and (i := self._first_fit(queue, d)) >= 0:
+                v = queue.pop(i)[-1]
+                self._device_slots[d] -= 1
+                self._memory_left[d] -= self._entry_bytes[v]
+                self.vertex_start_s[v] = now_s
+                instructions.append(StartVertex(v, d))
+        for link in sorted(self._dirty_links):
+            queue, d = self._link_queue[link], link % self._costs.num_devices
+            while self._link_slots[link] and (i := self._first_fit(queue, d)) >= 0:
+                _, producer, t = queue.pop(i)
+                self._link_slots[link] -= 1
+                self._memory_left[d] -= self._entry_bytes[producer]
+                self.transfer_start_s[t] = now_s
+                instructions.append(StartTransfer(t, producer, self._source[t], d))
+        self._dirty_devices.clear()
+        self._dirty_links.clear()
+        return instructions
+
+    def _first_fit(self, queue: list, d: int) -> int:
+        """Position of the first entry whose output fits on device d (`entry[1]` is the vertex whose tensor it is), -1 if none."""
+        if not self._limited[d]:
+            return 0 if queue else -1
+        left = self._memory_left[d]
+        return next((i for i, entry in enumerate(queue) if self._entry_bytes[entry[1]] <= left), -1)
+
+    def stuck(self) -> str:
+        """Why nothing can start, for a deadlock message: who waits, where, what is resident and what is needed."""
+        graph, costs = self._graph, self._costs
+        for d, left in enumerate(self._memory_left):
+            waiting = [entry[1] for entry in self._device_queue[d]]
+            waiting += [entry[1] for s in range(costs.num_devices) for entry in self._link_queue[s * costs.num_devices + d]]
+            if waiting:
+                used = costs.memory_bytes[d] - left
+                return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex {graph.vertex_label(waiting[0])!r} "
+                        f"needs {self._entry_bytes[waiting[0]]:.6g} bytes, {used:.6g} of {costs.memory_bytes[d]:.6g} are resident and nothing "
+                        f"that runs will free any; spread the vertices wider")
+        return f"{graph.name}: {self.remaining} vertices wait and none is queued"
+
+    def trace(self, device_kind: str = "virtual") -> Trace:
+        """The run so far as the dispatcher saw it."""
+        work, plan = self._graph.work_vertices, self.transfers
+        return Trace(work, np.array(self._device, np.int32)[work], np.array(self.vertex_start_s)[work],
+                     np.array(self.vertex_end_s)[work], plan.producer, plan.source, plan.destination,
+                     np.array(self.transfer_start_s), np.array(self.transfer_end_s), self.rule, device_kind)
+
+
+def _priorities(graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str) -> list | None:
+    """Queue keys by vertex, smallest first; None: by time."""
+    if rule not in DISPATCH_RULES:
+        raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", rule)
+    if rule == "fifo":
+        return None
+    if rule == "b_level":
+        return (-b_levels(graph, costs).value_s).tolist()
+    if assignment.order is None:
+        raise AssignmentError(f"{graph.name}: order: expected an assignment with an order for dispatch rule 'order', got none; use 'fifo' or "
+                              f"'b_level', or an assignment of a list-scheduling method")
+    position = np.zeros(graph.num_vertices, np.int64)
+    position[assignment.order] = np.arange(assignment.order.size)
+    return position.tolist()
+
+
+def _grouped(keys: np.ndarray, values: np.ndarray, count: int) -> list[list[int]]:
+    """Values by key, in order."""
+    order = np.argsort(keys, kind="stable")
+    ends = np.cumsum(np.bincount(keys, minlength=count)).tolist()
+    ordered = values[order].tolist()
+    return [ordered[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -1,0 +1,23 @@
+"""What every executor is: the simulator, the asynchronous engine, the emulated devices, the synchronous engine."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.trace import Trace
+
+
+class Executor(Protocol):
+    """Runs assignments."""
+
+    def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
+        """Runs `assignment` once and returns what ran where and when.
+
+        Raises:
+          DeadlockError: nothing runs and nothing that waits fits in memory.
+          ExecutionError: a vertex, transfer or device failed; the message names it.
+        """
+        ...

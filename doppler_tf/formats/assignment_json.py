@@ -1,0 +1,59 @@
+"""The assignment format `doppler-assignment/1`, and bare lists of device indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from doppler_tf.assignment import Assignment, assignment_from_devices
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import AssignmentError, field_error
+from doppler_tf.formats.files import read_json, write_json
+from doppler_tf.graph import DataflowGraph
+
+ASSIGNMENT_SCHEMA = "doppler-assignment/1"
+
+
+def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None,
+                       dispatch: str = "fifo") -> dict:
+    """The record of an assignment for `graph` on `costs.topology`."""
+    return {
+        "schema": ASSIGNMENT_SCHEMA, "graph_hash": graph.graph_hash, "topology_hash": costs.topology.topology_hash,
+        "device": [None if d < 0 else d for d in assignment.device.tolist()], "device_names": list(costs.topology.device_names),
+        "order": None if assignment.order is None else assignment.order.tolist(), "dispatch": dispatch,
+        "makespan_s": makespan_s, "method": assignment.method,
+    }
+
+
+def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: str = "assignment") -> Assignment:
+    """Checks a record (an object of the format or a bare list of device indices) against graph and topology.
+
+    Raises:
+      AssignmentError: made for another graph or topology, or it does not fit; the message says what came and what was expected.
+    """
+    if isinstance(record, list):
+        return assignment_from_devices(graph, costs, record, where=where)
+    if not isinstance(record, Mapping) or record.get("schema", ASSIGNMENT_SCHEMA) != ASSIGNMENT_SCHEMA:
+        raise field_error(AssignmentError, where, "", "schema", f"{ASSIGNMENT_SCHEMA} or a bare list of device indices", record)
+    if not isinstance(record.get("device"), list):
+        raise field_error(AssignmentError, where, "", "device", "a list in node order", record.get("device"))
+    for key, expected, name in (("graph_hash", graph.graph_hash, f"graph {graph.name}"),
+                                ("topology_hash", costs.topology.topology_hash, f"topology {costs.topology.name}")):
+        if record.get(key) not in (None, expected):
+            raise AssignmentError(f"{where}: {key}: expected {expected[:12]}... ({name}), got {str(record[key])[:12]}...; it was made for "
+                                  f"another {key.split('_')[0]}: place again, or pass its 'device' as a bare list")
+    order = record.get("order")
+    if order is not None and not isinstance(order, list):
+        raise field_error(AssignmentError, where, "", "order", "a list of vertex indices or null", order)
+    return assignment_from_devices(graph, costs, record["device"], order, str(record.get("method") or ""), where)
+
+
+def read_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel) -> Assignment:
+    """Reads an assignment file made for `graph` and `costs.topology`. Raises FormatError, AssignmentError."""
+    return assignment_from_json(read_json(path), graph, costs, str(path))
+
+
+def write_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None,
+                     dispatch: str = "fifo") -> None:
+    """Writes an assignment file atomically."""
+    write_json(path, assignment_to_json(graph, costs, assignment, makespan_s, dispatch))

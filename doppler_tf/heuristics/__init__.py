@@ -1,0 +1,8 @@
+"""Heuristics by name; each takes (graph, costs, rng) and returns one Assignment that honours pins and colocation groups."""
+
+from doppler_tf.heuristics.critical_path import CriticalPath, critical_path
+from doppler_tf.heuristics.simple import one_device, random, round_robin
+
+HEURISTICS = {"one_device": one_device, "round_robin": round_robin, "random": random, "critical_path": critical_path}
+
+__all__ = ["HEURISTICS", "CriticalPath", "critical_path", "one_device", "random", "round_robin"]

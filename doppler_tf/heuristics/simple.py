@@ -1,0 +1,43 @@
+"""The baselines that look at nothing: one device, round robin, random. Pins and colocation groups are honoured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+
+
+def one_device(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """All vertices on the device that runs them all soonest; pinned ones on theirs."""
+    work = graph.work_vertices
+    fastest = int(np.argmin(costs.exec_s[work].sum(axis=0)))
+    ranked = np.tile(np.roll(np.arange(costs.num_devices), -fastest), (graph.num_vertices, 1))
+    return Assignment(_first_allowed(graph, costs, ranked), graph.topological_order[~graph.is_input[graph.topological_order]], "one_device")
+
+
+def round_robin(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """Vertices in topological order to devices in turn."""
+    order = graph.topological_order[~graph.is_input[graph.topological_order]]
+    turn = np.zeros(graph.num_vertices, np.int64)
+    turn[order] = np.arange(order.size)
+    ranked = (turn[:, None] + np.arange(costs.num_devices)) % costs.num_devices
+    return Assignment(_first_allowed(graph, costs, ranked), order, "round_robin")
+
+
+def random(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """Every vertex on an allowed device drawn uniformly."""
+    ranked = np.argsort(rng.random((graph.num_vertices, costs.num_devices)), axis=1)
+    return Assignment(_first_allowed(graph, costs, ranked), graph.topological_order[~graph.is_input[graph.topological_order]], "random")
+
+
+def _first_allowed(graph: DataflowGraph, costs: CostModel, ranked: np.ndarray) -> np.ndarray:
+    """The first allowed device by vertex in its row of `ranked` [N, D]; a colocation group follows its first vertex."""
+    permitted = np.take_along_axis(costs.allowed, ranked, axis=1)
+    device = np.take_along_axis(ranked, np.argmax(permitted, axis=1)[:, None], axis=1)[:, 0].astype(np.int32)
+    device[graph.is_input] = -1
+    for g in range(len(graph.groups)):
+        members = np.flatnonzero((costs.colocate == g) & ~graph.is_input)
+        device[members] = device[members[:1]]
+    return device

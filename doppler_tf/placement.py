@@ -1,0 +1,103 @@
+"""Placing a graph: one heuristic, or the portfolio of all of them and of learned policies; the best by simulation wins."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.bounds import lower_bounds
+from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import HEURISTICS, CriticalPath
+from doppler_tf.topology import Topology
+
+Sampler = Callable[[np.random.Generator], Assignment]
+DETERMINISTIC = ("one_device", "round_robin")
+DEFAULT_SAMPLES = 50
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The outcome of `place`.
+
+    Attributes:
+      assignment: the best found; its `method` names the winner.
+      device_of: device name by vertex id (inputs left out).
+      makespan_s: simulated.
+      lower_bound_s: no assignment is faster than this.
+      seconds: wall-clock time spent.
+      makespans_s: the best by member of the portfolio.
+    """
+
+    assignment: Assignment
+    device_of: Mapping[int | str, str]
+    makespan_s: float
+    lower_bound_s: float
+    seconds: float
+    makespans_s: Mapping[str, float]
+
+    @property
+    def gap(self) -> float:
+        """How far above the lower bound: 0.1 is 10%. 0 for a graph that takes no time at all."""
+        return self.makespan_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
+
+
+def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "auto", samples: int = DEFAULT_SAMPLES, seed: int = 0,
+          dispatch: str = "fifo", budget_s: float | None = None,
+          learned: Mapping[str, Callable[[DataflowGraph, CostModel, int, int], list[Assignment]]] | None = None) -> Placement:
+    """Finds an assignment.
+
+    Args:
+      topology: where to place, or ready-made costs.
+      method: a heuristic's name, a name in `learned`, or `auto`: all of them.
+      samples: how many assignments each randomised method may try (the first is kept among equals).
+      budget_s: the portfolio starts no further member, and a member no further sample, after this many seconds.
+      learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments.
+
+    Raises:
+      ConfigError: an unknown method or a bad number.
+    """
+    learned = learned or {}
+    known = (*HEURISTICS, *learned)
+    if method not in (*known, "auto"):
+        raise field_error(ConfigError, "place", "", "method", f"one of auto, {', '.join(known)}", method)
+    if samples < 1:
+        raise field_error(ConfigError, "place", "", "samples", "an integer >= 1", samples)
+    started = time.perf_counter()
+    costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
+    fast = FastSimulator(graph, costs, dispatch)
+    deadline = np.inf if budget_s is None else started + budget_s
+    best: dict[str, tuple[float, Assignment]] = {}
+    for name in known if method == "auto" else (method,):
+        if best and time.perf_counter() > deadline:
+            break
+        found = learned[name](graph, costs, samples, seed) if name in learned else _sample(name, graph, costs, samples, seed, deadline)
+        makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
+        winner = int(np.argmin(makespans))
+        best[name] = float(makespans[winner]), replace(found[winner], method=name)
+    name = min(best, key=lambda key: best[key][0])
+    makespan_s, assignment = best[name]
+    names = costs.topology.device_names
+    return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s,
+                     lower_bounds(graph, costs).best_s, time.perf_counter() - started, {key: value for key, (value, _) in best.items()})
+
+
+def _sample(name: str, graph: DataflowGraph, costs: CostModel, samples: int, seed: int, deadline: float) -> list[Assignment]:
+    rng = np.random.default_rng(seed)
+    draw: Sampler = CriticalPath(graph, costs).sample if name == "critical_path" else lambda r: HEURISTICS[name](graph, costs, r)
+    found = [draw(rng)]
+    while len(found) < (1 if name in DETERMINISTIC else samples) and time.perf_counter() < deadline:
+        found.append(draw(rng))
+    return found
+
+
+def _orders(assignments: list[Assignment]) -> np.ndarray | None:
+    if any(a.order is None for a in assignments):
+        return None
+    return np.stack([a.order for a in assignments])

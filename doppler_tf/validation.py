@@ -1,0 +1,237 @@
+"""Is a trace possible (valid), and did nothing idle beside work that could start (work conserving)?"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment, Transfers, plan_transfers
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
+
+
+@dataclass(frozen=True)
+class Violation:
+    """One broken rule: its kind and a sentence that names who, where and when."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True)
+class TraceReport:
+    """What `validate_trace` found: `violations` of validity, `idle` violations of work conservation."""
+
+    violations: tuple[Violation, ...]
+    idle: tuple[Violation, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Dependencies, booking, residency and once-only hold."""
+        return not self.violations
+
+    @property
+    def work_conserving(self) -> bool:
+        """The trace is valid and no device idles beside a ready vertex, no link beside a queued transfer."""
+        return self.valid and not self.idle
+
+
+def validate_trace(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace,
+                   tolerance_s: float = 0.0) -> TraceReport:
+    """Checks a trace against the rules of time.
+
+    Args:
+      tolerance_s: 0 for virtual clocks and the dispatcher's own log (exact); for wall-clock times how much overlap, lateness or
+        idling beside waiting work is forgiven, each time.
+
+    Returns:
+      A TraceReport. Work conservation is judged only when every vertex and transfer stands in the trace exactly once.
+    """
+    plan = plan_transfers(graph, costs, assignment.device)
+    violations = _once_only(graph, costs, assignment, plan, trace)
+    if violations:
+        return TraceReport(tuple(violations), ())
+    run = _Run(graph, costs, assignment, plan, trace, tolerance_s)
+    violations = [*run.dependencies(), *run.bookings(), *run.memory()]
+    return TraceReport(tuple(violations), () if violations else tuple(run.idle()))
+
+
+def _once_only(graph: DataflowGraph, costs: CostModel, assignment: Assignment, plan: Transfers, trace: Trace) -> list[Violation]:
+    """Every vertex once, where it belongs; every transfer once, where it is needed; no negative or undefined times."""
+    found = []
+    ran = Counter(trace.vertex.tolist())
+    work = set(graph.work_vertices.tolist())
+    for v in sorted(work - set(ran)):
+        found.append(Violation("missing vertex", f"vertex {graph.vertex_label(v)} never ran"))
+    for v, times in ran.items():
+        if v not in work:
+            found.append(Violation("unknown vertex", f"vertex index {v} is not to be run in {graph.name}"))
+        elif times > 1:
+            found.append(Violation("repeated vertex", f"vertex {graph.vertex_label(v)} ran {times} times"))
+    for v, d in zip(trace.vertex.tolist(), trace.device.tolist(), strict=True):
+        if v in work and d != assignment.device[v]:
+            found.append(Violation("wrong device", f"vertex {graph.vertex_label(v)} ran on device {d}, assigned to {assignment.device[v]}"))
+    names = (*costs.topology.device_names, "none")
+    needed = set(zip(plan.producer.tolist(), plan.source.tolist(), plan.destination.tolist(), strict=True))
+    sent = Counter(zip(trace.producer.tolist(), trace.source.tolist(), trace.destination.tolist(), strict=True))
+    for (p, source, destination), times in sent.items():
+        what = f"output of vertex {p} from device {source} to {destination}"
+        if (p, source, destination) not in needed:
+            found.append(Violation("needless transfer", f"{what}: nothing there uses it, or it was not there to send"))
+        elif times > 1:
+            found.append(Violation("repeated transfer", f"{what}: sent {times} times"))
+    for p, _, destination in sorted(needed - set(sent)):
+        found.append(Violation("missing transfer", f"output of vertex {graph.vertex_label(p)} never reached {names[destination]}"))
+    begin = np.concatenate([trace.start_s, trace.transfer_start_s])
+    end = np.concatenate([trace.end_s, trace.transfer_end_s])
+    for i in np.flatnonzero(~((begin >= 0) & (end >= begin) & np.isfinite(end))).tolist():
+        found.append(Violation("bad time", f"event {i}: expected 0 <= start <= end, got {begin[i]} to {end[i]}"))
+    return found
+
+
+class _Run:
+    """A complete trace in the plan's order, and the checks on its times."""
+
+    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, plan: Transfers, trace: Trace,
+                 tolerance_s: float):
+        self.graph, self.costs, self.assignment, self.plan, self.trace = graph, costs, assignment, plan, trace
+        self.tolerance_s = tolerance_s
+        self.start, self.end = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
+        self.start[trace.vertex], self.end[trace.vertex] = trace.start_s, trace.end_s
+        by_plan = np.lexsort((trace.destination, trace.producer))
+        self.transfer_start, self.transfer_end = trace.transfer_start_s[by_plan], trace.transfer_end_s[by_plan]
+        moved = plan.of_edge >= 0
+        resident = self.end[graph.sources]
+        resident[moved] = self.transfer_end[plan.of_edge[moved]]
+        self.edge_resident = resident
+        self.ready = np.zeros(graph.num_vertices)
+        np.maximum.at(self.ready, graph.targets, resident)
+        self.devices, self.links = _lanes(assignment.device, graph.work_vertices), _link_lanes(plan)
+
+    def dependencies(self) -> list[Violation]:
+        """No vertex before its inputs, no transfer before its producer has ended."""
+        graph, plan = self.graph, self.plan
+        found = []
+        for e in np.flatnonzero(self.start[graph.targets] < self.edge_resident - self.tolerance_s).tolist():
+            v, p = int(graph.targets[e]), int(graph.sources[e])
+            found.append(Violation("dependency", f"vertex {graph.vertex_label(v)} started at {self.start[v]:.9g} s, before its input from "
+                                                 f"{graph.vertex_label(p)} was resident at {self.edge_resident[e]:.9g} s"))
+        for t in np.flatnonzero(self.transfer_start < self.end[plan.producer] - self.tolerance_s).tolist():
+            p = int(plan.producer[t])
+            found.append(Violation("transfer before producer", f"output of vertex {graph.vertex_label(p)} was sent at "
+                                   f"{self.transfer_start[t]:.9g} s, before its end at {self.end[p]:.9g} s"))
+        return found
+
+    def bookings(self) -> list[Violation]:
+        """No device or link carries more at once than it has slots."""
+        found = []
+        for d, members in self.devices.items():
+            for v, at in _overbooked(self.start[members], self.end[members], int(self.costs.slots[d]), self.tolerance_s):
+                found.append(Violation("double booking of a device", f"device {self._name(d)} was full when vertex "
+                                       f"{self.graph.vertex_label(int(members[v]))} started at {at:.9g} s"))
+        slots = self.costs.topology.link_slots
+        for (source, destination), members in self.links.items() if slots is not None else ():
+            for t, at in _overbooked(self.transfer_start[members], self.transfer_end[members], slots, self.tolerance_s):
+                p = int(self.plan.producer[members[t]])
+                found.append(Violation("double booking of a link", f"link {self._name(source)} -> {self._name(destination)} was full when the "
+                                       f"output of vertex {self.graph.vertex_label(p)} was sent at {at:.9g} s"))
+        return found
+
+    def memory(self) -> list[Violation]:
+        """No device holds more bytes than it has; skipped on wall-clock times, where frees are seen late."""
+        if not self.costs.limited_memory or self.tolerance_s > 0:
+            return []
+        found = []
+        for d, profile in enumerate(self._profiles()):
+            over = np.flatnonzero(profile.used_bytes > self.costs.memory_bytes[d])
+            if over.size:
+                found.append(Violation("memory", f"device {self._name(d)} holds {profile.used_bytes[over[0]]:.6g} bytes at "
+                                       f"{profile.time_s[over[0]]:.9g} s, it has {self.costs.memory_bytes[d]:.6g}"))
+        return found
+
+    def idle(self) -> list[Violation]:
+        """No free slot of a device beside a ready vertex, no free slot of a link beside a queued transfer."""
+        found = []
+        profiles = self._profiles() if self.costs.limited_memory else None
+        size = self.costs.output_bytes
+        for d, members in self.devices.items():
+            gaps = _gaps(self.start[members], self.end[members], int(self.costs.slots[d]))
+            for v in members[_overlapping(gaps, self.ready[members], self.start[members])].tolist():
+                gap = self._longest(gaps, self.ready[v], self.start[v], d, size[v], profiles)
+                if gap > self.tolerance_s:
+                    found.append(Violation("idle device", f"device {self._name(d)} idled {gap:.9g} s beside vertex "
+                                           f"{self.graph.vertex_label(v)}, ready from {self.ready[v]:.9g} s, started at {self.start[v]:.9g} s"))
+        for (source, destination), members in self.links.items():
+            queued = self.end[self.plan.producer[members]]
+            gaps = _gaps(self.transfer_start[members], self.transfer_end[members], self.costs.topology.link_slots)
+            for i in np.flatnonzero(_overlapping(gaps, queued, self.transfer_start[members])).tolist():
+                p, begun = int(self.plan.producer[members[i]]), self.transfer_start[members[i]]
+                gap = self._longest(gaps, queued[i], begun, destination, size[p], profiles)
+                if gap > self.tolerance_s:
+                    found.append(Violation("idle link", f"link {self._name(source)} -> {self._name(destination)} idled {gap:.9g} s beside the output "
+                                           f"of vertex {self.graph.vertex_label(p)}, queued from {queued[i]:.9g} s, sent at {begun:.9g} s"))
+        return found
+
+    def _longest(self, gaps: tuple[np.ndarray, np.ndarray], ready: float, start: float, d: int, size: float,
+                 profiles: list[MemoryProfile] | None) -> float:
+        """Longest stretch within [ready, start] in which the lane has a free slot and `size` bytes fit on device d."""
+        begin, end = np.maximum(gaps[0], ready), np.minimum(gaps[1], start)
+        begin, end = begin[end > begin], end[end > begin]
+        if profiles is None or not np.isfinite(self.costs.memory_bytes[d]):
+            return float((end - begin).max(initial=0.0))
+        profile = profiles[d]
+        until = np.append(profile.time_s[1:], np.inf)
+        fits = profile.used_bytes + size <= self.costs.memory_bytes[d]
+        low = np.maximum(begin[:, None], profile.time_s[fits])
+        high = np.minimum(end[:, None], until[fits])
+        return float((high - low).max(initial=0.0))
+
+    def _profiles(self) -> list[MemoryProfile]:
+        return memory_profiles(self.graph, self.costs, self.assignment, self.trace)
+
+    def _name(self, d: int) -> str:
+        return self.costs.topology.device_names[d]
+
+
+def _lanes(device: np.ndarray, work: np.ndarray) -> dict[int, np.ndarray]:
+    return {int(d): work[device[work] == d] for d in np.unique(device[work])}
+
+
+def _link_lanes(plan: Transfers) -> dict[tuple[int, int], np.ndarray]:
+    pairs = sorted(set(zip(plan.source.tolist(), plan.destination.tolist(), strict=True)))
+    return {(s, d): np.flatnonzero((plan.source == s) & (plan.destination == d)) for s, d in pairs}
+
+
+def _overbooked(start: np.ndarray, end: np.ndarray, slots: int, tolerance_s: float) -> list[tuple[int, float]]:
+    """Members (position, time) that started while `slots` others ran on for longer than the tolerance."""
+    found, running = [], []
+    for i in np.lexsort((end, start)).tolist():
+        while running and running[0] <= start[i] + tolerance_s:
+            heapq.heappop(running)
+        if len(running) >= slots:
+            found.append((i, float(start[i])))
+        heapq.heappush(running, end[i])
+    return found
+
+
+def _gaps(start: np.ndarray, end: np.ndarray, slots: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Begins and ends of the stretches in which fewer than `slots` members run (None: always)."""
+    if slots is None:
+        return np.array([0.0]), np.array([np.inf])
+    times = np.concatenate([[0.0], start, end])
+    change = np.concatenate([[0], np.ones(len(start), np.int64), -np.ones(len(end), np.int64)])
+    instants, inverse = np.unique(times, return_inverse=True)
+    running = np.cumsum(np.bincount(inverse, change).astype(np.int64))
+    free = running < slots
+    return instants[free], np.append(instants[1:], np.inf)[free]
+
+
+def _overlapping(gaps: tuple[np.ndarray, np.ndarray], ready: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """bool: whether any gap shares a stretch of positive length with [ready, start]."""
+    first = np.searchsorted(gaps[1], ready, side="right")
+    begin = np.append(gaps[0], np.inf)[first]
+    return np.maximum(begin, ready) < start

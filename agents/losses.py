@@ -1,0 +1,97 @@
+"""Losses and log-probabilities as pure functions of tensors."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+MASKED_LOGIT = -1e9
+
+
+class LogProbability(NamedTuple):
+    """float32: log-probability of what was chosen, and entropy of the distribution it was chosen from."""
+
+    chosen: tf.Tensor
+    entropy: tf.Tensor
+
+
+def masked_log_softmax(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Log-softmax over the entries of the last axis where `mask` is True; MASKED_LOGIT elsewhere. A row may not be all False."""
+    kept = tf.where(mask, logits, MASKED_LOGIT)
+    return tf.where(mask, tf.nn.log_softmax(kept, axis=-1), MASKED_LOGIT)
+
+
+def masked_log_probability(logits: tf.Tensor, mask: tf.Tensor, chosen: tf.Tensor) -> LogProbability:
+    """Of `chosen` (int32 [...]) under the softmax over the unmasked entries of `logits` [..., K]; masked ones add no entropy."""
+    log_p = masked_log_softmax(logits, mask)
+    entropy = -tf.reduce_sum(tf.where(mask, tf.exp(log_p) * log_p, 0.0), axis=-1)
+    return LogProbability(tf.gather(log_p, chosen, batch_dims=len(chosen.shape)), entropy)
+
+
+def order_log_probability(logits: tf.Tensor, order: tf.Tensor, available: tf.Tensor, valid: tf.Tensor) -> LogProbability:
+    """SEL's log-probability of every step of whole episodes in one pass, without a mask by step and vertex.
+
+    A vertex is a candidate from step `available` until it is chosen, so the softmax's normaliser over time is a running sum of
+    exp(logit) that enter and leave; in float64, as they may differ by exp(20).
+
+    Args:
+      logits: float32 [B, N], constant within an episode.
+      order: int32 [B, T], the vertex chosen at each step.
+      available: int32 [B, N], the step at which each vertex becomes a candidate (T or more: never).
+      valid: bool [B, T], False on padding; those steps yield zeros.
+
+    Returns:
+      float32 [B, T] log-probabilities and entropies.
+    """
+    steps = order.shape[1]
+    logits = tf.cast(logits, tf.float64)
+    weight = tf.exp(logits - tf.reduce_max(logits, axis=1, keepdims=True))
+    shifted = logits - tf.reduce_max(logits, axis=1, keepdims=True)
+    chosen_at = tf.gather(tf.stack([weight, weight * shifted], axis=2), order, batch_dims=1) * tf.cast(valid, tf.float64)[..., None]
+    entering = tf.stack([weight, weight * shifted], axis=2) * tf.cast(available < steps, tf.float64)[..., None]
+    episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], available.shape[1], axis=1)
+    entered = tf.scatter_nd(tf.stack([episode, tf.minimum(available, steps - 1)], axis=2), entering,
+                            [tf.shape(order)[0], steps, 2])
+    running = tf.cumsum(entered, axis=1) - tf.cumsum(chosen_at, axis=1, exclusive=True)
+    total = tf.where(valid, running[..., 0], 1.0)
+    log_total = tf.math.log(tf.maximum(total, 1e-30))
+    log_p = tf.gather(shifted, order, batch_dims=1) - log_total
+    entropy = log_total - running[..., 1] / tf.maximum(total, 1e-30)
+    log_p, entropy = tf.where(valid, log_p, 0.0), tf.where(valid, tf.maximum(entropy, 0.0), 0.0)
+    return LogProbability(tf.cast(log_p, tf.float32), tf.cast(entropy, tf.float32))
+
+
+def standardised_advantage(reward: tf.Tensor, graph: tf.Tensor, num_graphs: int, weight: tf.Tensor) -> tf.Tensor:
+    """(reward - mean) / standard deviation, both over the episodes of the same graph whose `weight` is 1.
+
+    Args:
+      reward, weight: float32 [B]; graph: int32 [B].
+
+    Returns:
+      float32 [B]; zero where the weight is 0 or all episodes of a graph earn the same.
+    """
+    count = tf.maximum(tf.math.unsorted_segment_sum(weight, graph, num_graphs), 1.0)
+    mean = tf.math.unsorted_segment_sum(weight * reward, graph, num_graphs) / count
+    centred = (reward - tf.gather(mean, graph)) * weight
+    variance = tf.math.unsorted_segment_sum(tf.square(centred), graph, num_graphs) / count
+    return centred / (tf.sqrt(tf.gather(variance, graph)) + 1e-8 * tf.abs(tf.gather(mean, graph)) + 1e-12)
+
+
+def reinforce_loss(log_p: LogProbability, advantage: tf.Tensor, valid: tf.Tensor, weight: tf.Tensor, entropy_weight: tf.Tensor) -> tf.Tensor:
+    """REINFORCE with reward at the end only and gamma = 1 (Williams 1992), less an entropy bonus; means over steps and episodes.
+
+    Args:
+      log_p: float32 [B, T] each; valid: bool [B, T]; advantage, weight: float32 [B].
+    """
+    steps = tf.cast(valid, tf.float32)
+    length = tf.maximum(tf.reduce_sum(steps, axis=1), 1.0)
+    gain = advantage * tf.reduce_sum(log_p.chosen * steps, axis=1) / length
+    bonus = entropy_weight * tf.reduce_sum(log_p.entropy * steps, axis=1) / length
+    return -tf.reduce_sum(weight * (gain + bonus)) / tf.maximum(tf.reduce_sum(weight), 1.0)
+
+
+def imitation_loss(log_p: LogProbability, valid: tf.Tensor) -> tf.Tensor:
+    """Mean negative log-likelihood of the teacher's choices a step."""
+    steps = tf.cast(valid, tf.float32)
+    return -tf.reduce_sum(log_p.chosen * steps) / tf.maximum(tf.reduce_sum(steps), 1.0)

@@ -1,0 +1,153 @@
+"""The networks: a TF-GNN encoder that runs once a graph, and the heads of SEL and PLC."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+import tensorflow_gnn as tfgnn
+
+from agents.episode import DEVICE_FEATURES, GraphBatch
+
+SEL_LOGIT_LIMIT = 10.0
+_VERTEX, _EDGE = "vertex", "tensor"
+
+
+class Tables(NamedTuple):
+    """What one encoding yields for G graphs; constant within an episode.
+
+    Attributes:
+      sel_logit: float32 [G * N].
+      plc_vertex: float32 [G * N, hidden], the vertex's part of PLC's first layer.
+      plc_placed: float32 [G * N, hidden], what a vertex adds to the first layer's sum for the device it goes to.
+    """
+
+    sel_logit: tf.Tensor
+    plc_vertex: tf.Tensor
+    plc_placed: tf.Tensor
+
+
+def _dense(width: int, seed: int, activation=None, use_bias: bool = True, scale: float = 1.0) -> tf.keras.layers.Layer:
+    initializer = tf.keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=seed)
+    return tf.keras.layers.Dense(width, activation, use_bias, kernel_initializer=initializer)
+
+
+class DualNetwork(tf.Module):
+    """Encoder, SEL head and PLC head (paper section 4; DESIGN: the first layers of MLP(a ‖ b ‖ c) are sums of dense layers of a, b, c)."""
+
+    def __init__(self, hidden: int = 64, rounds: int = 4, features: str = "relational", seed: int = 0):
+        """Args: hidden: width of every layer; rounds: of message passing; features: a key of DEVICE_FEATURES; seed: of the weights."""
+        super().__init__(name="dual_network")
+        self.num_features = len(DEVICE_FEATURES[features])
+        seeds = iter(range(1000 * seed, 1000 * seed + 1000))
+        self.encoder = _Encoder(hidden, rounds, seeds)
+        self.sel = [_dense(hidden, next(seeds), "relu"), _dense(hidden, next(seeds), "relu"), _dense(1, next(seeds), scale=0.01)]
+        self.plc_vertex = _dense(hidden, next(seeds))
+        self.plc_placed = _dense(hidden, next(seeds), use_bias=False)
+        self.plc_device = _dense(hidden, next(seeds), use_bias=False)
+        self.plc = [_dense(hidden // 2, next(seeds), "relu"), _dense(1, next(seeds), scale=0.01)]
+
+    def encode(self, batch: GraphBatch) -> Tables:
+        """Message passing over all graphs, path sums, and all that the heads need by vertex."""
+        hidden = self.encoder(batch)
+        doublings = max(1, math.ceil(math.log2(batch.num_vertices)))
+        depth = tf.cast(tf.gather(batch.num_work, _graph_of(batch)), tf.float32)[:, None]
+        sel_input = tf.concat([batch.vertex, hidden, path_sums(hidden, batch.b_next, doublings) / tf.sqrt(depth),
+                               path_sums(hidden, batch.t_next, doublings) / tf.sqrt(depth)], axis=1)
+        logit = sel_input
+        for layer in self.sel:
+            logit = layer(logit)
+        logit = SEL_LOGIT_LIMIT * tf.tanh(logit[:, 0] / SEL_LOGIT_LIMIT)
+        return Tables(logit, self.plc_vertex(tf.concat([batch.vertex, hidden], axis=1)),
+                      self.plc_placed(hidden) * batch.num_devices / depth)
+
+    def device_logits(self, plc_vertex: tf.Tensor, placed: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
+        """PLC's logits.
+
+        Args:
+          plc_vertex: float32 [..., hidden], `Tables.plc_vertex` of the chosen vertices.
+          placed: float32 [..., D, hidden], sums of `Tables.plc_placed` over the vertices on each device.
+          features: float32 [..., D, F].
+
+        Returns:
+          float32 [..., D].
+        """
+        hidden = tf.nn.relu(plc_vertex[..., None, :] + placed + self.plc_device(features[..., :self.num_features]))
+        for layer in self.plc:
+            hidden = layer(hidden)
+        return hidden[..., 0]
+
+    @property
+    def sel_variables(self) -> list[tf.Variable]:
+        """What the first optimizer trains: encoder and SEL head."""
+        return [v for layer in (self.encoder.layers, self.sel) for part in layer for v in part.trainable_variables]
+
+    @property
+    def plc_variables(self) -> list[tf.Variable]:
+        """What the second optimizer trains: PLC head."""
+        return [v for part in (self.plc_vertex, self.plc_placed, self.plc_device, *self.plc) for v in part.trainable_variables]
+
+
+class _Encoder:
+    """TF-GNN message passing: mean over both directions of every edge, with residual updates."""
+
+    def __init__(self, hidden: int, rounds: int, seeds):
+        self._embed_vertex, self._embed_edge = _dense(hidden, next(seeds), "relu"), _dense(hidden, next(seeds), "relu")
+
+        def convolution(receiver: int) -> tfgnn.keras.layers.SimpleConv:
+            return tfgnn.keras.layers.SimpleConv(_dense(hidden, next(seeds), "relu"), "mean", receiver_tag=receiver,
+                                                 sender_edge_feature=tfgnn.HIDDEN_STATE)
+
+        class _BothDirections(tf.keras.layers.Layer):
+            """Neighbours along and against one edge set, pooled into one tensor."""
+
+            def __init__(self):
+                super().__init__()
+                self._along, self._against = convolution(tfgnn.TARGET), convolution(tfgnn.SOURCE)
+
+            def call(self, graph, edge_set_name):
+                return tf.concat([self._along(graph, edge_set_name=edge_set_name),
+                                  self._against(graph, edge_set_name=edge_set_name)], axis=-1)
+
+        self._rounds = [
+            tfgnn.keras.layers.GraphUpdate(node_sets={_VERTEX: tfgnn.keras.layers.NodeSetUpdate(
+                {_EDGE: _BothDirections()}, tfgnn.keras.layers.NextStateFromConcat(_dense(hidden, next(seeds), "relu")))})
+            for _ in range(rounds)]
+        self.layers = [self._embed_vertex, self._embed_edge, *self._rounds]
+
+    def __call__(self, batch: GraphBatch) -> tf.Tensor:
+        """float32 [G * N, hidden]; rows of padding are zero."""
+        vertices, edges = batch.vertex.shape[0], batch.edge.shape[0]
+        graph = tfgnn.GraphTensor.from_pieces(
+            node_sets={_VERTEX: tfgnn.NodeSet.from_fields(features={tfgnn.HIDDEN_STATE: self._embed_vertex(batch.vertex)},
+                                                          sizes=[vertices])},
+            edge_sets={_EDGE: tfgnn.EdgeSet.from_fields(
+                features={tfgnn.HIDDEN_STATE: self._embed_edge(batch.edge)}, sizes=[edges],
+                adjacency=tfgnn.Adjacency.from_indices(source=(_VERTEX, batch.source), target=(_VERTEX, batch.target)))})
+        hidden = graph.node_sets[_VERTEX][tfgnn.HIDDEN_STATE]
+        for update in self._rounds:
+            graph = update(graph)
+            hidden = hidden + graph.node_sets[_VERTEX][tfgnn.HIDDEN_STATE]
+            graph = graph.replace_features(node_sets={_VERTEX: {tfgnn.HIDDEN_STATE: hidden}})
+        real = tf.cast(tf.reshape(batch.missing < 1 << 19, [-1, 1]), tf.float32)
+        return hidden * real / (1.0 + len(self._rounds))
+
+
+def path_sums(hidden: tf.Tensor, following: tf.Tensor, doublings: int) -> tf.Tensor:
+    """Sums of `hidden` [V, h] along the paths v, following[v], ... (paper section 4.2), by pointer doubling.
+
+    Args:
+      following: int32 [V]; paths end in a vertex that follows itself and whose row is zero.
+      doublings: covers paths of up to 2 ** doublings vertices.
+    """
+    total, pointer = hidden, following
+    for _ in range(doublings):
+        total = total + tf.gather(total, pointer)
+        pointer = tf.gather(pointer, pointer)
+    return total
+
+
+def _graph_of(batch: GraphBatch) -> tf.Tensor:
+    """int32 [G * N]: the graph of each row."""
+    return tf.repeat(tf.range(batch.missing.shape[0]), batch.num_vertices)

@@ -1,0 +1,108 @@
+"""The kernels of the graphs in NumPy: the plain meaning of every operation, which the runtime's are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from doppler_tf.errors import GraphError, field_error
+from doppler_tf.graph import Kernel
+
+Array = np.ndarray
+
+
+def _rotate_half(x: Array) -> Array:
+    """(-second half, first half) of the last axis: the quarter turn of rotary embedding (Su et al., arXiv 2104.09864)."""
+    half = x.shape[-1] // 2
+    return np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+
+
+FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "identity": lambda x: x,
+    "square": np.square,
+    "relu": lambda x: np.maximum(x, 0),
+    "exp": np.exp,
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "scale": lambda x, factor, offset: x * x.dtype.type(factor) + x.dtype.type(offset),
+    "rotate_half": _rotate_half,
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
+    "maximum": np.maximum, "minimum": np.minimum,
+}
+AGGREGATES: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
+
+
+def _terms(params: Mapping[str, Any]) -> tuple[list[str], str]:
+    left, output = params["subscripts"].split("->")
+    return left.split(","), output
+
+
+def _joined(params: Mapping[str, Any], operands: Sequence[Array]) -> tuple[Array, str]:
+    """fn at every point of output labels + reduced labels, and those labels; operands are broadcast by label."""
+    terms, output = _terms(params)
+    space = output + "".join(letter for letter in dict.fromkeys("".join(terms)) if letter not in output)
+    aligned = [x.transpose(sorted(range(x.ndim), key=lambda axis, term=term: space.index(term[axis])))
+               [tuple(slice(None) if letter in term else None for letter in space)] for term, x in zip(terms, operands, strict=True)]
+    extra = {key: value for key, value in params.items() if key not in ("fn", "subscripts", "aggregate")}
+    return FUNCTIONS[params["fn"]](*aligned, **extra), space
+
+
+def _map(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    return _joined(params, operands)[0]
+
+
+def _reduce(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    """Holds fn at all points at once: a contraction with a join other than mul takes memory for every (output, reduced) pair."""
+    points, space = _joined(params, operands)
+    return AGGREGATES[params["aggregate"]](points, axis=tuple(range(len(_terms(params)[1]), len(space))))
+
+
+def _einsum(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    """A two-operand sum of products by batched matrix multiplication; np.einsum leaves BLAS as soon as there is a batch label."""
+    terms, output = _terms(params)
+    reduced = [[letter for letter in term if letter not in output and letter not in other]
+               for term, other in zip(terms, reversed(terms), strict=True)]
+    left, right = (x.sum(axis=tuple(term.index(letter) for letter in alone))
+                   for x, term, alone in zip(operands, terms, reduced, strict=True))
+    a, b = ("".join(letter for letter in term if letter not in alone) for term, alone in zip(terms, reduced, strict=True))
+    batch = [letter for letter in a if letter in b and letter in output]
+    inner = [letter for letter in a if letter in b and letter not in output]
+    rows, columns = ([letter for letter in term if letter in output and letter not in batch] for term in (a, b))
+    x = left.transpose([a.index(letter) for letter in batch + rows + inner])
+    y = right.transpose([b.index(letter) for letter in batch + inner + columns])
+    extent = x.shape[:len(batch) + len(rows)] + y.shape[len(batch) + len(inner):]
+    depth = int(np.prod(y.shape[len(batch):len(batch) + len(inner)], dtype=int))
+    product = x.reshape(*x.shape[:len(batch)], -1, depth) @ y.reshape(*y.shape[:len(batch)], depth, -1)
+    return product.reshape(extent).transpose([(batch + rows + columns).index(letter) for letter in output])
+
+
+def _aggregate(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    return AGGREGATES[params["aggregate"]](np.stack(operands), axis=0)
+
+
+def _assemble(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    whole = np.empty(params["shape"], operands[0].dtype)
+    for box, part in zip(params["boxes"], operands, strict=True):
+        whole[tuple(slice(start, stop) for start, stop in box)] = part
+    return whole
+
+
+KERNELS: dict[str, Callable[[Mapping[str, Any], Sequence[Array]], Array]] = {
+    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble,
+}
+
+
+def run_op(op: str, params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    """One operation on arrays that are cut already. Raises GraphError for an unknown one."""
+    if op not in KERNELS:
+        raise field_error(GraphError, "kernel", "", "op", f"one of {', '.join(KERNELS)}", op)
+    return KERNELS[op](params, operands)
+
+
+def run_kernel(kernel: Kernel, outputs: Sequence[Array]) -> Array:
+    """One kernel on the whole outputs of its operands' vertices, in operand order; the operands' slices are applied here."""
+    cut = [x if operand.slice is None else x[tuple(slice(start, stop) for start, stop in operand.slice)]
+           for operand, x in zip(kernel.operands, outputs, strict=True)]
+    return run_op(kernel.op, kernel.params, cut)

@@ -1,0 +1,92 @@
+"""What a program's outputs must be: evaluated whole, and tile by tile from its graph, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from data.einsum_program import EinsumProgram, View
+from data.numpy_kernels import run_kernel, run_op
+from doppler_tf.errors import GraphError
+from doppler_tf.graph import DataflowGraph
+
+
+def evaluate_program(program: EinsumProgram, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of the unsharded program, by name."""
+    known = dict(tensors)
+    for step in program.steps:
+        if isinstance(step, View):
+            box = zip(step.start, program.shapes[step.name], strict=True)
+            known[step.name] = known[step.tensor][tuple(slice(start, start + size) for start, size in box)]
+        else:
+            known[step.name] = run_op(*step.kernel, [known[use.tensor] for use in step.operands])
+    return {name: known[name] for name in program.outputs}
+
+
+def input_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
+    """The array of every input vertex, by vertex index. Raises GraphError where a vertex has no kernel or its tensor is absent."""
+    tiles = {}
+    for v in np.flatnonzero(graph.is_input).tolist():
+        kernel = graph.kernel[v]
+        if kernel is None or kernel.params.get("tensor") not in tensors:
+            raise GraphError(f"{graph.name}: vertex {graph.vertex_label(v)}: kernel: expected an input of one of {', '.join(tensors)}, "
+                             f"got {None if kernel is None else kernel.params.get('tensor')!r}; make the graph with `workload`")
+        tiles[v] = tensors[kernel.params["tensor"]][tuple(slice(start, stop) for start, stop in kernel.params["box"])]
+    return tiles
+
+
+def output_vertices(graph: DataflowGraph) -> tuple[int, ...]:
+    """Indices of the vertices that hold the program's outputs. Raises GraphError for a graph without `outputs`."""
+    index = {key: v for v, key in enumerate(graph.ids)}
+    return tuple(index[tile["vertex"]] for output in _outputs(graph).values() for tile in output["tiles"])
+
+
+def assemble_outputs(graph: DataflowGraph, values: Mapping[int, np.ndarray]) -> dict[str, np.ndarray]:
+    """The program's outputs, whole, from the arrays of the output vertices (by vertex index; others are not read)."""
+    index = {key: v for v, key in enumerate(graph.ids)}
+    whole = {}
+    for name, output in _outputs(graph).items():
+        tiles = [(tile["box"], np.asarray(values[index[tile["vertex"]]])) for tile in output["tiles"]]
+        whole[name] = np.empty(output["shape"], tiles[0][1].dtype)
+        for box, tile in tiles:
+            whole[name][tuple(slice(start, stop) for start, stop in box)] = tile
+    return whole
+
+
+def execute_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Runs a graph's kernels one after the other and returns the program's outputs, whole; a tile is dropped after its last reader.
+
+    Raises:
+      GraphError: a vertex has no kernel, or an input tensor is absent.
+    """
+    values = input_tiles(graph, tensors)
+    keep = set(output_vertices(graph))
+    readers = np.bincount(graph.sources, minlength=graph.num_vertices)
+    for v in graph.topological_order.tolist():
+        if graph.is_input[v]:
+            continue
+        kernel = graph.kernel[v]
+        if kernel is None:
+            raise GraphError(f"{graph.name}: vertex {graph.vertex_label(v)}: kernel: expected one, got none; only graphs made with "
+                             f"`workload` can be executed")
+        values[v] = run_kernel(kernel, [values[operand.vertex] for operand in kernel.operands])
+        for u in graph.predecessors.vertex[graph.predecessors.ptr[v]:graph.predecessors.ptr[v + 1]].tolist():
+            readers[u] -= 1
+            if readers[u] == 0 and u not in keep:
+                del values[u]
+    return assemble_outputs(graph, values)
+
+
+def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """||got - expected|| / ||expected||, the largest over the outputs, norms in float64 (Frobenius); NaN where anything is not finite."""
+    errors = [np.linalg.norm(np.subtract(got[name], whole, dtype=np.float64).ravel()) / np.linalg.norm(whole.astype(np.float64).ravel())
+              for name, whole in expected.items()]
+    return float(np.max(errors))
+
+
+def _outputs(graph: DataflowGraph) -> Mapping:
+    if "outputs" not in graph.attributes:
+        raise GraphError(f"{graph.name}: graph: outputs: expected the tiles of the program's outputs, got none; only graphs made with "
+                         f"`workload` can be executed")
+    return graph.attributes["outputs"]

@@ -1,0 +1,100 @@
+"""Tilings: into how many parts each expression cuts each label, and the arithmetic of boxes and grids of tiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from data.einsum_program import FUNCTIONS, EinsumProgram
+from doppler_tf.errors import ConfigError, field_error
+
+Box = tuple[tuple[int, int], ...]  # [start, stop) by axis
+Tiling = Mapping[str, Mapping[str, int]]  # parts by expression and label; what is not named stays whole
+
+
+def bounds(size: int, parts: int) -> tuple[int, ...]:
+    """The parts + 1 boundaries that cut `size` into parts as equal as can be, the larger ones first (as np.array_split)."""
+    small, larger = divmod(size, parts)
+    return tuple(part * small + min(part, larger) for part in range(parts + 1))
+
+
+def check_tiling(program: EinsumProgram, tiling: Tiling) -> None:
+    """Raises ConfigError unless the tiling names known expressions and labels, with 1 <= parts <= size, and cuts no axis kept whole."""
+    expressions = {expression.name: expression for expression in program.expressions}
+    for name, parts in tiling.items():
+        if name not in expressions:
+            raise field_error(ConfigError, "tiling", "", "expression", f"one of {', '.join(expressions)}", name)
+        expression = expressions[name]
+        for label, count in parts.items():
+            if label not in expression.space:
+                raise field_error(ConfigError, "tiling", f"expression {name!r}", "label", f"one of {', '.join(expression.space)}", label)
+            most = program.sizes[label]
+            if FUNCTIONS[expression.fn].whole_last_axis and label == expression.labels[-1]:
+                most = 1
+            if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
+                raise field_error(ConfigError, "tiling", f"expression {name!r}", f"parts of {label!r}", f"an integer from 1 to {most}",
+                                  count)
+
+
+def shape(box: Box) -> tuple[int, ...]:
+    """The box's extent along each axis."""
+    return tuple(stop - start for start, stop in box)
+
+
+def volume(box: Box) -> int:
+    """Its number of elements."""
+    return math.prod(shape(box))
+
+
+def contains(outer: Box, inner: Box) -> bool:
+    """Whether `inner` lies in `outer`."""
+    return all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=True))
+
+
+def overlap(one: Box, other: Box) -> Box:
+    """The common box of two that overlap."""
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def shift(box: Box, by: tuple[int, ...], sign: int = 1) -> Box:
+    """The box moved by `sign * by`."""
+    return tuple((start + sign * d, stop + sign * d) for (start, stop), d in zip(box, by, strict=True))
+
+
+def relative(box: Box, frame: Box) -> Box:
+    """The box in coordinates whose origin is the frame's corner."""
+    return shift(box, tuple(start for start, _ in frame), -1)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tiles of a tensor: boundaries by axis, tiles in row-major order."""
+
+    bounds: tuple[tuple[int, ...], ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Tiles along each axis."""
+        return tuple(len(axis) - 1 for axis in self.bounds)
+
+    def indices(self) -> Iterator[tuple[int, ...]]:
+        """Every tile's index, row-major."""
+        return itertools.product(*(range(count) for count in self.counts))
+
+    def box(self, index: tuple[int, ...]) -> Box:
+        """The box of one tile."""
+        return tuple((axis[i], axis[i + 1]) for axis, i in zip(self.bounds, index, strict=True))
+
+    def meeting(self, box: Box) -> list[tuple[int, ...]]:
+        """Indices of the tiles that meet `box`, row-major."""
+        return list(itertools.product(*(range(bisect_right(axis, start) - 1, bisect_left(axis, stop))
+                                        for axis, (start, stop) in zip(self.bounds, box, strict=True))))
+
+
+def grid(program: EinsumProgram, tiling: Tiling, expression: str, labels: tuple[str, ...]) -> Grid:
+    """The grid over `labels` that the tiling gives to an expression."""
+    parts = tiling.get(expression, {})
+    return Grid(tuple(bounds(program.sizes[label], parts.get(label, 1)) for label in labels))

@@ -1,0 +1,133 @@
+"""The Llama block and the whole layer with its head (Touvron et al., arXiv 2302.13971; 7B shapes), tiled as the paper's at 4 devices.
+
+What differs from the published graphs at 4 devices (182 vertices and 234 edges, here 178 and 232; the layer 229, here 213):
+  - none of the 19 vertices that seem to cast between float16 and float32: a tile has one type throughout;
+  - the rotary embedding is x cos + rotate_half(x) sin, four maps a tile; theirs are five, to complex numbers and back;
+  - a tile assembled from several producers is a re-tiling vertex (5; 6 in the layer); their consumers read the producers directly;
+  - every norm is tiled tokens x features, as their first is; their second runs on whole tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from data.einsum_program import EinsumProgram, Expression, Input, View, contract, elementwise, normal, reduction, tensor_input, view
+from data.tiling import Tiling
+from data.workloads.workload import Workload, fitted, near_square
+from doppler_tf.errors import ConfigError, field_error
+
+NORM_EPSILON = 1e-5
+ROTARY_BASE = 10_000.0
+MASKED = -1e4  # finite in float16 too; its exp is 0 in every precision
+
+
+def _norm(name: str, source: str, dim: int) -> tuple[Expression, ...]:
+    """RMSNorm (Zhang & Sennrich, arXiv 1910.07467): x / sqrt(mean(x^2) + eps) * weight."""
+    return (elementwise(f"{name}_square", "square", "t c -> t c", source),
+            reduction(f"{name}_total", "sum", "t c -> t", f"{name}_square"),
+            elementwise(f"{name}_mean", "scale", "t -> t", f"{name}_total", factor=1 / dim, offset=NORM_EPSILON),
+            elementwise(f"{name}_rsqrt", "rsqrt", "t -> t", f"{name}_mean"),
+            elementwise(f"{name}_unit", "mul", "t c, t -> t c", source, f"{name}_rsqrt"),
+            elementwise(name, "mul", "t c, c -> t c", f"{name}_unit", f"{name}_weight"))
+
+
+def _rotary(name: str, source: str, time: str) -> tuple[Expression, ...]:
+    """Rotary embedding (Su et al., arXiv 2104.09864), halves paired: x cos + rotate_half(x) sin."""
+    at = f"{time} h d"
+    return (elementwise(f"{name}_turned", "rotate_half", f"{at} -> {at}", source),
+            elementwise(f"{name}_cos", "mul", f"{at}, {time} d -> {at}", source, "cos"),
+            elementwise(f"{name}_sin", "mul", f"{at}, {time} d -> {at}", f"{name}_turned", "sin"),
+            elementwise(name, "add", f"{at}, {at} -> {at}", f"{name}_cos", f"{name}_sin"))
+
+
+def _attention(causal: bool, factor: float) -> tuple[Expression, ...]:
+    """Queries, keys, values, softmax attention with a mask where causal, and the output projection."""
+    mask = (elementwise("masked", "add", "h t s, t s -> h t s", "scaled", "mask"),) if causal else ()
+    scores = "masked" if causal else "scaled"
+    return (contract("q", "t c, c h d -> t h d", "norm1", "wq"),
+            contract("k", "s c, c h d -> s h d", "norm1", "wk"),
+            contract("v", "s c, c h d -> s h d", "norm1", "wv"),
+            *_rotary("q_rotary", "q", "t"), *_rotary("k_rotary", "k", "s"),
+            contract("scores", "t h d, s h d -> h t s", "q_rotary", "k_rotary"),
+            elementwise("scaled", "scale", "h t s -> h t s", "scores", factor=factor, offset=0.0), *mask,
+            reduction("max", "max", "h t s -> h t", scores),
+            elementwise("shifted", "sub", "h t s, h t -> h t s", scores, "max"),
+            elementwise("exp", "exp", "h t s -> h t s", "shifted"),
+            reduction("total", "sum", "h t s -> h t", "exp"),
+            elementwise("weights", "div", "h t s, h t -> h t s", "exp", "total"),
+            contract("mixed", "h t s, s h d -> t h d", "weights", "v"),
+            contract("projected", "t h d, h d c -> t c", "mixed", "wo"))
+
+
+def _feed_forward() -> tuple[Expression, ...]:
+    """SwiGLU (Shazeer, arXiv 2002.05202): (silu(x W1) * x W3) W2."""
+    return (contract("gate", "t c, c f -> t f", "norm2", "w1"),
+            elementwise("silu", "silu", "t f -> t f", "gate"),
+            contract("up", "t c, c f -> t f", "norm2", "w3"),
+            elementwise("gated", "mul", "t f, t f -> t f", "silu", "up"),
+            contract("down", "t f, f c -> t c", "gated", "w2"))
+
+
+def _angles(shape: tuple[int, ...]) -> np.ndarray:
+    """Position times frequency, [tokens, head_dim], the same for both halves."""
+    half = shape[1] // 2
+    angle = np.arange(shape[0])[:, None] * ROTARY_BASE ** (-np.arange(half) / half)
+    return np.concatenate([angle, angle], axis=1)
+
+
+def _inputs(c: int, f: int, causal: bool) -> dict[str, Input]:
+    """Activations of unit variance, weights of variance 1 / fan-in, norm weights near 1, and the constant tables."""
+    near_one = normal(0.1, 1.0)
+    tensors = {"x": tensor_input("t c"), "norm1_weight": tensor_input("c", near_one), "norm2_weight": tensor_input("c", near_one),
+               **{name: tensor_input("c h d", normal(c**-0.5)) for name in ("wq", "wk", "wv")},
+               "wo": tensor_input("h d c", normal(c**-0.5)),
+               "w1": tensor_input("c f", normal(c**-0.5)), "w3": tensor_input("c f", normal(c**-0.5)),
+               "w2": tensor_input("f c", normal(f**-0.5)),
+               "cos": tensor_input("t d", lambda rng, shape: np.cos(_angles(shape))),
+               "sin": tensor_input("t d", lambda rng, shape: np.sin(_angles(shape)))}
+    if causal:
+        tensors |= {"mask": tensor_input("t s", lambda rng, shape: np.triu(np.full(shape, MASKED), 1)),
+                    "norm_weight": tensor_input("c", near_one), "head_weight": tensor_input("c v", normal(c**-0.5))}
+    return tensors
+
+
+def _program(sizes: Mapping[str, int], layer: bool) -> EinsumProgram:
+    tokens, dim, heads, hidden = (sizes[key] for key in ("tokens", "dim", "heads", "ffn"))
+    if dim % (2 * heads):
+        raise field_error(ConfigError, "workload", "llama", "dim", f"a multiple of 2 * heads = {2 * heads}", dim)
+    labels = {"t": tokens, "s": tokens, "c": dim, "h": heads, "d": dim // heads, "f": hidden}
+    steps: tuple[Expression | View, ...] = (
+        *_norm("norm1", "x", dim), *_attention(layer, (dim // heads) ** -0.5),
+        elementwise("attended", "add", "t c, t c -> t c", "x", "projected"),
+        *_norm("norm2", "attended", dim), *_feed_forward(), elementwise("y", "add", "t c, t c -> t c", "attended", "down"))
+    if layer:
+        labels |= {"v": sizes["vocab"], "u": 1}
+        steps += (*_norm("norm", "y", dim), view("last", "u c", "norm", u=tokens - 1),
+                  contract("head", "u c, c v -> u v", "last", "head_weight"))
+    return EinsumProgram(labels, _inputs(dim, hidden, layer), steps)
+
+
+def _tiling(program: EinsumProgram, num_devices: int) -> Tiling:
+    """As many blocks as devices in every contraction, a x b; elsewhere what the neighbours have."""
+    a, b = near_square(num_devices)
+    rows, heads, hidden = {"t": a, "c": b}, {"h": a, "s": b}, {"f": num_devices}
+    parts = {"norm1": rows, "q": {"c": b, "h": a}, "k": heads, "v": heads,
+             **dict.fromkeys(("scores", "scaled", "masked", "max", "shifted", "exp", "total", "weights", "mixed"), heads),
+             "projected": {"h": a, "c": b}, "attended": {"c": b}, "norm2": rows,
+             **dict.fromkeys(("gate", "silu", "up", "gated", "down"), hidden),
+             "y": rows, "norm": rows, "head": {"v": num_devices}}
+    # A name is stem or stem_step: the steps of a norm or a rotary embedding are tiled as their stem.
+    return fitted(program, {expression.name: {label: count for label, count in parts[expression.name.partition("_")[0]].items()
+                                              if label in expression.space} for expression in program.expressions})
+
+
+def _workload(layer: bool) -> Workload:
+    extra_paper, extra_small = ({"vocab": 32_000}, {"vocab": 2048}) if layer else ({}, {})
+    return Workload({"tokens": 4096, "dim": 4096, "heads": 32, "ffn": 11_008, **extra_paper},
+                    {"tokens": 512, "dim": 512, "heads": 8, "ffn": 1376, **extra_small},
+                    lambda sizes: _program(sizes, layer), lambda sizes, count: _tiling(_program(sizes, layer), count))
+
+
+LLAMA_BLOCK, LLAMA_LAYER = _workload(False), _workload(True)

@@ -1,0 +1,112 @@
+"""The kernels of the graphs in eager TensorFlow: operation name -> function of parameters and operands."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from doppler_tf.errors import ExecutionError, field_error
+from doppler_tf.graph import Kernel, Operand
+
+
+def _rotate_half(x: tf.Tensor) -> tf.Tensor:
+    """(-second half, first half) of the last axis: the quarter turn of rotary embedding."""
+    first, second = tf.split(x, 2, axis=-1)
+    return tf.concat([-second, first], axis=-1)
+
+
+FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {
+    "identity": tf.identity, "square": tf.square, "relu": tf.nn.relu, "exp": tf.exp, "silu": tf.nn.silu, "rsqrt": tf.math.rsqrt,
+    "scale": lambda x, factor, offset: x * tf.cast(factor, x.dtype) + tf.cast(offset, x.dtype),
+    "rotate_half": _rotate_half,
+    "add": tf.add, "sub": tf.subtract, "mul": tf.multiply, "div": tf.divide, "maximum": tf.maximum, "minimum": tf.minimum,
+}
+REDUCTIONS: dict[str, Callable[..., tf.Tensor]] = {
+    "sum": tf.reduce_sum, "max": tf.reduce_max, "min": tf.reduce_min, "prod": tf.reduce_prod,
+}
+PAIRWISE: dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "sum": tf.add, "max": tf.maximum, "min": tf.minimum, "prod": tf.multiply,
+}
+
+
+@functools.cache
+def _alignment(subscripts: str) -> tuple[tuple[tuple[tuple[int, ...], tuple[int, ...]], ...], tuple[int, ...]]:
+    """Per operand the axes' order and the axes to insert so that all range over output + reduced labels; and the reduced axes."""
+    left, output = subscripts.split("->")
+    space = output + "".join(letter for letter in dict.fromkeys(left.replace(",", "")) if letter not in output)
+    operands = tuple((tuple(term.index(letter) for letter in space if letter in term),
+                      tuple(axis for axis, letter in enumerate(space) if letter not in term)) for term in left.split(","))
+    return operands, tuple(range(len(output), len(space)))
+
+
+def _aligned(x: tf.Tensor, order: tuple[int, ...], inserted: tuple[int, ...]) -> tf.Tensor:
+    if order != tuple(range(len(order))):
+        x = tf.transpose(x, order)
+    if inserted:
+        extent = x.shape.as_list()
+        for axis in inserted:
+            extent.insert(axis, 1)
+        x = tf.reshape(x, extent)
+    return x
+
+
+def _map(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    """fn of the operands, broadcast by label, at every point of output + reduced labels."""
+    extra = {key: value for key, value in params.items() if key not in ("fn", "subscripts", "aggregate")}
+    alignments, _ = _alignment(params["subscripts"])
+    return FUNCTIONS[params["fn"]](*(_aligned(x, *how) for x, how in zip(operands, alignments, strict=True)), **extra)
+
+
+def _reduce(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    return REDUCTIONS[params["aggregate"]](_map(params, operands), axis=_alignment(params["subscripts"])[1])
+
+
+def _einsum(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    return tf.einsum(params["subscripts"], *operands)
+
+
+def _aggregate(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    return functools.reduce(PAIRWISE[params["aggregate"]], operands)
+
+
+def _assemble(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Joins a grid of boxes, axis by axis from the last: those that agree on the other axes are concatenated in order."""
+    parts = {tuple(map(tuple, box)): x for box, x in zip(params["boxes"], operands, strict=True)}
+    for axis in reversed(range(len(params["shape"]))):
+        lines: dict[tuple, list] = {}
+        for box in sorted(parts):
+            lines.setdefault(box[:axis] + box[axis + 1:], []).append((box, parts[box]))
+        parts = {(*rest[:axis], (line[0][0][axis][0], line[-1][0][axis][1]), *rest[axis:]):
+                 tf.concat([x for _, x in line], axis) for rest, line in lines.items()}
+    (whole,) = parts.values()
+    return whole
+
+
+KERNELS: dict[str, Callable[[Mapping[str, Any], Sequence[tf.Tensor]], tf.Tensor]] = {
+    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble,
+}
+
+
+def _cut(x: tf.Tensor, operand: Operand) -> tf.Tensor:
+    if operand.slice is None:
+        return x
+    return tf.slice(x, [start for start, _ in operand.slice], [stop - start for start, stop in operand.slice])
+
+
+def run_kernel(kernel: Kernel, operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Executes one kernel on the current device.
+
+    Args:
+      operands: the whole outputs of the kernel's operand vertices, in operand order; their slices are applied here.
+
+    Raises:
+      ExecutionError: the operation is unknown, or the number of operands is wrong.
+    """
+    if kernel.op not in KERNELS:
+        raise field_error(ExecutionError, "kernel", "", "op", f"one of {', '.join(KERNELS)}", kernel.op)
+    if len(operands) != len(kernel.operands):
+        raise field_error(ExecutionError, "kernel", kernel.op, "operands", f"{len(kernel.operands)} tensors", len(operands))
+    return KERNELS[kernel.op](kernel.params, [_cut(x, operand) for operand, x in zip(kernel.operands, operands, strict=True)])

@@ -1,0 +1,197 @@
+"""The workloads: published structure, and tile by tile equal to the unsharded program."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data import WORKLOADS, build_workload, evaluate_program, execute_tiles, relative_error, workload_program
+from data.workloads.workload import near_square
+from doppler_tf.errors import ConfigError
+from doppler_tf.formats.records import graph_from_records, graph_to_records
+
+REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference"
+TINY = {"chainmm": {"n": 96}, "ffnn": {"batch": 256, "features": 8, "hidden": 128, "outputs": 8},
+        "llama_block": {"tokens": 48, "dim": 64, "heads": 4, "ffn": 88},
+        "llama_layer": {"tokens": 48, "dim": 64, "heads": 4, "ffn": 88, "vocab": 100}}
+
+
+def work_edges(graph):
+    """Edges between work vertices, numbered by work vertex."""
+    rank = {int(v): r for r, v in enumerate(graph.work_vertices)}
+    return {(rank[int(graph.sources[e])], rank[int(graph.targets[e])]) for e in graph.work_edges}
+
+
+@pytest.mark.parametrize(("name", "vertices", "edges", "inputs"), [("chainmm", 76, 80, 36), ("ffnn", 180, 208, 12)])
+def test_published_counts_at_4_devices(name, vertices, edges, inputs):
+    graph = build_workload(name, 4)
+    assert (len(graph.work_vertices), len(graph.work_edges), int(graph.is_input.sum())) == (vertices, edges, inputs)
+
+
+@pytest.mark.parametrize("name", ["chainmm", "ffnn"])
+def test_the_published_graph_edge_by_edge(name):
+    path = REFERENCE / f"{name}.graph.json"
+    if not path.exists():
+        pytest.skip(f"no reference graphs at {path}")
+    published = json.loads(path.read_text())
+    expected = {(edge["source"], edge["target"]) for edge in published["edges"]}
+    assert work_edges(build_workload(name, 4)) == expected  # more than isomorphic: the vertices stand in the published order
+
+
+@pytest.mark.parametrize(("name", "published"), [("llama_block", 182), ("llama_layer", 229)])
+def test_llama_is_near_the_published_size(name, published):
+    count = len(build_workload(name, 4).work_vertices)
+    assert abs(count - published) <= 0.15 * published
+
+
+@pytest.mark.parametrize("devices", [4, 8])
+@pytest.mark.parametrize("name", ["llama_block", "llama_layer"])
+def test_llama_has_a_block_a_device_in_every_contraction_and_at_most_that_elsewhere(name, devices):
+    graph = build_workload(name, devices)
+    shards = Counter(graph.meta_op[v] for v in graph.work_vertices if graph.role[v] == "shard")
+    contractions = {graph.meta_op[v] for v in graph.work_vertices if graph.kinds[v] == "matmul"}
+    assert {shards[meta_op] for meta_op in contractions} == {devices}
+    assert max(shards.values()) == devices
+
+
+def test_flops_and_bytes_are_those_of_the_tile_and_the_slice():
+    graph = build_workload("chainmm", 4)
+    at = {name: v for v, name in enumerate(graph.names)}
+    shard, total = at["DE.mm[0,1,2]"], at["DE.sum[0,1]"]
+    assert graph.flops[shard] == 2 * 5000 * 2500 * 5000
+    assert graph.output_bytes[shard] == 2 * 5000 * 5000
+    assert graph.flops[total] == 3 * 5000 * 5000
+    edge = np.flatnonzero((graph.sources == at["DE.sum[0,1]"]) & (graph.targets == at["CDE.mm[3,1,0]"]))
+    assert graph.edge_bytes[edge] == [2 * 5000 * 5000]
+    assert [operand.slice for operand in graph.kernel[at["CDE.mm[3,1,0]"]].operands] == [None, None]
+    softmax = build_workload("ffnn", 4)
+    at = {name: v for v, name in enumerate(softmax.names)}
+    edge = np.flatnonzero((softmax.sources == at["logits.sum[0,0]"]) & (softmax.targets == at["max.part[1,0]"]))
+    assert softmax.edge_bytes[edge] == [2 * 2048 * 32]
+    assert softmax.kernel[at["max.part[1,0]"]].operands[0].slice == ((2048, 4096), (0, 32))
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_contraction_flops_do_not_depend_on_the_tiling(name):
+    totals = set()
+    for devices in (1, 3, 8):
+        graph = build_workload(name, devices)
+        totals.add(sum(graph.flops[v] for v in graph.work_vertices if graph.kinds[v] == "matmul"))
+    program = workload_program(graph.attributes["workload"])
+    assert totals == {sum(program.flops(e) for e in program.expressions if e.kind == "matmul")}
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 1e-6), (np.float64, 1e-12)])
+def test_tile_by_tile_equals_unsharded(name, devices, dtype, tolerance):
+    graph = build_workload(name, devices, "small", seed=devices, **TINY[name])
+    program = workload_program(graph.attributes["workload"])
+    tensors = program.draw_inputs(devices, dtype)
+    got, expected = execute_tiles(graph, tensors), evaluate_program(program, tensors)
+    assert {name: (x.shape, x.dtype) for name, x in got.items()} == {name: (x.shape, x.dtype) for name, x in expected.items()}
+    assert relative_error(got, expected) <= tolerance
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_default_small_sizes_execute_within_the_float32_tolerance(name):
+    graph = build_workload(name, 4, "small")
+    program = workload_program(graph.attributes["workload"])
+    tensors = program.draw_inputs(0)
+    assert relative_error(execute_tiles(graph, tensors), evaluate_program(program, tensors)) <= 1e-6
+
+
+def test_ffnn_and_chainmm_against_plain_numpy():
+    program = workload_program(build_workload("ffnn", 1, "small", **TINY["ffnn"]).attributes["workload"])
+    t = program.draw_inputs(0, np.float64)
+    logits = np.maximum(t["X"] @ t["W1"], 0) @ t["W2"]
+    soft = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(evaluate_program(program, t)["softmax"], soft, rtol=1e-12)
+    program = workload_program(build_workload("chainmm", 1, "small", n=32).attributes["workload"])
+    t = program.draw_inputs(0, np.float64)
+    np.testing.assert_allclose(evaluate_program(program, t)["sum"], t["A"] @ t["B"] + t["C"] @ (t["D"] @ t["E"]), rtol=1e-10)
+
+
+def test_llama_layer_against_plain_numpy():
+    """The layer written anew, head by head and with complex rotary embedding."""
+    sizes = {"tokens": 12, "dim": 16, "heads": 2, "ffn": 24, "vocab": 20}
+    program = workload_program(build_workload("llama_layer", 2, "small", **sizes).attributes["workload"])
+    w = program.draw_inputs(3, np.float64)
+    half = 4
+
+    def norm(x, weight):
+        return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
+
+    def rotary(x):
+        turn = np.exp(1j * np.arange(12)[:, None] * 10_000.0 ** (-np.arange(half) / half))
+        z = (x[:, :half] + 1j * x[:, half:]) * turn
+        return np.concatenate([z.real, z.imag], axis=1)
+
+    x, heads = norm(w["x"], w["norm1_weight"]), []
+    for h in range(2):
+        q, k, v = (x @ w[name][:, h] for name in ("wq", "wk", "wv"))
+        scores = rotary(q) @ rotary(k).T / np.sqrt(8)
+        scores[np.triu_indices(12, 1)] = -np.inf
+        weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+        heads.append(weights @ v @ w["wo"][h])
+    x = w["x"] + sum(heads)
+    z = norm(x, w["norm2_weight"])
+    gate = z @ w["w1"]
+    x = x + (gate / (1 + np.exp(-gate)) * (z @ w["w3"])) @ w["w2"]
+    logits = norm(x, w["norm_weight"])[-1] @ w["head_weight"]
+    np.testing.assert_allclose(evaluate_program(program, w)["head"][0], logits, rtol=1e-10)
+
+
+def test_the_mask_hides_the_future_and_nothing_else():
+    program = workload_program(build_workload("llama_layer", 1, "small", **TINY["llama_layer"]).attributes["workload"])
+    future = np.triu(np.ones((48, 48), bool), 1)  # the last token sees all, so that the layer's output alone cannot tell
+    mask = program.draw_inputs(0)["mask"]
+    assert (mask[~future] == 0).all()
+    assert (np.exp(mask[future] + 100) == 0).all()
+
+
+@pytest.mark.parametrize("devices", range(1, 17))
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_any_number_of_devices_and_a_round_trip_through_records(name, devices):
+    graph = build_workload(name, devices, "small")
+    again = graph_from_records(*graph_to_records(graph))
+    assert again.graph_hash == graph.graph_hash
+    assert again.kernel == graph.kernel
+    assert json.loads(json.dumps(again.attributes)) == graph.attributes
+
+
+def test_near_square():
+    assert [near_square(n) for n in (1, 2, 3, 4, 6, 7, 8, 12, 16)] == [(1, 1), (2, 1), (3, 1), (2, 2), (3, 2), (7, 1), (4, 2), (4, 3),
+                                                                       (4, 4)]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (("chainm", 4), ["name", "chainmm", "'chainm'"]),
+    (("chainmm", 0), ["num_devices", "0"]),
+    (("chainmm", 4, "large"), ["scale", "paper, small", "'large'"]),
+    (("chainmm", 4, "small", -1), ["seed", "integer >= 0", "-1"]),
+])
+def test_bad_requests_name_culprit_and_choices(arguments, words):
+    with pytest.raises(ConfigError) as caught:
+        build_workload(*arguments)
+    assert all(word in str(caught.value) for word in words)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "options", "words"), [
+    ("chainmm", {"tokens": 64}, ["option", "n, dtype_bytes", "'tokens'"]),
+    ("ffnn", {"hidden": -1}, ["ffnn", "hidden", "integer >= 1", "-1"]),
+    ("llama_block", {"dim": 100}, ["llama", "dim", "multiple of 2 * heads", "100"]),
+])
+def test_bad_options_name_culprit_and_choices(name, options, words):
+    with pytest.raises(ConfigError) as caught:
+        build_workload(name, 4, "small", **options)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("record", [None, {"name": "chainmm"}, {"name": "other", "options": {}}, {"name": "ffnn", "options": {"batch": 3}}])
+def test_a_record_that_no_workload_wrote(record):
+    with pytest.raises(ConfigError):
+        workload_program(record)

@@ -1,0 +1,104 @@
+"""Emulated devices: the engine's threads and queues are real, and every vertex and transfer takes as long as the cost model says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment, Transfers
+from doppler_tf.costs import CostModel, Noise, draw_noise
+from doppler_tf.dispatch import Dispatcher
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.graph import DataflowGraph
+from runtime.engine import Engine
+
+# A sleeping thread wakes 80 to 130 us late on Linux (timer slack and scheduling, measured); the last stretch is spun instead.
+SPIN_S = 150e-6
+
+
+class EmulatedBackend:
+    """A Backend that waits.
+
+    The wall clock takes time_scale times the modelled seconds, traces are divided by it: they read in modelled seconds and compare with
+    the simulator's, plus the engine's own overhead (some 0.1 ms of wall clock between an end and what it lets start) / time_scale.
+
+    Attributes:
+      noise: the factors of the run opened last, None where there is none; a Simulator given them simulates that very run.
+    """
+
+    device_kind = "emulated"
+    warmup = False
+
+    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0):
+        """Args: noise_sigma: shape of the log-normal factors, drawn anew for each run from `seed`. Raises: ConfigError."""
+        if not 0 < time_scale < float("inf"):
+            raise field_error(ConfigError, "emulated devices", "", "time_scale", "a number > 0", time_scale)
+        if not 0 <= noise_sigma < float("inf"):
+            raise field_error(ConfigError, "emulated devices", "", "noise_sigma", "a number >= 0", noise_sigma)
+        self.time_scale, self._noise_sigma = time_scale, noise_sigma
+        self._seeds = np.random.default_rng(seed)
+        self.noise: Noise | None = None
+
+    def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> EmulatedSession:
+        """Draws this run's noise and fixes all durations."""
+        work = graph.work_vertices
+        exec_s, transfer_s = np.zeros(graph.num_vertices), transfers.cost_s
+        exec_s[work] = costs.exec_s[work, assignment.device[work]]
+        if self._noise_sigma > 0:
+            self.noise = draw_noise(graph.num_vertices, costs.num_devices, self._noise_sigma, int(self._seeds.integers(2**63)))
+            exec_s = exec_s * self.noise.vertex
+            transfer_s = transfer_s * self.noise.transfer[transfers.producer, transfers.destination]
+        return EmulatedSession(exec_s * self.time_scale, transfer_s * self.time_scale)
+
+
+class EmulatedSession:
+    """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer."""
+
+    def __init__(self, vertex_wait_s: np.ndarray, transfer_wait_s: np.ndarray):
+        self._vertex_wait_s, self._transfer_wait_s = vertex_wait_s.tolist(), transfer_wait_s.tolist()
+        self._cancelled = threading.Event()
+
+    def run_vertex(self, vertex: int, device: int) -> None:
+        """Waits for the vertex's exec seconds."""
+        self._wait(self._vertex_wait_s[vertex])
+
+    def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
+        """Waits for the transfer's seconds."""
+        self._wait(self._transfer_wait_s[transfer])
+
+    def free(self, producer: int, device: int) -> None:
+        """Nothing is held."""
+
+    def cancel(self) -> None:
+        """Ends every wait."""
+        self._cancelled.set()
+
+    def outputs(self) -> dict[int, np.ndarray]:
+        """None are computed."""
+        return {}
+
+    def _wait(self, seconds: float) -> None:
+        """Sleeps most of the time, then yields until the instant has come; never shorter than asked, unless cancelled."""
+        until_s = perf_counter() + seconds
+        if seconds > SPIN_S and self._cancelled.wait(seconds - SPIN_S):
+            return
+        while perf_counter() < until_s:
+            time.sleep(0)  # gives the interpreter lock away
+
+
+class EmulatedExecutor(Engine):
+    """The asynchronous engine on emulated devices: any topology, any graph with costs, anywhere."""
+
+    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, dispatch: str = "fifo"):
+        """Args: as EmulatedBackend's; dispatch: `fifo`, `b_level` or `order`."""
+        self._devices = EmulatedBackend(time_scale, noise_sigma, seed)
+        super().__init__(self._devices, partial(Dispatcher, rule=dispatch))
+
+    @property
+    def noise(self) -> Noise | None:
+        """The factors of the last run, None without noise."""
+        return self._devices.noise

@@ -1,0 +1,75 @@
+"""The engine with a barrier after each level, which the asynchronous one is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.dispatch import Dispatcher, Event, Instruction, VertexEnded
+from doppler_tf.graph import DataflowGraph
+from runtime.backend import Backend
+from runtime.engine import Engine
+
+
+class LevelDispatcher(Dispatcher):
+    """The work-conserving dispatcher behind a gate: no vertex is queued before all vertices and transfers of earlier levels have ended.
+
+    A vertex's level is the longest path (in edges) that leads to it from a vertex that is not an input. Within a level the rules are
+    the dispatcher's own: slots, `fifo`, memory, and transfers that go out as soon as their producer has ended. One difference more
+    lies in memory alone: the gate may keep tensors longer, so that a deadlock can arise where the asynchronous engine has none.
+    """
+
+    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment):
+        super().__init__(graph, costs, assignment, "fifo")
+        self.rule = "levels"
+        level = _work_levels(graph)
+        work, producer = graph.work_vertices, self.transfers.producer
+        self._level: list[int] = level.tolist()
+        # By level: vertices and transfers that have yet to end. The sentinel at the end never opens.
+        self._pending: list[int] = [*np.bincount(np.concatenate([level[work], level[producer]])).tolist(), 1]
+        self._held: list[list[int]] = [[] for _ in self._pending]
+        self._open_level = 0
+
+    def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
+        """As Dispatcher.advance; opens the next level once nothing of the present one is left."""
+        events = list(events)
+        for event in events:
+            v = event.vertex if isinstance(event, VertexEnded) else int(self.transfers.producer[event.transfer])
+            self._pending[self._level[v]] -= 1
+        return super().advance(now_s, events)
+
+    def _enqueue_vertex(self, v: int, now_s: float) -> None:
+        if self._level[v] > self._open_level:
+            self._held[self._level[v]].append(v)
+        else:
+            super()._enqueue_vertex(v, now_s)
+
+    def _start(self, now_s: float) -> list[Instruction]:
+        while not self._pending[self._open_level]:
+            self._open_level += 1
+            for v in self._held[self._open_level]:
+                self._enqueue_vertex(v, now_s)
+        return super()._start(now_s)
+
+
+def _work_levels(graph: DataflowGraph) -> np.ndarray:
+    """int64 [N]: levels as if inputs were not there; `graph.levels` counts them, which would put a barrier where none is needed."""
+    level = np.zeros(graph.num_vertices, np.int64)
+    depth = np.zeros(graph.num_vertices, np.int64)
+    for i, members in enumerate(graph.levels):
+        depth[members] = i
+    edges = graph.work_edges[np.argsort(depth[graph.sources[graph.work_edges]], kind="stable")]
+    for p, v in zip(graph.sources[edges].tolist(), graph.targets[edges].tolist(), strict=True):
+        level[v] = max(level[v], level[p] + 1)
+    return level
+
+
+class SynchronousExecutor(Engine):
+    """Level by level on any backend: the same threads, kernels and traces (`dispatch` = `levels`); valid, not work conserving."""
+
+    def __init__(self, backend: Backend):
+        """Args: backend: a TensorFlowBackend or an EmulatedBackend."""
+        super().__init__(backend, LevelDispatcher)

@@ -1,0 +1,120 @@
+"""Real kernels: a Backend of eager TensorFlow operations on logical devices, with explicit copies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from doppler_tf.assignment import Assignment, Transfers
+from doppler_tf.costs import CostModel
+from doppler_tf.dispatch import Dispatcher
+from doppler_tf.errors import ConfigError, GraphError
+from doppler_tf.graph import DataflowGraph
+from runtime.devices import prepare_devices
+from runtime.engine import Engine
+from runtime.kernels import run_kernel
+
+
+class TensorFlowBackend:
+    """A Backend that computes: device d of the topology is TensorFlow device `devices[d]`."""
+
+    device_kind = "tf"
+    time_scale = 1.0
+
+    def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
+                 warmup: bool = True, keep_inputs: bool = False):
+        """Takes what belongs to one graph.
+
+        Args:
+          inputs: the tensor of each input vertex, by vertex index.
+          fetch: vertices whose outputs are kept besides those that nothing consumes.
+          devices: TensorFlow device names; by default `prepare_devices` finds as many as the topology has.
+          warmup: do the first run twice; TensorFlow's first call of a kernel on a device takes many times a later one.
+          keep_inputs: keep inputs on the devices from run to run (faster for many runs; their memory is then never freed).
+        """
+        self._inputs, self._fetch, self._devices = inputs, frozenset(fetch), devices
+        self.warmup, self._keep_inputs = warmup, keep_inputs
+        self._placed: dict[tuple[int, int], tf.Tensor] = {}
+
+    def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> TensorFlowSession:
+        """Checks that everything can run and places the inputs where they are used.
+
+        Raises:
+          GraphError: a vertex without a kernel. ConfigError: an input without a tensor, or too few TensorFlow devices.
+        """
+        lacking = next((v for v in graph.work_vertices.tolist() if graph.kernel[v] is None), None)
+        if lacking is not None:
+            raise GraphError(f"{graph.name}: vertex {graph.vertex_label(lacking)!r}: kernel: expected one, got none; run graphs without "
+                             f"kernels on emulated devices, or make the graph with `workload`")
+        devices = self._devices if self._devices is not None else prepare_devices(costs.num_devices)
+        if len(devices) < costs.num_devices:
+            raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
+                              f"name one for each device of the topology")
+        placed = self._place(graph, assignment, devices)
+        kept = self._fetch.union(np.setdiff1d(graph.work_vertices, graph.sources).tolist())
+        return TensorFlowSession(graph, devices, placed, {v: int(assignment.device[v]) for v in sorted(kept)})
+
+    def _place(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> dict[tuple[int, int], tf.Tensor]:
+        """Inputs by (vertex, device), on every device that uses them."""
+        edges = np.flatnonzero(graph.is_input[graph.sources])
+        pairs = sorted(set(zip(graph.sources[edges].tolist(), assignment.device[graph.targets[edges]].tolist(), strict=True)))
+        absent = next((v for v, _ in pairs if v not in self._inputs), None)
+        if absent is not None:
+            raise ConfigError(f"{graph.name}: input vertex {graph.vertex_label(absent)!r}: inputs: expected a tensor, got none; give one "
+                              f"for every input vertex that has consumers")
+        placed = self._placed if self._keep_inputs else {}
+        for v, d in pairs:
+            if (v, d) not in placed:
+                with tf.device(devices[d]):
+                    placed[v, d] = tf.identity(self._inputs[v])
+        return dict(placed)
+
+
+class TensorFlowSession:
+    """A Session that holds tensors by (vertex, device); threads share the dictionary, whose single operations are atomic."""
+
+    def __init__(self, graph: DataflowGraph, devices: Sequence[str], placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int]):
+        """Args: placed: the inputs; kept: the device of every vertex whose output outlives the run."""
+        self._kernel, self._devices, self._resident, self._kept = graph.kernel, devices, placed, kept
+
+    def run_vertex(self, vertex: int, device: int) -> None:
+        """Runs the vertex's kernel on tensors that are all resident on its device."""
+        kernel = self._kernel[vertex]
+        operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
+        with tf.device(self._devices[device]):
+            output = run_kernel(kernel, operands)
+            if "GPU" in self._devices[device]:
+                tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
+        self._resident[vertex, device] = output
+
+    def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
+        """Copies a vertex's whole output."""
+        # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
+        shared = "CPU" in self._devices[source] and "CPU" in self._devices[destination]
+        with tf.device(self._devices[destination]):
+            copy = tf.identity(self._resident[producer, source])
+            self._resident[producer, destination] = tf.raw_ops.DeepCopy(x=copy) if shared else copy
+
+    def free(self, producer: int, device: int) -> None:
+        """Drops a tensor, unless it is to be fetched."""
+        if self._kept.get(producer) != device:
+            del self._resident[producer, device]
+
+    def cancel(self) -> None:
+        """Kernels cannot be stopped; those that run come to their end."""
+
+    def outputs(self) -> dict[int, np.ndarray]:
+        """The arrays of the vertices that nothing consumes and of those to fetch, by vertex; fetched from the devices now."""
+        return {v: self._resident[v, d].numpy() for v, d in self._kept.items()}
+
+
+class TensorFlowExecutor(Engine):
+    """The asynchronous engine on real kernels; `outputs` holds what the last run computed."""
+
+    def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
+                 dispatch: str = "fifo", warmup: bool = True, keep_inputs: bool = False):
+        """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`."""
+        super().__init__(TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs), partial(Dispatcher, rule=dispatch))

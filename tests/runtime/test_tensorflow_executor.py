@@ -1,0 +1,238 @@
+"""Real kernels on logical devices: the same numbers as the unsharded program, wherever the vertices run."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import runtime.tensors
+from data import (
+    WORKLOADS,
+    assemble_outputs,
+    build_workload,
+    evaluate_program,
+    input_tiles,
+    output_vertices,
+    relative_error,
+    workload_program,
+)
+from doppler_tf.assignment import assignment_from_devices, plan_transfers
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import ConfigError, ExecutionError, GraphError
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.topology import cpu
+from doppler_tf.validation import validate_trace
+from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices
+
+
+class Case:
+    """A small workload, its inputs, and what the unsharded program makes of them."""
+
+    def __init__(self, name):
+        self.graph = build_workload(name, 4, scale="small")
+        record = self.graph.attributes["workload"]
+        program = workload_program(record)
+        tensors = program.draw_inputs(record["seed"])
+        self.inputs, self.fetch = input_tiles(self.graph, tensors), output_vertices(self.graph)
+        self.expected = evaluate_program(program, tensors)
+
+    def place(self, devices, seed):
+        costs = build_costs(self.graph, cpu(devices))
+        chosen = np.random.default_rng(seed).integers(0, devices, self.graph.num_vertices).tolist()
+        return costs, assignment_from_devices(self.graph, costs, chosen)
+
+    def error(self, executor):
+        return relative_error(assemble_outputs(self.graph, executor.outputs), self.expected)
+
+
+@pytest.fixture(scope="module", params=sorted(WORKLOADS))
+def case(request):
+    return Case(request.param)
+
+
+@pytest.fixture(scope="module")
+def chain():
+    return Case("chainmm")
+
+
+@pytest.fixture
+def spied(monkeypatch):
+    """Calls `spy(kernel, operands)` before each kernel."""
+    def install(spy):
+        run_kernel = runtime.tensors.run_kernel
+
+        def call(kernel, operands):
+            spy(kernel, operands)
+            return run_kernel(kernel, operands)
+
+        monkeypatch.setattr(runtime.tensors, "run_kernel", call)
+    return install
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_random_assignments_equal_the_unsharded_program(case, devices):
+    with TensorFlowExecutor(case.inputs, case.fetch) as executor:
+        for seed in range(3):
+            costs, assignment = case.place(devices, seed)
+            trace = executor.execute(case.graph, costs, assignment)
+            assert case.error(executor) <= 1e-5
+            assert validate_trace(case.graph, costs, assignment, trace).violations == ()
+            assert validate_trace(case.graph, costs, assignment, trace.log).work_conserving
+            assert trace.device_kind == "tf"
+
+
+def test_the_synchronous_engine_computes_the_same(case):
+    costs, assignment = case.place(4, seed=1)
+    with SynchronousExecutor(TensorFlowBackend(case.inputs, case.fetch)) as executor:
+        trace = executor.execute(case.graph, costs, assignment)
+        assert case.error(executor) <= 1e-5
+    report = validate_trace(case.graph, costs, assignment, trace.log)
+    assert report.valid
+    assert not report.work_conserving
+
+
+def test_kernels_read_only_what_is_on_their_device_and_never_the_coordinators_thread(chain, spied, four_devices):
+    seen = set()
+
+    def spy(kernel, operands):
+        current = tf.constant(0.0).device
+        seen.add((current, threading.current_thread().name.split("#")[0]))
+        assert {operand.device for operand in operands} == {current}
+
+    spied(spy)
+    costs, assignment = chain.place(4, seed=2)
+    with TensorFlowExecutor(chain.inputs, warmup=False) as executor:
+        executor.execute(chain.graph, costs, assignment)
+    full_names = [tf.DeviceSpec.from_string(name) for name in four_devices]
+    assert {(tf.DeviceSpec.from_string(d).device_index, thread) for d, thread in seen} == {
+        (spec.device_index, f"CPU:{d}") for d, spec in enumerate(full_names)}
+
+
+@pytest.mark.parametrize("keep_inputs", [False, True])
+def test_inputs_may_stay_on_the_devices(chain, keep_inputs):
+    with TensorFlowExecutor(chain.inputs, chain.fetch, keep_inputs=keep_inputs) as executor:
+        for seed in range(3):
+            executor.execute(chain.graph, *chain.place(2, seed))
+            assert chain.error(executor) <= 1e-5
+
+
+@pytest.mark.parametrize(("warmup", "calls"), [(True, 3), (False, 2)])
+def test_only_the_first_run_is_done_twice(chain, spied, warmup, calls):
+    kernels = []
+    spied(lambda kernel, operands: kernels.append(kernel))
+    with TensorFlowExecutor(chain.inputs, warmup=warmup) as executor:
+        for seed in range(2):
+            executor.execute(chain.graph, *chain.place(2, seed))
+    assert len(kernels) == calls * len(chain.graph.work_vertices)
+
+
+def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chain, spied):
+    doomed = None
+
+    def spy(kernel, operands):
+        if kernel is doomed:
+            raise tf.errors.InvalidArgumentError(None, None, "matrices of other sizes")
+
+    spied(spy)
+    executor = TensorFlowExecutor(chain.inputs, chain.fetch)
+    executor.execute(chain.graph, *chain.place(4, seed=0))
+    executor.close()
+    threads = threading.active_count()
+    for seed in range(50):
+        costs, assignment = chain.place(4, seed)
+        v = int(np.random.default_rng(seed).choice(chain.graph.work_vertices))
+        doomed = chain.graph.kernel[v]
+        with pytest.raises(ExecutionError) as caught:
+            executor.execute(chain.graph, costs, assignment)
+        assert chain.graph.vertex_label(v) in str(caught.value)
+        assert f"on device 'CPU:{assignment.device[v]}'" in str(caught.value)
+        assert "InvalidArgumentError: matrices of other sizes" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert executor.outputs == {}
+        assert threading.active_count() == threads
+    doomed = None
+    executor.execute(chain.graph, *chain.place(4, seed=0))
+    assert chain.error(executor) <= 1e-5
+    executor.close()
+
+
+def test_a_vertex_without_kernel_is_refused_before_anything_runs(chain, spied):
+    graph = graph_from_records([{"id": "a", "exec_s": 1.0, "output_bytes": 4}], [], {"name": "toy"})
+    costs = build_costs(graph, cpu(1))
+    spied(lambda kernel, operands: pytest.fail("ran"))
+    with pytest.raises(GraphError, match="toy: vertex 'a': kernel: expected one, got none"):
+        TensorFlowExecutor({}).execute(graph, costs, assignment_from_devices(graph, costs, [0]))
+
+
+def test_an_absent_input_is_refused(chain):
+    with pytest.raises(ConfigError, match=r"chainmm: input vertex .*: inputs: expected a tensor, got none"):
+        TensorFlowExecutor({}).execute(chain.graph, *chain.place(1, 0))
+
+
+def test_too_few_devices_are_refused(chain, four_devices):
+    with pytest.raises(ConfigError, match="expected 4 TensorFlow devices for cpu:4, got 2"):
+        TensorFlowExecutor(chain.inputs, devices=four_devices[:2]).execute(chain.graph, *chain.place(4, 0))
+
+
+class TestSession:
+    """One edge from device 0 to device 1, by hand."""
+
+    @pytest.fixture
+    def session(self):
+        kernel = {"op": "map", "params": {"fn": "square", "subscripts": "ab->ab"}}
+        nodes = [{"id": "x", "input": True, "output_bytes": 16},
+                 {"id": "a", "exec_s": 1.0, "output_bytes": 16, "kernel": {**kernel, "operands": [{"vertex": "x"}]}},
+                 {"id": "b", "exec_s": 1.0, "output_bytes": 16, "kernel": {**kernel, "operands": [{"vertex": "a"}]}}]
+        graph = graph_from_records(nodes, [{"source": "x", "target": "a"}, {"source": "a", "target": "b"}], {"name": "toy"})
+        costs = build_costs(graph, cpu(2))
+        assignment = assignment_from_devices(graph, costs, [None, 0, 1])
+        backend = TensorFlowBackend({0: np.array([[2.0, 3.0]], np.float32)}, fetch=[1])
+        return backend.open(graph, costs, assignment, plan_transfers(graph, costs, assignment.device))
+
+    def test_outputs_are_what_nothing_consumes_and_what_is_fetched(self, session):
+        session.run_vertex(1, 0)
+        session.run_transfer(0, 1, 0, 1)
+        session.free(1, 0)
+        session.run_vertex(2, 1)
+        session.free(1, 1)
+        outputs = session.outputs()
+        assert outputs.keys() == {1, 2}
+        np.testing.assert_array_equal(outputs[1], [[4.0, 9.0]])
+        np.testing.assert_array_equal(outputs[2], [[16.0, 81.0]])
+
+    def test_a_transfer_moves_the_bytes(self, session, monkeypatch):
+        run_kernel, seen = runtime.tensors.run_kernel, []
+
+        def keep(kernel, operands):
+            output = run_kernel(kernel, operands)
+            seen.append((operands[0], output))
+            return output
+
+        monkeypatch.setattr(runtime.tensors, "run_kernel", keep)
+        session.run_vertex(1, 0)
+        session.run_transfer(0, 1, 0, 1)
+        session.run_vertex(2, 1)
+        (_, original), (copy, _) = seen
+        np.testing.assert_array_equal(original, copy)
+        if "CPU" in copy.device:  # memory that the host can look at
+            assert not np.shares_memory(np.asarray(memoryview(original)), np.asarray(memoryview(copy)))
+
+    def test_what_is_freed_is_gone(self, session):
+        session.run_vertex(1, 0)
+        session.free(0, 0)
+        with pytest.raises(KeyError):
+            session.run_vertex(1, 0)
+
+    def test_a_freed_copy_is_gone_though_its_original_is_fetched(self, session):
+        session.run_vertex(1, 0)
+        session.run_transfer(0, 1, 0, 1)
+        session.free(1, 1)
+        with pytest.raises(KeyError):
+            session.run_vertex(2, 1)
+
+
+def test_prepared_devices_are_the_first_ones_and_their_number_is_fixed(four_devices):
+    assert prepare_devices(2) == four_devices[:2]
+    with pytest.raises(ConfigError, match=r"call runtime.prepare_devices\(1000\) before the first TensorFlow operation"):
+        prepare_devices(1000)

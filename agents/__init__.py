@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib import import_module
 
 from doppler_tf.errors import ConfigError
 
@@ -10,3 +11,13 @@ _loaded = sys.modules.get("tensorflow")
 if os.environ["TF_USE_LEGACY_KERAS"] != "1" or (_loaded is not None and not _loaded.keras.__version__.startswith("2.")):
     raise ConfigError("agents: Keras: expected Keras 2, as TF-GNN and TF-Agents need it, got Keras 3; set TF_USE_LEGACY_KERAS=1 in the "
                       "environment before TensorFlow is imported, or import agents first")
+
+_HOMES = {"train": "agents.training", "load_policy": "agents.placing", "TrainConfig": "agents.config", "CONFIGS": "agents.config",
+          "DopplerAgent": "agents.agent", "DualPolicy": "agents.policy", "AssignmentEnvironment": "agents.environment"}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module 'agents' has no attribute {name!r}; public names: {', '.join(__all__)}")
+    return getattr(import_module(_HOMES[name]), name)

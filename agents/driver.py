@@ -9,6 +9,7 @@ import tensorflow as tf
 from agents.episode import EpisodeState, GraphBatch, candidates, device_options, finished, initial_state, place_vertex
 from agents.losses import LogProbability, masked_log_probability, order_log_probability
 from agents.networks import DualNetwork, Tables
+from agents.random_numbers import gumbel
 
 
 class Episodes(NamedTuple):
@@ -54,13 +55,12 @@ def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: Episo
     # A finished episode has no candidate left; it "chooses" the null vertex, so that no row is fully masked.
     done = finished(batch, state)
     mask = tf.where(done[:, None], tf.range(size)[None] == size - 1, candidates(state))
-    gumbel = -tf.math.log(-tf.math.log(tf.random.stateless_uniform([tf.shape(logits)[0], size + devices], seed, 1e-20, 1.0)))
-    gumbel *= temperature[:, None]
-    vertex = tf.argmax(tf.where(mask, logits + gumbel[:, :size], -tf.float32.max), axis=1, output_type=tf.int32)
+    noise = gumbel(seed, tf.shape(logits)[0], size + devices) * temperature[:, None]
+    vertex = tf.argmax(tf.where(mask, logits + noise[:, :size], -tf.float32.max), axis=1, output_type=tf.int32)
     options = device_options(batch, state, vertex)
     row = state.graph * size + vertex
     device_logits = network.device_logits(tf.gather(tables.plc_vertex, row), placed, options.features)
-    device = tf.argmax(tf.where(options.mask, device_logits + gumbel[:, size:], -tf.float32.max), axis=1, output_type=tf.int32)
+    device = tf.argmax(tf.where(options.mask, device_logits + noise[:, size:], -tf.float32.max), axis=1, output_type=tf.int32)
     log_p = tf.stack([masked_log_probability(logits, mask, vertex).chosen,
                       masked_log_probability(device_logits, options.mask, device).chosen], axis=1)
     return Choice(vertex, device, options.features, options.mask, log_p, options.start_s)

@@ -78,7 +78,8 @@ def standardised_advantage(reward: tf.Tensor, graph: tf.Tensor, num_graphs: int,
     return centred / (tf.sqrt(tf.gather(variance, graph)) + 1e-8 * tf.abs(tf.gather(mean, graph)) + 1e-12)
 
 
-def reinforce_loss(log_p: LogProbability, advantage: tf.Tensor, valid: tf.Tensor, weight: tf.Tensor, entropy_weight: tf.Tensor) -> tf.Tensor:
+def reinforce_loss(log_p: LogProbability, advantage: tf.Tensor, valid: tf.Tensor, weight: tf.Tensor,
+                   entropy_weight: tf.Tensor) -> tf.Tensor:
     """REINFORCE with reward at the end only and gamma = 1 (Williams 1992), less an entropy bonus; means over steps and episodes.
 
     Args:

@@ -47,6 +47,9 @@ class DualNetwork(tf.Module):
         self.plc_placed = _dense(hidden, next(seeds), use_bias=False)
         self.plc_device = _dense(hidden, next(seeds), use_bias=False)
         self.plc = [_dense(hidden // 2, next(seeds), "relu"), _dense(1, next(seeds), scale=0.01)]
+        self.plc_device.build([None, self.num_features])
+        self.plc[0].build([None, hidden])
+        self.plc[1].build([None, hidden // 2])
 
     def encode(self, batch: GraphBatch) -> Tables:
         """Message passing over all graphs, path sums, and all that the heads need by vertex."""
@@ -89,10 +92,11 @@ class DualNetwork(tf.Module):
         return [v for part in (self.plc_vertex, self.plc_placed, self.plc_device, *self.plc) for v in part.trainable_variables]
 
 
-class _Encoder:
+class _Encoder(tf.Module):
     """TF-GNN message passing: mean over both directions of every edge, with residual updates."""
 
     def __init__(self, hidden: int, rounds: int, seeds):
+        super().__init__(name="encoder")
         self._embed_vertex, self._embed_edge = _dense(hidden, next(seeds), "relu"), _dense(hidden, next(seeds), "relu")
 
         def convolution(receiver: int) -> tfgnn.keras.layers.SimpleConv:

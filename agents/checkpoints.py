@@ -1,0 +1,67 @@
+"""Checkpoints of a training run: each a folder that is complete or absent, the last few and nothing else kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import tensorflow as tf
+
+from doppler_tf.errors import CheckpointError
+from doppler_tf.formats.files import read_json
+
+CHECKPOINT_SCHEMA = "doppler-checkpoint/1"
+_NAME = re.compile(r"step-(\d{8})")
+
+
+def save_checkpoint(folder: Path, step: int, objects: dict, state: dict, keep: int) -> Path:
+    """Writes `objects` (trackables of `tf.train.Checkpoint`) and `state` (JSON) as `folder`/step-NNNNNNNN; drops all but the last `keep`.
+
+    Everything is written into a temporary folder first and renamed once complete.
+    """
+    target = folder / f"step-{step:08d}"
+    temporary = folder / f".{target.name}.{os.getpid()}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob(".step-*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    temporary.mkdir()
+    tf.train.Checkpoint(**objects).write(str(temporary / "variables"))
+    (temporary / "state.json").write_text(json.dumps({"schema": CHECKPOINT_SCHEMA, "step": step, **state}), encoding="utf-8")
+    if target.exists():
+        shutil.rmtree(target)
+    os.replace(temporary, target)
+    for old in checkpoint_folders(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The complete checkpoints under `folder`, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir())
+
+
+def read_state(checkpoint: Path) -> dict:
+    """The JSON state of a checkpoint. Raises CheckpointError if it is of another schema."""
+    state = read_json(checkpoint / "state.json")
+    schema = state.get("schema") if isinstance(state, dict) else None
+    if schema != CHECKPOINT_SCHEMA:
+        raise CheckpointError(f"{checkpoint}: schema: expected {CHECKPOINT_SCHEMA}, got {schema!r}; train again with this version")
+    return state
+
+
+def restore_variables(checkpoint: Path, objects: dict, partial: bool = False) -> None:
+    """Restores `objects` from a checkpoint. Raises CheckpointError if variables are missing or of another shape.
+
+    Args:
+      partial: the checkpoint may hold more than `objects`.
+    """
+    try:
+        status = tf.train.Checkpoint(**objects).read(str(checkpoint / "variables"))
+        status.assert_existing_objects_matched() if partial else status.assert_consumed()
+    except (AssertionError, ValueError, tf.errors.OpError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"{checkpoint}: variables: expected those of the run's config, got a mismatch ({reason}); use the config "
+                              f"that the run was trained with, or start a new run") from None

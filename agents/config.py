@@ -1,0 +1,79 @@
+"""Every setting of a training run, checked, and its JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+
+from agents.episode import DEVICE_FEATURES
+from doppler_tf.errors import ConfigError, field_error
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Settings of the three stages; the same for every graph.
+
+    Attributes:
+      imitation, simulated, real: episodes by stage (stage I: teacher episodes; III: runs on the executor).
+      batch: sampled episodes an update; a greedy one for each graph is run beside them, to be watched.
+      real_batch: the same in stage III, where each is a run.
+      learning_rate: of Adam, one optimizer for each policy; real_learning_rate: in stage III.
+      entropy: weight of the entropy bonus at the start of stage II; falls to zero linearly over the stage.
+      elite: weight of the likelihood of the best episode so far of each graph (self-imitation; 0: plain REINFORCE).
+      clip: largest norm of a policy's gradient.
+      hidden, rounds: width of the layers, rounds of message passing.
+      features: what PLC sees: `relational`, or `paper` (its five device features alone).
+      samples: episodes sampled from the final policy beside the greedy one.
+      checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
+      seed: of everything.
+    """
+
+    imitation: int = 1000
+    simulated: int = 9600
+    real: int = 0
+    batch: int = 64
+    real_batch: int = 16
+    learning_rate: float = 3e-3
+    real_learning_rate: float = 3e-4
+    entropy: float = 0.03
+    elite: float = 0.05
+    clip: float = 1.0
+    hidden: int = 64
+    rounds: int = 4
+    features: str = "relational"
+    samples: int = 64
+    checkpoint_every: int = 20
+    keep: int = 2
+    seed: int = 0
+
+    def __post_init__(self):
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "features":
+                if value not in DEVICE_FEATURES:
+                    raise field_error(ConfigError, "training config", "", "features", " or ".join(DEVICE_FEATURES), value)
+                continue
+            whole = isinstance(item.default, int)
+            least = 1 if item.name in ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep", "samples") else 0
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value < float("inf"):
+                expected = f"{'an integer' if whole else 'a number'} >= {least}"
+                raise field_error(ConfigError, "training config", "", item.name, expected, value)
+
+    def to_json(self) -> dict:
+        """A JSON object of all fields."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(record: Mapping, where: str = "training config", base: TrainConfig | None = None) -> TrainConfig:
+        """`base` (default: the defaults) with the given fields replaced. Raises ConfigError for unknown fields and bad values."""
+        known = {item.name for item in fields(TrainConfig)}
+        unknown = sorted(set(record) - known)
+        if unknown:
+            raise field_error(ConfigError, where, "", unknown[0], f"one of {', '.join(sorted(known))}", record[unknown[0]])
+        return replace(base or TrainConfig(), **record)
+
+
+CONFIGS = {
+    "default": TrainConfig(),
+    "paper": TrainConfig(imitation=2000, simulated=2000, learning_rate=1e-3, entropy=1e-2, elite=0.0, features="paper"),
+}

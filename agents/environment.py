@@ -1,0 +1,116 @@
+"""Episodes as a batched TF-Agents environment; the policies' standard interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+from tf_agents.environments import tf_environment
+from tf_agents.specs import tensor_spec
+from tf_agents.trajectories import time_step as ts
+
+from agents.episode import EpisodeState, GraphBatch, candidates, device_options, finished, graph_batch, initial_state, place_vertex
+from agents.features import GraphArrays
+
+Makespans = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def observation_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
+    """Specs of `EpisodeState`'s fields without the batch dimension; every index is bounded."""
+    state = initial_state(batch, tf.zeros([1], tf.int32))
+    size, devices = batch.num_vertices, batch.num_devices
+    bounds = {"graph": (0, batch.num_work.shape[0] - 1), "step": (0, size), "missing": (-1, 1 << 20), "device": (-1, devices - 1),
+              "group_device": (-1, devices - 1)}
+    specs = {}
+    for name, value in state._asdict().items():
+        low, high = bounds.get(name, (-1e9, 1e9) if name == "memory_left" else (0.0, 1e9))
+        specs[name] = tensor_spec.BoundedTensorSpec(value.shape[1:], value.dtype, low, high, name)
+    return specs
+
+
+def action_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
+    """`vertex` in [0, N) and `device` in [0, D)."""
+    return {"vertex": tensor_spec.BoundedTensorSpec([], tf.int32, 0, batch.num_vertices - 1, "vertex"),
+            "device": tensor_spec.BoundedTensorSpec([], tf.int32, 0, batch.num_devices - 1, "device")}
+
+
+class AssignmentEnvironment(tf_environment.TFEnvironment):
+    """Assigns the vertices of graphs one by one; the reward, at the end only, is -makespan / scale_s.
+
+    Observations are dicts of the fields of `EpisodeState`. Every action is legal: a vertex that is no candidate stands for the next
+    candidate after it (cyclically), a device that is masked for the next one that is not. After its last step an episode starts anew
+    at the next call of `step`, as TF-Agents expects.
+    """
+
+    def __init__(self, arrays: Sequence[GraphArrays], makespans: Sequence[Makespans], batch_size: int = 1):
+        """Args: arrays: G graphs of one padded shape; makespans: by graph, (devices [B, V], orders [B, M]) -> seconds [B], such as
+        `FastSimulator.makespans`; batch_size: B, episode b is of graph b mod G."""
+        self.graphs = graph_batch(arrays)
+        self._arrays, self._makespans = tuple(arrays), tuple(makespans)
+        self._graph = tf.constant(np.arange(batch_size) % len(arrays), tf.int32)
+        spec = ts.time_step_spec(observation_spec(self.graphs), tensor_spec.TensorSpec([], tf.float32, "reward"))
+        super().__init__(spec, action_spec(self.graphs), batch_size)
+        steps = self.graphs.num_vertices - 1
+        start = initial_state(self.graphs, self._graph)
+        self._state = EpisodeState(*(tf.Variable(value, trainable=False) for value in start))
+        self._order = tf.Variable(tf.fill([batch_size, steps], steps), trainable=False)
+        self._step_type = tf.Variable(tf.fill([batch_size], ts.StepType.FIRST), trainable=False)
+        self._reward = tf.Variable(tf.zeros([batch_size]), trainable=False)
+
+    def _current_time_step(self) -> ts.TimeStep:
+        state = EpisodeState(*(tf.identity(value) for value in self._state))
+        step_type = tf.identity(self._step_type)
+        discount = tf.where(step_type == ts.StepType.LAST, 0.0, 1.0)
+        return ts.TimeStep(step_type, tf.identity(self._reward), discount, state._asdict())
+
+    def _reset(self) -> ts.TimeStep:
+        self._store(initial_state(self.graphs, self._graph))
+        self._step_type.assign(tf.fill([self.batch_size], ts.StepType.FIRST))
+        self._reward.assign(tf.zeros([self.batch_size]))
+        return self._current_time_step()
+
+    def _step(self, action: dict[str, tf.Tensor]) -> ts.TimeStep:
+        state = EpisodeState(*(tf.identity(value) for value in self._state))
+        over = self._step_type == ts.StepType.LAST
+        vertex = _next_true(candidates(state) | finished(self.graphs, state)[:, None], action["vertex"])
+        options = device_options(self.graphs, state, vertex)
+        device = _next_true(options.mask, action["device"])
+        after = place_vertex(self.graphs, state, vertex, device, options.start_s)
+        episode = tf.range(self.batch_size)
+        at = tf.stack([episode, tf.minimum(state.step, self._order.shape[1] - 1)], axis=1)
+        kept = tf.gather_nd(self._order, at)
+        self._order.scatter_nd_update(at, tf.where(over, kept, vertex))
+        fresh = initial_state(self.graphs, self._graph)
+        state = EpisodeState(*(tf.where(tf.reshape(over, [-1] + [1] * (new.shape.rank - 1)), first, new)
+                               for first, new in zip(fresh, after, strict=True)))
+        self._store(state)
+        ended = finished(self.graphs, state) & ~over
+        self._step_type.assign(tf.where(over, ts.StepType.FIRST, tf.where(ended, ts.StepType.LAST, ts.StepType.MID)))
+        reward = tf.cond(tf.reduce_any(ended), lambda: self._rewards(ended, state.device), lambda: tf.zeros([self.batch_size]))
+        self._reward.assign(reward)
+        return self._current_time_step()
+
+    def _store(self, state: EpisodeState) -> None:
+        for variable, value in zip(self._state, state, strict=True):
+            variable.assign(value)
+
+    def _rewards(self, ended: tf.Tensor, device: tf.Tensor) -> tf.Tensor:
+        reward = tf.numpy_function(self._score, [ended, device, self._order, self._graph], tf.float32)
+        return tf.ensure_shape(reward, [self.batch_size])
+
+    def _score(self, ended: np.ndarray, device: np.ndarray, order: np.ndarray, graph: np.ndarray) -> np.ndarray:
+        reward = np.zeros(len(ended), np.float32)
+        for g, arrays in enumerate(self._arrays):
+            rows = np.flatnonzero(ended & (graph == g))
+            if rows.size:
+                chosen = np.take_along_axis(device[rows], order[rows], axis=1)
+                reward[rows] = -self._makespans[g](*arrays.to_devices(order[rows], chosen)) / arrays.scale_s
+        return reward
+
+
+def _next_true(mask: tf.Tensor, wanted: tf.Tensor) -> tf.Tensor:
+    """int32 [B]: the first True entry of `mask` [B, K] at or cyclically after `wanted`."""
+    size = mask.shape[1]
+    distance = tf.math.floormod(tf.range(size)[None] - wanted[:, None], size)
+    return tf.argmin(tf.where(mask, distance, size), axis=1, output_type=tf.int32)

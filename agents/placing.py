@@ -1,0 +1,58 @@
+"""Placing graphs with a trained policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from agents.checkpoints import checkpoint_folders, read_state, restore_variables
+from agents.config import TrainConfig
+from agents.driver import FusedDriver
+from agents.episode import graph_batch
+from agents.features import graph_arrays
+from agents.networks import DualNetwork
+from agents.training import stored_config
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import CheckpointError
+from doppler_tf.graph import DataflowGraph
+
+Policy = Callable[[DataflowGraph, CostModel, int, int], list[Assignment]]
+
+
+def load_policy(path: str | Path) -> Policy:
+    """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
+
+    Returns:
+      (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones.
+
+    Raises:
+      CheckpointError: no complete checkpoint is there.
+    """
+    path = Path(path)
+    checkpoint = path if (path / "state.json").exists() else next(reversed(checkpoint_folders(path / "checkpoints")), None)
+    if checkpoint is None:
+        raise CheckpointError(f"{path}: checkpoint: expected a run folder or a checkpoint of one, got neither; train with --run-dir {path}")
+    read_state(checkpoint)
+    config = stored_config(checkpoint.parent.parent)
+
+    def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> list[Assignment]:
+        return sample(graph, costs, checkpoint, config, samples, seed)
+
+    return policy
+
+
+def sample(graph: DataflowGraph, costs: CostModel, checkpoint: Path, config: TrainConfig, samples: int, seed: int) -> list[Assignment]:
+    """The greedy assignment and `samples` - 1 sampled ones from the best policy of `checkpoint`."""
+    arrays = graph_arrays(graph, costs)
+    batch = graph_batch([arrays])
+    network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
+    network.encode(batch)
+    restore_variables(checkpoint, {"best_network": network}, partial=True)
+    temperature = tf.constant(np.where(np.arange(samples) == 0, 0.0, 1.0), tf.float32)
+    episodes = FusedDriver(network, batch).run(tf.zeros([samples], tf.int32), tf.constant([seed, 0]), temperature)
+    device, order = arrays.to_devices(episodes.order, episodes.device)
+    return [Assignment(d, o, "policy") for d, o in zip(device, order, strict=True)]

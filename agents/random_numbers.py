@@ -1,0 +1,26 @@
+"""Random numbers that are the same op by op, under XLA and on every device: a hash of what they are for.
+
+TensorFlow's stateless generators give other numbers when compiled, so that a compiled run could not be compared with an uncompiled one.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def gumbel(seed: tf.Tensor, rows: int | tf.Tensor, columns: int) -> tf.Tensor:
+    """float32 [rows, columns] standard Gumbel numbers, a function of seed (int32 [2]), row and column alone."""
+    key = _mix(tf.cast(seed[0], tf.uint32) + tf.constant(0x9E3779B9, tf.uint32))
+    key = _mix(tf.bitwise.bitwise_xor(key, tf.cast(seed[1], tf.uint32)))
+    row = _mix(tf.cast(tf.range(rows), tf.uint32) * tf.constant(0x85EBCA6B, tf.uint32) + key)
+    column = tf.cast(tf.range(columns), tf.uint32) * tf.constant(0xC2B2AE35, tf.uint32)
+    bits = _mix(_mix(row[:, None] + column[None]) + key)
+    uniform = tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24 + 2.0**-25
+    return -tf.math.log(-tf.math.log(uniform))
+
+
+def _mix(bits: tf.Tensor) -> tf.Tensor:
+    """A bijection of 32 bits whose every output bit depends on every input bit (finaliser of MurmurHash3, Appleby 2011)."""
+    bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, tf.constant(16, tf.uint32))) * tf.constant(0x85EBCA6B, tf.uint32)
+    bits = tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, tf.constant(13, tf.uint32))) * tf.constant(0xC2B2AE35, tf.uint32)
+    return tf.bitwise.bitwise_xor(bits, tf.bitwise.right_shift(bits, tf.constant(16, tf.uint32)))

@@ -1,0 +1,239 @@
+"""A training run from start to end: run folder, teacher dataset, the three stages, checkpoints, resuming, the outcome."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from agents import summaries
+from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
+from agents.config import TrainConfig
+from agents.stages import STAGES, Best, Learner
+from agents.summaries import Summaries
+from data.imitation_dataset import read_episodes, write_episodes
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.errors import CheckpointError, ConfigError
+from doppler_tf.executor import Executor
+from doppler_tf.formats.assignment_json import write_assignment
+from doppler_tf.formats.files import read_json, write_json
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import CriticalPath
+from doppler_tf.topology import Topology
+
+RUN_SCHEMA = "doppler-run/1"
+_REPEATS = 5
+Update = Callable[[int], dict[str, dict[str, float]]]
+
+
+def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Path, config: TrainConfig | None = None,
+          executor: Executor | None = None, resume: bool = False, progress: bool = True) -> dict[str, dict]:
+    """Trains the two policies on `graphs` through the three stages and leaves a run folder.
+
+    Args:
+      graphs: one or more, of different names.
+      executor: what stage III runs on; needed where `config.real` > 0.
+      resume: go on from the last complete checkpoint of `run_dir`, with the settings stored there.
+      progress: show progress bars on stderr.
+
+    Returns:
+      By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated), `lower_bound_s`, `episodes`, `seconds`.
+
+    Raises:
+      ConfigError, CheckpointError: the run folder is in use, or made for something else.
+    """
+    run_dir, config = Path(run_dir), config or TrainConfig()
+    if config.real and executor is None:
+        raise ConfigError(f"train: executor: expected one for {config.real} episodes of stage III, got none; pass one or set real to 0")
+    costs = [build_costs(graph, topology) for graph in graphs]
+    config = _open_run(run_dir, graphs, costs, config, resume)
+    # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
+    tf.config.experimental.enable_op_determinism()
+    tf.random.set_seed(config.seed)
+    run = _Run(run_dir, Learner(graphs, costs, config), executor)
+    if resume:
+        run.restore()
+    run.complete(progress)
+    return run.outcome()
+
+
+def _open_run(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, resume: bool) -> TrainConfig:
+    """Starts a run folder, or checks that the one to resume was made for these graphs and topology; returns the config that holds."""
+    made_for = {"graphs": {graph.name: graph.graph_hash for graph in graphs}, "topology": costs[0].topology.topology_hash}
+    stored = read_json(run_dir / "config.json") if (run_dir / "config.json").exists() else None
+    if not resume:
+        if checkpoint_folders(run_dir / "checkpoints"):
+            raise ConfigError(f"{run_dir}: run folder: expected a new one, got one with checkpoints; go on with --resume or choose another")
+        write_json(run_dir / "config.json", {"schema": RUN_SCHEMA, "config": config.to_json(), **made_for,
+                                             "topology_name": costs[0].topology.name}, indent=1)
+        return config
+    if stored is None:
+        raise CheckpointError(f"{run_dir}: config.json: expected a run to resume, got none; start it without --resume")
+    config = stored_config(run_dir)
+    for key, expected in made_for.items():
+        if stored.get(key) != expected:
+            raise CheckpointError(f"{run_dir}: {key}: expected those that the run was started with, got others; resume with the same graph "
+                                  f"files and topology, or start a new run")
+    return config
+
+
+def stored_config(run_dir: Path) -> TrainConfig:
+    """The settings of a run. Raises CheckpointError, FormatError: there is none, or of another schema."""
+    stored = read_json(run_dir / "config.json")
+    if not isinstance(stored, dict) or stored.get("schema") != RUN_SCHEMA:
+        got = stored.get("schema") if isinstance(stored, dict) else stored
+        raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
+    return TrainConfig.from_json(stored["config"], f"{run_dir}/config.json")
+
+
+class _Run:
+    """One run: what is done so far, and how to do the rest."""
+
+    def __init__(self, folder: Path, learner: Learner, executor: Executor | None):
+        self.folder, self.learner, self.executor = folder, learner, executor
+        self.config = learner.config
+        self.done = 0
+        self.seconds = 0.0
+        self.summaries = Summaries(folder / "train")
+        counts = (self.config.imitation, self.config.simulated, self.config.real)
+        rows = (learner.rows, learner.rows, min(learner.rows, self.config.real_batch))
+        self.updates = {stage: -(-count // each) for stage, count, each in zip(STAGES, counts, rows, strict=True)}
+        self._rows = dict(zip(STAGES, rows, strict=True))
+
+    def complete(self, progress: bool) -> None:
+        """Does every update that is not done yet."""
+        first = 0
+        for stage in STAGES:
+            total = self.updates[stage]
+            begin = max(self.done - first, 0)
+            if begin < total:
+                update = {"imitation": self._imitation, "simulated": self._simulated, "real": self._real}[stage]()
+                self.learner.agent.set_learning_rate(self.config.real_learning_rate if stage == "real" else self.config.learning_rate)
+                self._stage(stage, begin, total, first, update, progress)
+                if stage == "real":
+                    kept, present = self.learner.keep_policy_if_faster(self.executor, _REPEATS)
+                    self.summaries.text("stage III", f"greedy measured, in units of the bound: before {kept:.4f}, after {present:.4f}")
+                    self.save()
+            first += total
+        self.summaries.flush()
+
+    def _stage(self, stage: str, begin: int, total: int, first: int, update: Update, progress: bool) -> None:
+        with _bar(f"{stage:<9}", begin, total, self._rows[stage], progress) as advance:
+            for step in range(begin, total):
+                started = time.perf_counter()
+                report = update(step)
+                self.done = first + step + 1
+                self.seconds += time.perf_counter() - started
+                for graph, scalars in report.items():
+                    self.summaries.write(stage, graph, self.done, scalars)
+                advance(_status(report))
+                if self.done % self.config.checkpoint_every == 0 or step + 1 == total:
+                    self.save()
+
+    def _imitation(self) -> Update:
+        teacher = [self._teacher_dataset(g) for g in range(len(self.learner.graphs))]
+        rows = self.learner.rows
+
+        def update(step: int) -> dict[str, dict[str, float]]:
+            picked = [np.arange(step * rows, (step + 1) * rows) % len(orders) for orders, _ in teacher]
+            episodes = self.learner.teacher_episodes([orders[p] for (orders, _), p in zip(teacher, picked, strict=True)],
+                                                     [devices[p] for (_, devices), p in zip(teacher, picked, strict=True)])
+            return self.learner.imitate(episodes, step)
+
+        return update
+
+    def _simulated(self) -> Update:
+        total = self.updates["simulated"]
+        return lambda step: self.learner.simulate(self.config.seed, step, step / total)
+
+    def _real(self) -> Update:
+        offset = self.updates["simulated"]
+        return lambda step: self.learner.run_real(self.executor, self.config.seed, offset + step)
+
+    def _teacher_dataset(self, g: int) -> tuple[np.ndarray, np.ndarray]:
+        """int32 [n, M] orders and devices of the teacher's episodes for graph g, from the dataset on disk, written if it is not there."""
+        graph, costs = self.learner.graphs[g], self.learner.costs[g]
+        folder = self.folder / "dataset" / f"{g}-{graph.graph_hash[:12]}"
+        hashes = graph.graph_hash, costs.topology.topology_hash
+        if not (folder / "dataset.json").exists():
+            teacher, rng = CriticalPath(graph, costs), np.random.default_rng(self.config.seed)
+            drawn = (teacher.sample(rng) for _ in range(self.config.imitation))
+            write_episodes(folder, *hashes, costs.num_devices, ((a.order, a.device[a.order]) for a in drawn))
+        rows = list(read_episodes(folder, *hashes).as_numpy_iterator())
+        return np.stack([order for order, _ in rows]), np.stack([device for _, device in rows])
+
+    def save(self) -> None:
+        """Writes a checkpoint of all that the next update depends on."""
+        best = [{"makespan_s": _finite(b.makespan_s), "order": b.order.tolist(), "device": b.device.tolist()} for b in self.learner.best]
+        state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s]}
+        save_checkpoint(self.folder / "checkpoints", self.done, self.learner.checkpointed, state, self.config.keep)
+
+    def restore(self) -> None:
+        """Takes up the last complete checkpoint; a run that never wrote one starts anew."""
+        folders = checkpoint_folders(self.folder / "checkpoints")
+        if not folders:
+            return
+        state = read_state(folders[-1])
+        restore_variables(folders[-1], self.learner.checkpointed)
+        self.done, self.seconds = state["step"], state["seconds"]
+        self.learner.greedy_s = [np.inf if s is None else s for s in state["greedy_s"]]
+        self.learner.best = [Best(np.inf if b["makespan_s"] is None else b["makespan_s"], np.array(b["order"], np.int32),
+                                  np.array(b["device"], np.int32)) for b in state["best"]]
+
+    def outcome(self) -> dict[str, dict]:
+        """Writes the best assignment of each graph; returns the figures."""
+        result = {}
+        episodes = sum(self.updates[stage] * self._rows[stage] for stage in STAGES)
+        for g, (greedy_s, best) in enumerate(self.learner.final(self.config.seed)):
+            graph, costs = self.learner.graphs[g], self.learner.costs[g]
+            device, order = self.learner.arrays[g].to_devices(best.order[None], best.device[None])
+            write_assignment(self.folder / "assignments" / f"{graph.name}.json", graph, costs, Assignment(device[0], order[0], "policy"),
+                             best.makespan_s)
+            result[graph.name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best.makespan_s,
+                                  "lower_bound_s": self.learner.bounds_s[g], "episodes": episodes, "seconds": round(self.seconds, 3)}
+        self.summaries.text("config", f"```\n{json.dumps(self.config.to_json(), indent=1)}\n```")
+        write_json(self.folder / "result.json", {"graphs": result}, indent=1)
+        return result
+
+
+def _finite(seconds: float) -> float | None:
+    return seconds if np.isfinite(seconds) else None
+
+
+def _status(report: dict[str, dict[str, float]]) -> str:
+    """What the bar says of the first graph, and of how many more."""
+    name, scalars = next(iter(report.items()))
+    more = f" (+{len(report) - 1} graphs)" if len(report) > 1 else ""
+    if summaries.GREEDY not in scalars:
+        return f"{name}: loss {scalars[summaries.LOSS]:.3f}{more}"
+    return f"{name}: greedy {scalars[summaries.GREEDY]:.4g} s, best {scalars[summaries.BEST]:.4g} s{more}"
+
+
+@contextmanager
+def _bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterator[Callable[[str], None]]:
+    """A progress bar on stderr that counts updates and says episodes a second."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+               TextColumn("{task.fields[status]}"))
+    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
+        task = bar.add_task(label, total=total, completed=begin, rate="compiling", status="")
+        started, count = time.perf_counter(), 0
+
+        def advance(status: str) -> None:
+            nonlocal started, count
+            # The first update compiles; the rate is of those after it.
+            if count:
+                bar.update(task, rate=f"{episodes * count / (time.perf_counter() - started):.0f} episodes/s")
+            else:
+                started = time.perf_counter()
+            count += 1
+            bar.update(task, advance=1, status=status)
+
+        yield advance

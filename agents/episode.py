@@ -19,7 +19,7 @@ RELATIONAL_FEATURES = ("fair_share", "start_vs_cost", "input_transfer", "sibling
                        "quarter_cluster")
 DEVICE_FEATURES = {"paper": PAPER_FEATURES, "relational": PAPER_FEATURES + RELATIONAL_FEATURES}
 _NEVER = 1 << 20
-_TINY = 1e-6
+_TINY = 1e-12
 
 
 class GraphBatch(NamedTuple):

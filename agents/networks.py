@@ -9,9 +9,14 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from agents.episode import DEVICE_FEATURES, GraphBatch
+from agents.features import VERTEX_FEATURES
 
 SEL_LOGIT_LIMIT = 10.0
 _VERTEX, _EDGE = "vertex", "tensor"
+_INDEX = tf.constant([1, 1])
+_ONE_EDGE = GraphBatch(**{**dict.fromkeys(GraphBatch._fields), "num_work": tf.constant([1]), "vertex": tf.zeros([2, len(VERTEX_FEATURES)]),
+                          "edge": tf.zeros([1, 1]), "source": _INDEX[:1], "target": _INDEX[:1], "b_next": _INDEX, "t_next": _INDEX,
+                          "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1])})
 
 
 class Tables(NamedTuple):
@@ -47,9 +52,8 @@ class DualNetwork(tf.Module):
         self.plc_placed = _dense(hidden, next(seeds), use_bias=False)
         self.plc_device = _dense(hidden, next(seeds), use_bias=False)
         self.plc = [_dense(hidden // 2, next(seeds), "relu"), _dense(1, next(seeds), scale=0.01)]
-        self.plc_device.build([None, self.num_features])
-        self.plc[0].build([None, hidden])
-        self.plc[1].build([None, hidden // 2])
+        # Variables are made here once, so that no compiled function is traced twice for making them.
+        self.device_logits(self.encode(_ONE_EDGE).plc_vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
 
     def encode(self, batch: GraphBatch) -> Tables:
         """Message passing over all graphs, path sums, and all that the heads need by vertex."""

@@ -50,7 +50,6 @@ def sample(graph: DataflowGraph, costs: CostModel, checkpoint: Path, config: Tra
     arrays = graph_arrays(graph, costs)
     batch = graph_batch([arrays])
     network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
-    network.encode(batch)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
     temperature = tf.constant(np.where(np.arange(samples) == 0, 0.0, 1.0), tf.float32)
     episodes = FusedDriver(network, batch).run(tf.zeros([samples], tf.int32), tf.constant([seed, 0]), temperature)

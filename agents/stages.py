@@ -51,7 +51,6 @@ class Learner:
         self.batch = graph_batch(self.arrays)
         self.network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
         self.best_network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
-        self.best_network.encode(self.batch)
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.agent = DopplerAgent(self.network, self.batch, config, self.updates)
         self.driver = FusedDriver(self.network, self.batch)

@@ -220,8 +220,8 @@ def _status(report: dict[str, dict[str, float]]) -> str:
 @contextmanager
 def _bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterator[Callable[[str], None]]:
     """A progress bar on stderr that counts updates and says episodes a second."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-               TextColumn("{task.fields[status]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+               TimeRemainingColumn(), TextColumn("{task.fields[status]}"))
     with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
         task = bar.add_task(label, total=total, completed=begin, rate="compiling", status="")
         started, count = time.perf_counter(), 0

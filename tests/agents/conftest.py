@@ -1,0 +1,48 @@
+"""Small graphs that the policies learn on, and what an episode needs of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agents.episode import graph_batch
+from agents.features import graph_arrays, padded_sizes
+from agents.networks import DualNetwork
+from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.topology import ideal
+
+
+@pytest.fixture
+def chains():
+    """`count` chains of three unit vertices that cost much to split: one chain a device is optimal, 3 s."""
+    def make(count: int, name: str = "chains"):
+        nodes = [{"id": f"{c}.{i}", "exec_s": 1.0} for i in range(3) for c in range(count)]
+        edges = [{"source": f"{c}.{i}", "target": f"{c}.{i + 1}", "transfer_s": 2.0} for i in range(2) for c in range(count)]
+        return graph_from_records(nodes, edges, {"name": name})
+    return make
+
+
+@pytest.fixture
+def random_graph():
+    """`count` vertices, two inputs before them, each with up to three earlier predecessors; costs drawn by seed."""
+    def make(count: int, seed: int, **fields):
+        rng = np.random.default_rng(seed)
+        nodes = [{"id": "x", "input": True}, {"id": "y", "input": True}]
+        nodes += [{"id": v, "exec_s": float(rng.uniform(0.5, 2)), "output_bytes": 10.0, **{k: f(v) for k, f in fields.items()}}
+                  for v in range(count)]
+        edges = [{"source": "xy"[v % 2], "target": v} for v in range(0, count, 3)]
+        edges += [{"source": int(u), "target": v, "transfer_s": float(rng.uniform(0, 2))} for v in range(1, count)
+                  for u in rng.choice(v, size=min(v, int(rng.integers(0, 4))), replace=False)]
+        return graph_from_records(nodes, edges, {"name": f"random{seed}"})
+    return make
+
+
+@pytest.fixture
+def learning():
+    """(graphs, devices) -> arrays by graph, their batch and a small network."""
+    def make(graphs, devices: int = 3, features: str = "relational"):
+        sizes = padded_sizes(graphs)
+        arrays = [graph_arrays(g, build_costs(g, ideal(devices)), **sizes) for g in graphs]
+        return arrays, graph_batch(arrays), DualNetwork(hidden=16, rounds=2, features=features, seed=1)
+    return make

@@ -1,0 +1,71 @@
+"""The agent learns: on trajectories of the standard driver, and in whole runs on tiny graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
+from tf_agents.replay_buffers import tf_uniform_replay_buffer
+
+from agents.agent import DopplerAgent
+from agents.config import CONFIGS, TrainConfig
+from agents.driver import FusedDriver, episode_log_probability
+from agents.environment import AssignmentEnvironment
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import ConfigError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.topology import ideal
+
+
+def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
+    graph = chains(2)
+    arrays, batch, network = learning([graph], devices=2)
+    environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
+    agent = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
+    agent.initialize()
+    buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(agent.training_data_spec, batch_size=16, max_length=10)
+    observe = [lambda t: buffer.add_batch(t._replace(observation={"graph": t.observation["graph"]}))]
+    DynamicEpisodeDriver(environment, agent.collect_policy, observe, num_episodes=16).run()
+    experience = tf.nest.map_structure(lambda x: x[:, :6], buffer.gather_all())
+    reward = experience.reward.numpy()[:, -1]
+    assert reward.min() < reward.max()
+    before = _log_likelihood(network, batch, experience)
+    loss = agent.train(experience)
+    assert np.isfinite(loss.loss)
+    assert int(agent.train_step_counter) == 1
+    change = _log_likelihood(network, batch, experience) - before
+    assert np.corrcoef(change, reward)[0, 1] > 0.3
+
+
+def _log_likelihood(network, batch, experience) -> np.ndarray:
+    from agents.agent import episodes_from_trajectory
+    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), episodes_from_trajectory(batch, experience))
+    return tf.reduce_sum(sel.chosen + plc.chosen, axis=1).numpy()
+
+
+def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):
+    _, batch, network = learning([random_graph(8, 0)])
+    driver = FusedDriver(network, batch, jit_compile=False)
+    episodes = driver.run(tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1]))
+    agent = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
+    losses = [float(agent.imitate(episodes).loss) for _ in range(30)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_two_optimizers_share_no_variable(random_graph, learning):
+    _, batch, network = learning([random_graph(8, 0)])
+    DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2))
+    sel, plc = ({v.ref() for v in variables} for variables in (network.sel_variables, network.plc_variables))
+    assert not sel & plc
+    assert sel | plc == {v.ref() for v in network.trainable_variables}
+
+
+def test_config_names_what_is_wrong():
+    with pytest.raises(ConfigError, match="batch: expected an integer >= 1, got 0"):
+        TrainConfig(batch=0)
+    with pytest.raises(ConfigError, match="entropy: expected a number >= 0, got nan"):
+        TrainConfig(entropy=float("nan"))
+    with pytest.raises(ConfigError, match=r"lr: expected one of .*learning_rate.*, got 1"):
+        TrainConfig.from_json({"lr": 1})
+    assert TrainConfig.from_json(CONFIGS["paper"].to_json()) == CONFIGS["paper"]

@@ -1,0 +1,78 @@
+"""Static features: units cancel, padding changes nothing, clusters keep to their cap."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents.episode import graph_batch
+from agents.features import bucket, graph_arrays, padded_sizes
+from agents.networks import DualNetwork, path_sums
+from doppler_tf.costs import build_costs
+from doppler_tf.topology import ideal
+
+
+def test_buckets_grow_by_at_most_half():
+    sizes = [bucket(n) for n in range(1, 3000)]
+    assert all(n <= size <= max(1.5 * n, 8) + 1 for n, size in enumerate(sizes, 1))
+    assert sizes == sorted(sizes)
+    assert len(set(sizes)) < 25
+
+
+def test_units_cancel(random_graph):
+    graph = random_graph(12, 0)
+    slow = dataclasses.replace(graph, exec_s=graph.exec_s * 1e12, transfer_s=graph.transfer_s * 1e12)
+    a, b = (graph_arrays(g, build_costs(g, ideal(3))) for g in (graph, slow))
+    for name in ("vertex", "edge", "exec_s", "fixed_s", "cluster", "cluster_s", "sibling"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-6, err_msg=name)
+
+
+def test_padding_leaves_the_tables_of_real_vertices_alone(random_graph):
+    graph, larger = random_graph(12, 0), random_graph(60, 1)
+    costs = build_costs(graph, ideal(3))
+    network = DualNetwork(hidden=16, rounds=3, seed=0)
+    small, padded = graph_arrays(graph, costs), graph_arrays(graph, costs, **padded_sizes([graph, larger]))
+    assert padded.num_vertices > small.num_vertices
+    for a, b in zip(network.encode(graph_batch([small])), network.encode(graph_batch([padded])), strict=True):
+        np.testing.assert_allclose(a[:12], b[:12], rtol=1e-4, atol=1e-6)
+
+
+def test_path_sums_against_a_slow_loop():
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(20, 3)).astype(np.float32)
+    hidden[-1] = 0
+    following = np.array([rng.integers(v + 1, 20) for v in range(19)] + [19], np.int32)
+    expected = np.zeros((20, 3))
+    for v in range(20):
+        u = v
+        while u != 19:
+            expected[v] += hidden[u]
+            u = following[u]
+    np.testing.assert_allclose(path_sums(tf.constant(hidden), tf.constant(following), 5), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_clusters_keep_to_their_share_and_find_the_chains(chains):
+    graph = chains(4)
+    arrays = graph_arrays(graph, build_costs(graph, ideal(4)))
+    by_chain = [{int(arrays.cluster[v, 0]) for v in range(12) if graph.ids[v].startswith(f"{c}.")} for c in range(4)]
+    assert all(len(members) == 1 for members in by_chain)
+    assert len(set.union(*by_chain)) == 4
+    # cluster_s is in units of a device's share of the work, and the second level may hold half of it.
+    levels = arrays.cluster_s.reshape(3, -1)
+    assert levels[0].max() == pytest.approx(1.0)
+    assert levels[1].max() <= 0.5 + 1e-6
+    np.testing.assert_allclose(levels.sum(axis=1), 4.0, rtol=1e-6)
+
+
+def test_siblings_count_those_that_feed_the_same_consumer(random_graph):
+    graph = random_graph(15, 3)
+    arrays = graph_arrays(graph, build_costs(graph, ideal(2)))
+    work = graph.work_vertices.tolist()
+    feeders = {w: [u for u in work if any(graph.sources[e] == u and graph.targets[e] == w for e in range(graph.num_edges))] for w in work}
+    for local, v in enumerate(work):
+        others = [u for w in work if v in feeders[w] for u in feeders[w] if u != v]
+        assert arrays.sibling[local, 0] == len(others)
+        assert arrays.sibling[local, 1] == pytest.approx(sum(graph.exec_s[u, 0] for u in others) / arrays.scale_s, rel=1e-5)

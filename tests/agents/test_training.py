@@ -1,0 +1,146 @@
+"""Whole runs: they learn, they resume to the same result, and bad requests end with a clear error."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from agents.checkpoints import checkpoint_folders
+from agents.config import TrainConfig
+from agents.placing import load_policy
+from agents.training import _Run, train
+from data.imitation_dataset import read_episodes
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import CheckpointError, ConfigError, DatasetError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.simulator import Simulator
+from doppler_tf.topology import ideal
+
+SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run on two graphs."""
+    from doppler_tf.formats.records import graph_from_records
+
+    def chains(count, name):
+        nodes = [{"id": f"{c}.{i}", "exec_s": 1.0} for i in range(3) for c in range(count)]
+        edges = [{"source": f"{c}.{i}", "target": f"{c}.{i + 1}", "transfer_s": 2.0} for i in range(2) for c in range(count)]
+        return graph_from_records(nodes, edges, {"name": name})
+
+    graphs = [chains(2, "two"), chains(4, "four")]
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    return graphs, folder, train(graphs, ideal(2), folder, SMALL, progress=False)
+
+
+def test_it_learns_the_optimum_of_small_graphs(trained):
+    _, folder, result = trained
+    assert result["two"]["best_makespan_s"] == result["two"]["greedy_makespan_s"] == result["two"]["lower_bound_s"] == 3.0
+    assert result["four"]["best_makespan_s"] == 6.0
+    assert {path.name for path in folder.iterdir()} >= {"config.json", "checkpoints", "train", "dataset", "assignments", "result.json"}
+    assert json.loads((folder / "result.json").read_text())["graphs"] == result
+
+
+def test_the_stored_assignment_has_the_stored_makespan(trained):
+    from doppler_tf.formats.assignment_json import read_assignment
+    graphs, folder, result = trained
+    for graph in graphs:
+        costs = build_costs(graph, ideal(2))
+        assignment = read_assignment(folder / "assignments" / f"{graph.name}.json", graph, costs)
+        assert Simulator().execute(graph, costs, assignment).makespan_s == result[graph.name]["best_makespan_s"]
+
+
+def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, chains):
+    _, folder, _ = trained
+    graph = chains(3)
+    costs = build_costs(graph, ideal(3))
+    placed = load_policy(folder)(graph, costs, 8, 0)
+    assert len(placed) == 8
+    makespans = FastSimulator(graph, costs).makespans(np.stack([a.device for a in placed]))
+    assert (makespans >= 3).all()
+    assert makespans.min() < 9
+    again = load_policy(checkpoint_folders(folder / "checkpoints")[-1])(graph, costs, 8, 0)
+    np.testing.assert_array_equal([a.device for a in placed], [a.device for a in again])
+
+
+def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, monkeypatch):
+    graph, whole, broken = chains(3), tmp_path / "whole", tmp_path / "broken"
+    expected = train([graph], ideal(2), whole, SMALL, progress=False)
+
+    class Killed(BaseException):
+        pass
+
+    for last in (1, 12, 25):  # within stage I, between checkpoints of stage II, again
+        save = _Run.save
+        monkeypatch.setattr(_Run, "save", lambda run, save=save, last=last: save(run) if run.done <= last else _raise(Killed))
+        with pytest.raises(Killed):
+            train([graph], ideal(2), broken, SMALL, resume=broken.exists(), progress=False)
+        monkeypatch.undo()
+    got = train([graph], ideal(2), broken, SMALL, resume=True, progress=False)
+    for result in (expected, got):
+        result["chains"].pop("seconds")
+    assert got == expected
+    policies = [load_policy(folder)(graph, build_costs(graph, ideal(2)), 8, 3) for folder in (whole, broken)]
+    for a, b in zip(*policies, strict=True):
+        np.testing.assert_array_equal(a.device, b.device)
+        np.testing.assert_array_equal(a.order, b.order)
+
+
+def _raise(error):
+    raise error
+
+
+def test_a_checkpoint_is_complete_or_absent(tmp_path, chains, monkeypatch):
+    replace = os.replace
+
+    def fail(source, target):
+        if "step-" in str(target):
+            raise OSError("no space left")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="no space left"):
+        train([chains(2)], ideal(2), tmp_path / "run", SMALL, progress=False)
+    assert checkpoint_folders(tmp_path / "run" / "checkpoints") == []
+
+
+def test_stage_three_learns_from_what_the_executor_measures(tmp_path, chains):
+    graph, calls = chains(2), []
+
+    class Measured:
+        """Reports simulated seconds, and fails now and then."""
+
+        def execute(self, graph, costs, assignment):
+            calls.append(assignment)
+            if len(calls) % 7 == 0:
+                from doppler_tf.errors import ExecutionError
+                raise ExecutionError("vertex 0 failed")
+            return Simulator().execute(graph, costs, assignment)
+
+    config = TrainConfig(imitation=0, simulated=32, real=16, real_batch=4, batch=16, hidden=16, rounds=2)
+    result = train([graph], ideal(2), tmp_path / "run", config, executor=Measured(), progress=False)
+    assert len(calls) == 4 * 5 + 2 * 5  # four updates of a greedy and four sampled runs, then five of each policy
+    assert result["chains"]["episodes"] == 48
+
+
+def test_bad_requests(tmp_path, trained, chains):
+    graphs, folder, _ = trained
+    with pytest.raises(ConfigError, match="got one with checkpoints; go on with --resume"):
+        train(graphs, ideal(2), folder, SMALL, progress=False)
+    with pytest.raises(CheckpointError, match="graphs: expected those that the run was started with"):
+        train([chains(2)], ideal(2), folder, SMALL, resume=True, progress=False)
+    with pytest.raises(CheckpointError, match="topology: expected those"):
+        train(graphs, ideal(3), folder, SMALL, resume=True, progress=False)
+    with pytest.raises(CheckpointError, match=r"config\.json: expected a run to resume, got none"):
+        train(graphs, ideal(2), tmp_path / "new", SMALL, resume=True, progress=False)
+    with pytest.raises(CheckpointError, match="expected a run folder or a checkpoint of one, got neither"):
+        load_policy(tmp_path)
+    with pytest.raises(ConfigError, match="executor: expected one for 4 episodes of stage III"):
+        train(graphs, ideal(2), tmp_path / "real", TrainConfig(real=4), progress=False)
+    dataset = next((folder / "dataset").iterdir())
+    with pytest.raises(DatasetError, match="graph_hash"):
+        read_episodes(dataset, "0" * 64, ideal(2).topology_hash)

@@ -8,7 +8,7 @@ from doppler_tf.errors import ConfigError
 
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 _loaded = sys.modules.get("tensorflow")
-if os.environ["TF_USE_LEGACY_KERAS"] != "1" or (_loaded is not None and not _loaded.keras.__version__.startswith("2.")):
+if os.environ["TF_USE_LEGACY_KERAS"] != "1" or (_loaded is not None and not _loaded.keras.__name__.startswith("tf_keras")):
     raise ConfigError("agents: Keras: expected Keras 2, as TF-GNN and TF-Agents need it, got Keras 3; set TF_USE_LEGACY_KERAS=1 in the "
                       "environment before TensorFlow is imported, or import agents first")
 

@@ -60,7 +60,10 @@ def restore_variables(checkpoint: Path, objects: dict, partial: bool = False) ->
     """
     try:
         status = tf.train.Checkpoint(**objects).read(str(checkpoint / "variables"))
-        status.assert_existing_objects_matched() if partial else status.assert_consumed()
+        if partial:
+            status.assert_existing_objects_matched().expect_partial()
+        else:
+            status.assert_consumed()
     except (AssertionError, ValueError, tf.errors.OpError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{checkpoint}: variables: expected those of the run's config, got a mismatch ({reason}); use the config "

@@ -94,7 +94,7 @@ class Learner:
         started = time.perf_counter()
         episodes, makespan_s = self.rollout(seed, step)
         self._keep_best(episodes, makespan_s)
-        info = self._reinforce(episodes, makespan_s, ~self._is_greedy, self.config.entropy * (1 - progress))
+        info = self._reinforce(episodes, makespan_s, ~self._is_greedy, self.config.entropy * (1 - progress), self.config.elite * progress)
         rate = self.rows * len(self.graphs) / (time.perf_counter() - started)
         return self._report(makespan_s, info, {summaries.RATE: rate})
 
@@ -116,7 +116,7 @@ class Learner:
                 measured_s[b] = measure(executor, arrays.graph, arrays.costs, assignment)
         counts = ~np.isnan(measured_s) & ~self._is_greedy
         self._keep_best(episodes, simulated_s, greedy=False)
-        info = self._reinforce(episodes, np.where(counts, measured_s, 0.0), counts, 0.0)
+        info = self._reinforce(episodes, np.where(counts, measured_s, 0.0), counts, 0.0, 0.0)
         extra = {summaries.MEASURED: float(np.mean(measured_s[counts])) if counts.any() else np.nan}
         return self._report(simulated_s, info, extra)
 
@@ -171,13 +171,14 @@ class Learner:
                 self.greedy_s = now
                 copy_variables(self.network, self.best_network)
 
-    def _reinforce(self, episodes: Episodes, seconds: np.ndarray, counts: np.ndarray, entropy: float) -> UpdateInfo:
+    def _reinforce(self, episodes: Episodes, seconds: np.ndarray, counts: np.ndarray, entropy: float,
+                   elite: float) -> UpdateInfo:
         scale = np.repeat([a.scale_s for a in self.arrays], self.rows + 1)
         if self._elite is None:
             order, device = (tf.constant(np.stack([getattr(best, name) for best in self.best])) for name in ("order", "device"))
             self._elite = self.driver.replay(tf.range(len(self.graphs)), order, device)
         return self.agent.reinforce(episodes, tf.constant(-seconds / scale, tf.float32), tf.constant(counts, tf.float32),
-                                    tf.constant(entropy, tf.float32), self._elite, tf.constant(self.config.elite, tf.float32))
+                                    tf.constant(entropy, tf.float32), self._elite, tf.constant(elite, tf.float32))
 
     def _report(self, makespan_s: np.ndarray, info: UpdateInfo, extra: dict[str, float]) -> dict[str, dict[str, float]]:
         report = {}

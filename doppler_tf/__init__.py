@@ -10,7 +10,7 @@ _HOMES = {
     "DataflowGraph": "doppler_tf.graph", "build_costs": "doppler_tf.costs", "Assignment": "doppler_tf.assignment",
     "simulate": "doppler_tf.simulator", "place": "doppler_tf.placement", "validate_trace": "doppler_tf.validation",
 }
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str):

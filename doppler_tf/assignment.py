@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from doppler_tf.costs import CostModel
-from doppler_tf.errors import AssignmentError
+from doppler_tf.errors import AssignmentError, field_error
 from doppler_tf.graph import DataflowGraph
 
 DISPATCH_RULES = ("fifo", "b_level", "order")
@@ -49,7 +49,7 @@ class Transfers:
 def plan_transfers(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> Transfers:
     """The transfers that follow from `device` (int [N]), as DESIGN's rules of time have them: once per destination."""
     source, target = device[graph.sources], device[graph.targets]
-    crossing = np.flatnonzero((source >= 0) & (source != target))
+    crossing = np.flatnonzero(~graph.is_input[graph.sources] & (source != target))
     keys, inverse = np.unique(graph.sources[crossing].astype(np.int64) * costs.num_devices + target[crossing],
                               return_inverse=True)
     cost = np.zeros(len(keys))
@@ -58,6 +58,19 @@ def plan_transfers(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -
     of_edge[crossing] = inverse
     producer = (keys // costs.num_devices).astype(np.int32)
     return Transfers(producer, device[producer].astype(np.int32), (keys % costs.num_devices).astype(np.int32), cost, of_edge)
+
+
+def check_devices(graph: DataflowGraph, costs: CostModel, devices: np.ndarray) -> None:
+    """Raises AssignmentError unless `devices` (int [..., N]) holds an existing device for every vertex that is not an input."""
+    if np.shape(devices)[-1:] != (graph.num_vertices,) or devices.dtype.kind not in "iu":
+        raise AssignmentError(f"{graph.name}: device: expected integers of shape [..., {graph.num_vertices}] (one a vertex), "
+                              f"got {devices.dtype} of shape {list(np.shape(devices))}")
+    assigned = devices[..., graph.work_vertices]
+    wrong = np.argwhere((assigned < 0) | (assigned >= costs.num_devices))
+    if wrong.size:
+        v = int(graph.work_vertices[wrong[0][-1]])
+        raise AssignmentError(f"{graph.name}: vertex {graph.ids[v]!r}: device: expected 0 to {costs.num_devices - 1} "
+                              f"({costs.topology.name} has {costs.num_devices} devices), got {assigned[tuple(wrong[0])]}")
 
 
 def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Sequence, order: Sequence | None = None,
@@ -80,7 +93,8 @@ def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Seq
         if graph.is_input[v] and d is None:
             continue
         if isinstance(d, bool) or not isinstance(d, int | np.integer):
-            raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected an integer, got {d!r}; only input vertices may be null")
+            raise field_error(AssignmentError, where, f"vertex {graph.ids[v]!r}", "device", "an integer", d,
+                              "only input vertices may be null")
         if graph.is_input[v]:
             continue
         if not 0 <= d < costs.num_devices:
@@ -101,15 +115,17 @@ def _check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarra
     for g, group in enumerate(graph.groups):
         used = np.unique(device[(costs.colocate == g) & ~graph.is_input])
         if used.size > 1:
-            raise AssignmentError(f"{where}: colocate group {group!r}: device: expected one device for the whole group, got {used.tolist()}")
+            raise AssignmentError(f"{where}: colocate group {group!r}: device: expected one device for the whole group, "
+                                  f"got {used.tolist()}")
 
 
 def _check_order(graph: DataflowGraph, order: Sequence, where: str) -> np.ndarray:
-    order = np.asarray(order)
     work = graph.work_vertices
-    if order.shape != work.shape or order.dtype.kind not in "iu" or not np.array_equal(np.sort(order), work):
-        raise AssignmentError(f"{where}: order: expected each of the {work.size} vertices that are not inputs once, got {order.size} entries; "
-                              f"drop 'order' or mend it")
+    integers = all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in order)
+    if not integers or sorted(order) != work.tolist():
+        raise AssignmentError(f"{where}: order: expected each of the {work.size} vertices that are not inputs once, "
+                              f"got {len(order)} entries{'' if integers else ', not all of them integers'}; drop 'order' or mend it")
+    order = np.asarray(order)
     position = np.full(graph.num_vertices, -1)
     position[order] = np.arange(order.size)
     bad = np.flatnonzero(position[graph.sources] > position[graph.targets])

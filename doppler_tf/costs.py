@@ -22,7 +22,7 @@ class CostModel:
       exec_s: float64 [N, D]; 0 for input vertices.
       edge_bytes: float64 [E], bytes that cross a link (0 where the cost is explicit).
       explicit_transfer_s: float64 [E], NaN where the cost comes from the link.
-      output_bytes: float64 [N], what a vertex's output occupies.
+      output_bytes: float64 [N], what a vertex's output occupies, in whole bytes (so that sums are exact).
       allowed: bool [N, D], False where a pin (its own or of its colocation group) forbids the device.
       colocate: int32 [N], group index or -1.
     """
@@ -42,8 +42,8 @@ class CostModel:
 
     @cached_property
     def memory_bytes(self) -> np.ndarray:
-        """float64 [D]: capacity, infinite where there is no limit."""
-        return np.array([math.inf if d.memory_bytes is None else d.memory_bytes for d in self.topology.devices])
+        """float64 [D]: capacity in whole bytes, infinite where there is no limit."""
+        return np.floor([math.inf if d.memory_bytes is None else d.memory_bytes for d in self.topology.devices])
 
     @cached_property
     def slots(self) -> np.ndarray:
@@ -111,7 +111,7 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
 
     Raises:
       CostError: a vertex or edge with neither an explicit cost nor what is needed to compute it; lists of another length than
-        the number of devices; pins to unknown devices, or pins that contradict a colocation group.
+        the number of devices; pins to unknown devices, or pins that contradict a colocation group; costs beyond float64.
     """
     where = where or graph.name
     edge_bytes = np.where(np.isnan(graph.edge_bytes), graph.output_bytes[graph.sources], graph.edge_bytes)
@@ -123,16 +123,32 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
                         f"or 'transfer_s' (or 'output_bytes' of the source), got none; give one of them")
     edge_bytes = np.nan_to_num(edge_bytes, nan=0.0)
     explicit = np.where(from_input, 0.0, graph.transfer_s)
-    return CostModel(topology, _exec_costs(graph, topology, edge_bytes, where),
-                     np.where(np.isnan(explicit), edge_bytes, 0.0), explicit, _output_bytes(graph, edge_bytes),
-                     _allowed(graph, topology, where), graph.colocate)
+    with np.errstate(all="ignore"):
+        costs = CostModel(topology, _exec_costs(graph, topology, edge_bytes, where),
+                          np.where(np.isnan(explicit), edge_bytes, 0.0), explicit, _output_bytes(graph, edge_bytes),
+                          _allowed(graph, topology, where), graph.colocate)
+        _check_finite(graph, costs, where)
+    return costs
+
+
+def _check_finite(graph: DataflowGraph, costs: CostModel, where: str) -> None:
+    """All costs together, and all bytes together, must be numbers: then so are every time and every memory level."""
+    topology = costs.topology
+    link = topology.latency_s.max() + costs.edge_bytes * (1.0 / topology.bandwidth_bytes_per_s.min())
+    transfer = np.where(np.isnan(costs.explicit_transfer_s), link, costs.explicit_transfer_s)
+    by_vertex = costs.exec_s.sum(axis=1) + np.bincount(graph.sources, transfer, graph.num_vertices)
+    for values, name in ((by_vertex, "exec_s, transfer_s"), (costs.output_bytes * topology.num_devices, "output_bytes")):
+        if not math.isfinite(values.sum()):
+            v = int(np.argmax(values))
+            raise CostError(f"{where}: vertex {graph.ids[v]!r}: {name}: expected figures whose sum over the graph is finite in float64, "
+                            f"got {values[v]:.6g} for this one; mend the figures or their unit")
 
 
 def _output_bytes(graph: DataflowGraph, edge_bytes: np.ndarray) -> np.ndarray:
     """`output_bytes` as given, else the largest edge's bytes, else 0."""
     largest = np.zeros(graph.num_vertices)
     np.maximum.at(largest, graph.sources, edge_bytes)
-    return np.where(np.isnan(graph.output_bytes), largest, graph.output_bytes)
+    return np.ceil(np.where(np.isnan(graph.output_bytes), largest, graph.output_bytes))
 
 
 def _exec_costs(graph: DataflowGraph, topology: Topology, edge_bytes: np.ndarray, where: str) -> np.ndarray:

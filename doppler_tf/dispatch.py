@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, plan_transfers
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices, plan_transfers
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
@@ -66,7 +66,8 @@ class Dispatcher:
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str = "fifo"):
-        """Args: rule: `fifo`, `b_level` or `order`. Raises: ConfigError, AssignmentError (rule `order` without an order)."""
+        """Args: rule: `fifo`, `b_level` or `order`. Raises: ConfigError, AssignmentError (no such device; `order` without an order)."""
+        check_devices(graph, costs, assignment.device)
         self.rule = rule
         self.transfers = plan_transfers(graph, costs, assignment.device)
         self._graph, self._costs = graph, costs
@@ -225,9 +226,9 @@ class Dispatcher:
             waiting += [entry[1] for s in range(costs.num_devices) for entry in self._link_queue[s * costs.num_devices + d]]
             if waiting:
                 used = costs.memory_bytes[d] - left
-                return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex {graph.vertex_label(waiting[0])!r} "
-                        f"needs {self._entry_bytes[waiting[0]]:.6g} bytes, {used:.6g} of {costs.memory_bytes[d]:.6g} are resident and nothing "
-                        f"that runs will free any; spread the vertices wider")
+                return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex "
+                        f"{graph.vertex_label(waiting[0])!r} needs {self._entry_bytes[waiting[0]]:.6g} bytes, {used:.6g} of "
+                        f"{costs.memory_bytes[d]:.6g} are resident and nothing that runs will free any; spread the vertices wider")
         return f"{graph.name}: {self.remaining} vertices wait and none is queued"
 
     def trace(self, device_kind: str = "virtual") -> Trace:
@@ -247,8 +248,8 @@ def _priorities(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
     if rule == "b_level":
         return (-b_levels(graph, costs).value_s).tolist()
     if assignment.order is None:
-        raise AssignmentError(f"{graph.name}: order: expected an assignment with an order for dispatch rule 'order', got none; use 'fifo' or "
-                              f"'b_level', or an assignment of a list-scheduling method")
+        raise AssignmentError(f"{graph.name}: order: expected an assignment with an order for dispatch rule 'order', got none; "
+                              f"use 'fifo' or 'b_level', or an assignment of a list-scheduling method")
     position = np.zeros(graph.num_vertices, np.int64)
     position[assignment.order] = np.arange(assignment.order.size)
     return position.tolist()

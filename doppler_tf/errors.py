@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class DopplerError(Exception):
-    """Base of all errors of this system. The message is one line."""
+    """Base of all errors of this system. The message is one line, whatever names and paths it quotes."""
+
+    def __init__(self, message: object = ""):
+        super().__init__(" ".join(str(message).splitlines()))
 
 
 class UserError(DopplerError):
@@ -55,11 +58,17 @@ class ExecutionError(DopplerError):
     """A kernel, transfer or device failed while an assignment was executed."""
 
 
+def shown(value) -> str:
+    """`repr` of a value from outside, cut to 80 characters; it never fails."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):
+        text = f"a {type(value).__name__} too large to show"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 def field_error(error: type[DopplerError], where: str, what: str, field: str, expected: str, got, remedy: str = "") -> DopplerError:
     """Builds the one-line message that all input checks share: where, what, field, expected, got, remedy."""
-    shown = repr(got)
-    if len(shown) > 80:
-        shown = shown[:77] + "..."
     tail = f"; {remedy}" if remedy else ""
     subject = f"{what}: " if what else ""
-    return error(f"{where}: {subject}{field}: expected {expected}, got {shown}{tail}")
+    return error(f"{where}: {subject}{field}: expected {expected}, got {shown(got)}{tail}")

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices
 from doppler_tf.costs import CostModel, Noise
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, field_error
 from doppler_tf.graph import DataflowGraph
@@ -48,7 +48,11 @@ class FastSimulator:
 
         Returns:
           float64 [B] seconds; infinity where memory runs out for good.
+
+        Raises:
+          AssignmentError: a device that does not exist, or no orders for rule `order`.
         """
+        check_devices(self._graph, self._costs, np.asarray(devices))
         devices = np.ascontiguousarray(devices, np.int32)
         priority = self._priorities(len(devices), orders)
         makespan_s = np.empty(len(devices))
@@ -214,10 +218,9 @@ def _simulate_batch(devices, priority, fifo, ptr, vertex, explicit_s, edge_bytes
                                 _push(queue_keys, queue_ids, queue_base[d], queue_size[d], now if fifo else rank[w], w)
                                 queue_size[d] += 1
                             continue
-                        if np.isnan(explicit_s[i]):
+                        cost = explicit_s[i]
+                        if np.isnan(cost):
                             cost = latency_s[home, d] + edge_bytes[i] / bandwidth[home, d]
-                        else:
-                            cost = explicit_s[i]
                         if seen[d] != v:
                             seen[d], cost_to[d] = v, cost
                         elif cost > cost_to[d]:

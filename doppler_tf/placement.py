@@ -15,6 +15,7 @@ from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS, CriticalPath
+from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
 Sampler = Callable[[np.random.Generator], Assignment]
@@ -62,13 +63,16 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
 
     Raises:
       ConfigError: an unknown method or a bad number.
+      DeadlockError: every assignment found runs out of memory.
     """
     learned = learned or {}
     known = (*HEURISTICS, *learned)
     if method not in (*known, "auto"):
         raise field_error(ConfigError, "place", "", "method", f"one of auto, {', '.join(known)}", method)
-    if samples < 1:
+    if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
         raise field_error(ConfigError, "place", "", "samples", "an integer >= 1", samples)
+    if budget_s is not None and not (isinstance(budget_s, int | float) and budget_s >= 0):
+        raise field_error(ConfigError, "place", "", "budget_s", "a number of seconds >= 0 or None", budget_s)
     started = time.perf_counter()
     costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
     fast = FastSimulator(graph, costs, dispatch)
@@ -83,6 +87,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         best[name] = float(makespans[winner]), replace(found[winner], method=name)
     name = min(best, key=lambda key: best[key][0])
     makespan_s, assignment = best[name]
+    if not np.isfinite(makespan_s):
+        Simulator(dispatch).execute(graph, costs, assignment)  # raises the DeadlockError that says who waits for what
     names = costs.topology.device_names
     return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s,
                      lower_bounds(graph, costs).best_s, time.perf_counter() - started, {key: value for key, (value, _) in best.items()})

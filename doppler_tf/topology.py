@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 from doppler_tf.errors import TopologyError, field_error
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
+_LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s")
 
 
 @dataclass(frozen=True)
@@ -87,20 +89,24 @@ class Topology:
         names = [device.name for device in devices]
         if len(set(names)) < len(names):
             raise field_error(TopologyError, where, "", "devices", "unique names", names)
-        links = record.get("links") or {}
-        if not isinstance(links, Mapping):
-            raise field_error(TopologyError, where, "", "links", "an object", links)
+        links = {} if record.get("links") is None else record["links"]
+        if not isinstance(links, Mapping) or not set(links) <= set(_LINK_FIELDS):
+            raise field_error(TopologyError, where, "", "links", f"an object of {', '.join(_LINK_FIELDS)}", links)
         slots = record.get("link_slots", 1)
-        if slots is not None and (isinstance(slots, bool) or not isinstance(slots, int) or slots < 1):
-            raise field_error(TopologyError, where, "", "link_slots", "an integer >= 1 or null", slots)
+        if slots is not None and not _is_count(slots):
+            raise field_error(TopologyError, where, "", "link_slots", "an integer from 1 to 2^31 - 1 or null", slots)
+        name = record.get("name", "topology")
+        if not isinstance(name, str):
+            raise field_error(TopologyError, where, "", "name", "a string", name)
         count = len(devices)
         bandwidth = _matrix(links.get("bandwidth_bytes_per_s"), math.inf, count, "links.bandwidth_bytes_per_s", where)
         latency = _matrix(links.get("latency_s"), 0.0, count, "links.latency_s", where)
         if not (bandwidth > 0).all():
             raise field_error(TopologyError, where, "", "links.bandwidth_bytes_per_s", "numbers > 0", float(bandwidth.min()))
-        if not (np.isfinite(latency) & (latency >= 0)).all():
-            raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(latency.min()))
-        return Topology(str(record.get("name", "topology")), devices, bandwidth, latency, slots)
+        bad = latency[~(np.isfinite(latency) & (latency >= 0))]
+        if bad.size:
+            raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(bad[0]))
+        return Topology(name, devices, bandwidth, latency, slots)
 
 
 def _device(entry, d: int, where: str) -> Device:
@@ -115,30 +121,36 @@ def _device(entry, d: int, where: str) -> Device:
         optional = name in ("flops_per_s", "mem_bytes_per_s", "memory_bytes")
         if name == "name" or (value is None and optional):
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not _is_number(value) or not math.isfinite(value):
             raise field_error(TopologyError, where, what, name, "a finite number", value)
-        if name == "slots" and (not isinstance(value, int) or value < 1):
-            raise field_error(TopologyError, where, what, name, "an integer >= 1", value)
+        if name == "slots" and not _is_count(value):
+            raise field_error(TopologyError, where, what, name, "an integer from 1 to 2^31 - 1", value)
         if value < 0 or (value == 0 and optional):
             raise field_error(TopologyError, where, what, name, "a number > 0" if optional else "a number >= 0", value)
     return Device(**entry)
 
 
+def _is_number(value) -> bool:
+    """A number that float64 holds, infinity included."""
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    return good and (abs(value) <= sys.float_info.max or abs(value) == math.inf)
+
+
+def _is_count(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
+
+
 def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndarray:
+    """One number for all links, or [D][D] numbers; a missing or null figure is the default, null in a row an infinite bandwidth."""
     if value is None:
         value = default
-    if isinstance(value, list):
-        value = [[math.inf if x is None and default == math.inf else x for x in row] if isinstance(row, list) else row
-                 for row in value]
-    try:
-        matrix = np.array(value, np.float64)
-    except (TypeError, ValueError):
-        matrix = np.zeros(0)
-    if matrix.ndim == 0 and not np.isnan(matrix):
-        return np.full((count, count), float(matrix))
-    if matrix.shape != (count, count) or np.isnan(matrix).any():
+    rows = [[value] * count] * count if _is_number(value) else value
+    if isinstance(rows, list) and default == math.inf:
+        rows = [[math.inf if x is None else x for x in row] if isinstance(row, list) else row for row in rows]
+    square = isinstance(rows, list) and len(rows) == count and all(isinstance(row, list) and len(row) == count for row in rows)
+    if not square or not all(_is_number(x) for row in rows for x in row):
         raise field_error(TopologyError, where, "", name, f"a number or {count} rows of {count} numbers", value)
-    return matrix
+    return np.array(rows, np.float64)
 
 
 def _uniform(name: str, device: Device, count: int, bandwidth: float | np.ndarray, latency_s: float,
@@ -203,7 +215,7 @@ def preset(spec: str) -> Topology | None:
     family, colon, count = spec.partition(":")
     if family not in FAMILIES or (not colon and spec != family):
         return None
-    if not re.fullmatch(r"[0-9]+", count) or not 1 <= int(count) <= MAX_DEVICES:
+    if not re.fullmatch(r"[0-9]{1,4}", count) or not 1 <= int(count) <= MAX_DEVICES:
         raise field_error(TopologyError, "topology", spec, "number of devices", f"an integer from 1 to {MAX_DEVICES}", count,
                           f"write {family}:4, for example")
     return FAMILIES[family](int(count))

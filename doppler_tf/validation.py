@@ -137,8 +137,8 @@ class _Run:
         for (source, destination), members in self.links.items() if slots is not None else ():
             for t, at in _overbooked(self.transfer_start[members], self.transfer_end[members], slots, self.tolerance_s):
                 p = int(self.plan.producer[members[t]])
-                found.append(Violation("double booking of a link", f"link {self._name(source)} -> {self._name(destination)} was full when the "
-                                       f"output of vertex {self.graph.vertex_label(p)} was sent at {at:.9g} s"))
+                found.append(Violation("double booking of a link", f"link {self._name(source)} -> {self._name(destination)} was full "
+                                       f"when the output of vertex {self.graph.vertex_label(p)} was sent at {at:.9g} s"))
         return found
 
     def memory(self) -> list[Violation]:
@@ -164,7 +164,8 @@ class _Run:
                 gap = self._longest(gaps, self.ready[v], self.start[v], d, size[v], profiles)
                 if gap > self.tolerance_s:
                     found.append(Violation("idle device", f"device {self._name(d)} idled {gap:.9g} s beside vertex "
-                                           f"{self.graph.vertex_label(v)}, ready from {self.ready[v]:.9g} s, started at {self.start[v]:.9g} s"))
+                                           f"{self.graph.vertex_label(v)}, ready from {self.ready[v]:.9g} s, "
+                                           f"started at {self.start[v]:.9g} s"))
         for (source, destination), members in self.links.items():
             queued = self.end[self.plan.producer[members]]
             gaps = _gaps(self.transfer_start[members], self.transfer_end[members], self.costs.topology.link_slots)
@@ -172,8 +173,9 @@ class _Run:
                 p, begun = int(self.plan.producer[members[i]]), self.transfer_start[members[i]]
                 gap = self._longest(gaps, queued[i], begun, destination, size[p], profiles)
                 if gap > self.tolerance_s:
-                    found.append(Violation("idle link", f"link {self._name(source)} -> {self._name(destination)} idled {gap:.9g} s beside the output "
-                                           f"of vertex {self.graph.vertex_label(p)}, queued from {queued[i]:.9g} s, sent at {begun:.9g} s"))
+                    found.append(Violation("idle link", f"link {self._name(source)} -> {self._name(destination)} idled {gap:.9g} s "
+                                           f"beside the output of vertex {self.graph.vertex_label(p)}, queued from {queued[i]:.9g} s, "
+                                           f"sent at {begun:.9g} s"))
         return found
 
     def _longest(self, gaps: tuple[np.ndarray, np.ndarray], ready: float, start: float, d: int, size: float,

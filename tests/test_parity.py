@@ -11,9 +11,11 @@ import pytest
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import ideal
+from doppler_tf.validation import validate_trace
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 
@@ -29,5 +31,8 @@ def test_all_ten_cases_exactly(name):
     for case in cases:
         exec_s = np.repeat(np.array(case["exec_s"], np.float64)[:, None], 4, axis=1)
         costs = dataclasses.replace(base, exec_s=exec_s, explicit_transfer_s=np.array(case["transfer_s"], np.float64)[graph.sources])
-        trace = simulate(graph, costs, Assignment(np.array(case["assignment"], np.int32)))
+        assignment = Assignment(np.array(case["assignment"], np.int32))
+        trace = simulate(graph, costs, assignment)
         assert trace.makespan_s == case["makespan_s"]
+        assert FastSimulator(graph, costs).makespans(assignment.device[None]).tolist() == [case["makespan_s"]]
+        assert validate_trace(graph, costs, assignment, trace).work_conserving

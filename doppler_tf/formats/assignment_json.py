@@ -7,7 +7,7 @@ from pathlib import Path
 
 from doppler_tf.assignment import Assignment, assignment_from_devices
 from doppler_tf.costs import CostModel
-from doppler_tf.errors import AssignmentError, field_error
+from doppler_tf.errors import AssignmentError, field_error, shown
 from doppler_tf.formats.files import read_json, write_json
 from doppler_tf.graph import DataflowGraph
 
@@ -40,12 +40,15 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
     for key, expected, name in (("graph_hash", graph.graph_hash, f"graph {graph.name}"),
                                 ("topology_hash", costs.topology.topology_hash, f"topology {costs.topology.name}")):
         if record.get(key) not in (None, expected):
-            raise AssignmentError(f"{where}: {key}: expected {expected[:12]}... ({name}), got {str(record[key])[:12]}...; it was made for "
-                                  f"another {key.split('_')[0]}: place again, or pass its 'device' as a bare list")
+            raise AssignmentError(f"{where}: {key}: expected {expected[:12]!r}... ({name}), got {shown(record[key])[:14]}...; it was made "
+                                  f"for another {key.split('_')[0]}: place again, or pass its 'device' as a bare list")
     order = record.get("order")
     if order is not None and not isinstance(order, list):
         raise field_error(AssignmentError, where, "", "order", "a list of vertex indices or null", order)
-    return assignment_from_devices(graph, costs, record["device"], order, str(record.get("method") or ""), where)
+    method = record.get("method") or ""
+    if not isinstance(method, str):
+        raise field_error(AssignmentError, where, "", "method", "a string or null", method)
+    return assignment_from_devices(graph, costs, record["device"], order, method, where)
 
 
 def read_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel) -> Assignment:

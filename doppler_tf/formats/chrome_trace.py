@@ -6,7 +6,7 @@ Format: "Trace Event Format" (Google, 2016), which chrome://tracing and ui.perfe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -41,8 +41,9 @@ def write_trace(path: str | Path, graph: DataflowGraph, costs: CostModel, assign
     metadata = {
         "schema": TRACE_SCHEMA, "device_kind": trace.device_kind, "dispatch": trace.dispatch, "makespan_s": trace.makespan_s,
         "graph": {"nodes": nodes, "edges": edges, "graph": attributes}, "topology": costs.topology.to_json(),
-        "costs": {"exec_s": costs.exec_s.tolist()},
-        "assignment": assignment_to_json(graph, costs, assignment, trace.makespan_s),
+        "costs": {"exec_s": costs.exec_s.tolist(),
+                  "transfer_s": [None if np.isnan(x) else x for x in costs.explicit_transfer_s.tolist()]},
+        "assignment": assignment_to_json(graph, costs, assignment, trace.makespan_s, trace.dispatch),
         "log": None if trace.log is None else _times(trace.log),
     }
     events = [*_names(costs), *_vertex_events(graph, trace), *_transfer_events(graph, costs, trace),
@@ -65,25 +66,43 @@ def read_trace(path: str | Path) -> TraceFile:
         stored = metadata["graph"]
         graph = graph_from_records(stored["nodes"], stored["edges"], stored["graph"], where)
         built = build_costs(graph, Topology.from_json(metadata["topology"], where))
+        costs = replace(built, exec_s=_costs(metadata["costs"]["exec_s"], built.exec_s.shape, optional=False),
+                        explicit_transfer_s=_costs(metadata["costs"]["transfer_s"], built.explicit_transfer_s.shape, optional=True))
         assignment = assignment_from_json(metadata["assignment"], graph, built, where)
         vertices = [e["args"] for e in record["traceEvents"] if e.get("cat") == "vertex"]
         transfers = [e["args"] for e in record["traceEvents"] if e.get("cat") == "transfer"]
-        log = metadata.get("log")
-        trace = _trace(vertices, transfers, metadata["dispatch"], metadata["device_kind"],
-                       None if log is None else _trace(log["vertices"], log["transfers"], metadata["dispatch"], metadata["device_kind"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise TraceError(f"{where}: expected a complete {TRACE_SCHEMA} file, got one without {error}; write it again") from None
-    return TraceFile(graph, built, assignment, trace)
+        limits = graph.num_vertices, built.num_devices
+        kind, rule, log = str(metadata["device_kind"]), str(metadata["dispatch"]), metadata.get("log")
+        trace = _trace(vertices, transfers, limits, rule, kind,
+                       None if log is None else _trace(log["vertices"], log["transfers"], limits, rule, kind))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise TraceError(f"{where}: expected a complete {TRACE_SCHEMA} file, got {error!r} while reading it; write it again") from None
+    return TraceFile(graph, costs, assignment, trace)
 
 
-def _trace(vertices: list, transfers: list, dispatch: str, device_kind: str, log: Trace | None = None) -> Trace:
-    def column(rows, key, dtype):
-        return np.array([row[key] for row in rows], dtype)
+def _costs(values: list, shape: tuple[int, ...], optional: bool) -> np.ndarray:
+    """Seconds as a run used them; null (if `optional`) where the link decides."""
+    table = np.array(values, np.float64)
+    if table.shape != shape or not (((table >= 0) & np.isfinite(table)) | (optional & np.isnan(table))).all():
+        raise ValueError(f"costs of shape {table.shape}, expected finite ones of {shape}")
+    return table
 
-    return Trace(column(vertices, "vertex", np.int32), column(vertices, "device", np.int32), column(vertices, "start_s", np.float64),
-                 column(vertices, "end_s", np.float64), column(transfers, "producer", np.int32), column(transfers, "source", np.int32),
-                 column(transfers, "destination", np.int32), column(transfers, "start_s", np.float64),
-                 column(transfers, "end_s", np.float64), dispatch, device_kind, log)
+
+def _trace(vertices: list, transfers: list, limits: tuple[int, int], dispatch: str, device_kind: str, log: Trace | None = None) -> Trace:
+    def index(rows: list, key: str, limit: int) -> np.ndarray:
+        values = [row[key] for row in rows]
+        if not all(type(x) is int and 0 <= x < limit for x in values):
+            raise ValueError(f"{key} outside 0 to {limit - 1}")
+        return np.array(values, np.int32)
+
+    def times(rows: list, key: str) -> np.ndarray:
+        return np.array([float(row[key]) for row in rows], np.float64)
+
+    count, devices = limits
+    return Trace(index(vertices, "vertex", count), index(vertices, "device", devices), times(vertices, "start_s"),
+                 times(vertices, "end_s"), index(transfers, "producer", count), index(transfers, "source", devices),
+                 index(transfers, "destination", devices), times(transfers, "start_s"), times(transfers, "end_s"),
+                 dispatch, device_kind, log)
 
 
 def _times(trace: Trace) -> dict:
@@ -149,7 +168,8 @@ def _queue_counters(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     """Ready vertices that wait on each device: +1 when the last input is resident, -1 at the start."""
     start, resident = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
     start[trace.vertex], resident[trace.vertex] = trace.start_s, trace.end_s
-    arrived = {(p, d): e for p, d, e in zip(trace.producer.tolist(), trace.destination.tolist(), trace.transfer_end_s.tolist(), strict=True)}
+    copies = zip(trace.producer.tolist(), trace.destination.tolist(), strict=True)
+    arrived = dict(zip(copies, trace.transfer_end_s.tolist(), strict=True))
     ready = np.zeros(graph.num_vertices)
     for p, v in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True):
         ready[v] = max(ready[v], arrived.get((p, int(assignment.device[v])), resident[p]))

@@ -27,8 +27,12 @@ def read_json(path: str | Path):
         raise FormatError(f"{path}: no such file; check the path") from None
     except json.JSONDecodeError as error:
         raise FormatError(f"{path}: malformed JSON at line {error.lineno}, column {error.colno}: {error.msg}; mend the file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror if isinstance(error, OSError) else 'not UTF-8 text'}") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: cannot be read: not UTF-8 text") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise FormatError(f"{path}: cannot be read: {error}") from None
     except RecursionError:
         raise FormatError(f"{path}: JSON nested too deeply; expected a flat document") from None
 
@@ -53,10 +57,14 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be written: {error.strerror}; choose another place") from None
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}; choose another place") from None
 
 
 def write_json(path: str | Path, value, indent: int | None = None) -> None:
-    """Writes a JSON value atomically; NaN and infinity are refused."""
-    write_bytes(path, (json.dumps(value, indent=indent, allow_nan=False) + "\n").encode())
+    """Writes a JSON value atomically. Raises FormatError for what JSON cannot hold: NaN, infinity, objects, endless nesting."""
+    try:
+        text = json.dumps(value, indent=indent, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"{path}: cannot be written as JSON: {error}; give plain finite values only") from None
+    write_bytes(path, (text + "\n").encode())

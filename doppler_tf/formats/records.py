@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 
 import networkx as nx
 import numpy as np
 
-from doppler_tf.errors import GraphError, field_error
+from doppler_tf.errors import GraphError, field_error, shown
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph, Kernel, Operand
 
 ROLES = ("shard", "reduce")
@@ -28,7 +29,7 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
       GraphError: naming `where`, vertex or edge, field, what was expected and what came.
     """
     nodes, edges, attributes = list(nodes), list(edges), dict(attributes or {})
-    if not any(isinstance(node, Mapping) and not node.get("input") for node in nodes):
+    if not any(isinstance(node, Mapping) and node.get("input") is not True for node in nodes):
         raise GraphError(f"{where}: the graph is empty: expected at least one vertex that is not an input, got "
                          f"{len(nodes)} vertices; add a node to 'nodes'")
     index = _index_ids(nodes, where)
@@ -39,11 +40,15 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
     groups = sorted({_text(node, "colocate", label, where) for node, label in zip(nodes, labels, strict=True)} - {None})
     group_index = {group: g for g, group in enumerate(groups)}
     sources, targets, edge_labels = _endpoints(edges, index, where)
+    name = attributes.pop("name", None)
+    if name is not None and not isinstance(name, str):
+        raise field_error(GraphError, where, "", "graph.name", "a string", name)
     graph = DataflowGraph(
-        name=str(attributes.pop("name", None) or "graph"),
+        name=name or "graph",
         ids=tuple(node["id"] for node in nodes),
-        names=tuple(str(node.get("name", node["id"])) for node in nodes),
-        kinds=tuple(str(node.get("kind", "input" if node.get("input") else "op")) for node in nodes),
+        names=tuple(_text(node, "name", label, where) or str(node["id"]) for node, label in zip(nodes, labels, strict=True)),
+        kinds=tuple(_text(node, "kind", label, where) or ("input" if node.get("input") else "op")
+                    for node, label in zip(nodes, labels, strict=True)),
         meta_op=tuple(_text(node, "meta_op", label, where) for node, label in zip(nodes, labels, strict=True)),
         role=tuple(_role(node, label, where) for node, label in zip(nodes, labels, strict=True)),
         flops=flops,
@@ -74,7 +79,7 @@ def graph_to_records(graph: DataflowGraph) -> tuple[list[dict], list[dict], dict
                 node[key] = _plain(array[v])
         row = graph.exec_s[v]
         if not math.isnan(row[0]):
-            node["exec_s"] = _plain(row[0]) if np.all(row == row[0]) else [_plain(x) for x in row]
+            node["exec_s"] = _plain(row[0]) if row.size == 1 else [_plain(x) for x in row]
         if graph.is_input[v]:
             node["input"] = True
         optional = (("meta_op", graph.meta_op[v]), ("role", graph.role[v]), ("pin", graph.pin[v]),
@@ -110,7 +115,7 @@ def _index_ids(nodes: list[Mapping], where: str) -> dict:
         if not isinstance(node, Mapping) or "id" not in node:
             raise field_error(GraphError, where, f"node at position {position}", "id", "an object with an 'id'", node)
         key = node["id"]
-        if isinstance(key, bool) or not isinstance(key, int | str):
+        if not _is_id(key):
             raise field_error(GraphError, where, f"node at position {position}", "id", "an integer or a string", key)
         if key in index:
             raise GraphError(f"{where}: vertex {key!r}: id: expected unique ids, got it twice (positions {index[key]} and "
@@ -120,10 +125,10 @@ def _index_ids(nodes: list[Mapping], where: str) -> dict:
 
 
 def _number(value, what: str, name: str, where: str) -> float:
-    good = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if not good or not math.isfinite(value) or value < 0:
+    good = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not good or not 0 <= value <= sys.float_info.max:
         raise field_error(GraphError, where, what, name, "a finite number >= 0", value)
-    return float(value)
+    return float(value) + 0.0  # -0.0 becomes 0.0: equal graphs have equal hashes
 
 
 def _numbers(records: list[Mapping], labels: list[str], name: str, where: str) -> np.ndarray:
@@ -180,14 +185,31 @@ def _kernel(node: Mapping, label: str, index: dict, where: str) -> Kernel | None
         return None
     if not isinstance(record, Mapping) or not isinstance(record.get("op"), str):
         raise field_error(GraphError, where, label, "kernel", "an object with 'op', 'operands' and 'params'", record)
+    listed, params = record.get("operands", []), record.get("params") or {}
+    if not isinstance(listed, list | tuple):
+        raise field_error(GraphError, where, label, "kernel.operands", "a list", listed)
+    if not isinstance(params, Mapping):
+        raise field_error(GraphError, where, label, "kernel.params", "an object", params)
     operands = []
-    for operand in record.get("operands", ()):
-        if not isinstance(operand, Mapping) or operand.get("vertex") not in index:
+    for operand in listed:
+        if not isinstance(operand, Mapping) or not _is_id(operand.get("vertex")) or operand["vertex"] not in index:
             raise field_error(GraphError, where, label, "kernel.operands", "objects whose 'vertex' is a vertex id", operand)
-        part = operand.get("slice")
-        operands.append(Operand(index[operand["vertex"]],
-                                None if part is None else tuple((int(a), int(b)) for a, b in part)))
-    return Kernel(record["op"], tuple(operands), dict(record.get("params") or {}))
+        operands.append(Operand(index[operand["vertex"]], _slice(operand.get("slice"), label, where)))
+    return Kernel(record["op"], tuple(operands), dict(params))
+
+
+def _slice(part, label: str, where: str) -> tuple[tuple[int, int], ...] | None:
+    if part is None:
+        return None
+    axes = part if isinstance(part, list | tuple) else [None]
+    for axis in axes:
+        if not isinstance(axis, list | tuple) or len(axis) != 2 or not all(type(x) is int for x in axis) or not 0 <= axis[0] <= axis[1]:
+            raise field_error(GraphError, where, label, "kernel.operands.slice", "null or a list of [start, stop], one an axis", part)
+    return tuple((start, stop) for start, stop in axes)
+
+
+def _is_id(value) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 def _endpoints(edges: list[Mapping], index: dict, where: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -196,10 +218,10 @@ def _endpoints(edges: list[Mapping], index: dict, where: str) -> tuple[np.ndarra
     for position, edge in enumerate(edges):
         if not isinstance(edge, Mapping):
             raise field_error(GraphError, where, f"edge at position {position}", "edge", "an object", edge)
-        labels.append(f"edge {edge.get('source')!r} -> {edge.get('target')!r}")
+        labels.append(f"edge {shown(edge.get('source'))} -> {shown(edge.get('target'))}")
         for key, column in ends.items():
             end = edge.get(key)
-            if isinstance(end, bool) or not isinstance(end, int | str) or end not in index:
+            if not _is_id(end) or end not in index:
                 raise field_error(GraphError, where, labels[-1], key, "the id of a vertex in 'nodes'", end,
                                   "add the vertex or mend the edge")
             column.append(index[end])

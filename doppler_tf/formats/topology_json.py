@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from doppler_tf.errors import TopologyError
@@ -18,7 +19,7 @@ def read_topology(spec: str | Path) -> Topology:
     known = preset(str(spec))
     if known is not None:
         return known
-    if not Path(spec).exists():
+    if not os.path.exists(spec):
         raise TopologyError(f"topology {str(spec)!r}: expected p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file, got neither "
                             f"a preset nor a file; check the spelling")
     return Topology.from_json(read_json(spec), str(spec))

@@ -1,0 +1,41 @@
+# make demo: the main job, start to end.  make test: lint and all tests.  Both set everything up first.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3 python,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo yes),$(p))))
+BIN := .venv/bin
+CLI := $(BIN)/python -m doppler_tf
+DEMO := runs/demo
+
+.PHONY: demo test lint setup clean
+
+setup: .venv/installed
+
+# Written last, so that an interrupted set-up starts anew and a finished one is not repeated.
+.venv/installed: requirements.txt constraints.txt
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 is needed and none was found; install it (Debian: apt install python3.11 python3-pip) or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "make: Python 3.11 is needed, $(PYTHON) is another version; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { echo "make: pip is needed for $(PYTHON); install it (Debian: apt install python3-pip)" >&2; exit 2; }
+	@rm -rf .venv && $(PYTHON) -m venv --without-pip .venv
+	@echo "installing the requirements into .venv (once; about 1.5 GB, some minutes) ..."
+	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --retries 2 -r requirements.txt || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again" >&2; exit 2; }
+	@touch $@
+
+demo: setup
+	@rm -rf $(DEMO)
+	@echo "1. A real workload: one Llama layer, cut for 4 devices"
+	@$(CLI) workload llama_layer --devices 4 --scale small --out $(DEMO)/llama_layer.json
+	@echo "2. Three stages: imitate the critical path, learn in the simulator, learn from real runs"
+	@$(CLI) train $(DEMO)/llama_layer.json --topology cpu:4 --run-dir $(DEMO) --real 64
+	@echo "3. The learned assignment beside the heuristics and the lower bound"
+	@$(CLI) compare $(DEMO)/llama_layer.json --topology cpu:4 --policy $(DEMO) --methods one_device,round_robin,random,critical_path,policy
+	@echo "4. The learned assignment on the runtime"
+	@$(CLI) run $(DEMO)/llama_layer.json --topology cpu:4 --assignment $(DEMO)/assignments/llama_layer.json --executor tf --trace $(DEMO)/traces/llama_layer.json --gantt $(DEMO)/report/llama_layer.png
+	@echo "Look at it: $(DEMO)/report/llama_layer.png, $(DEMO)/traces/llama_layer.json (ui.perfetto.dev), $(BIN)/tensorboard --logdir $(DEMO)/train"
+
+test: lint
+	@$(BIN)/python -m pytest
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports --no-logo
+
+clean:
+	@rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

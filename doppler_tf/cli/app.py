@@ -1,0 +1,106 @@
+"""Parses the command line, runs one command, prints its tables or its JSON object, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from types import ModuleType
+from typing import NoReturn
+
+from doppler_tf import __version__
+from doppler_tf.cli import compare, info, place, run, simulate, trace, train, workload
+from doppler_tf.cli.options import natural
+from doppler_tf.cli.output import print_json, print_tables
+from doppler_tf.errors import ConfigError, DopplerError, UserError
+
+PROG = "python -m doppler_tf"
+# A command is a module: its docstring is its help, `EXAMPLE` a command that works, `add_arguments` its options, `run(args) -> dict`
+# the work, `render(result)` the tables that show exactly what the JSON object says.
+COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
+                                   "compare": compare, "trace": trace}
+DONE, FAILED, USERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors are ours: one line, no usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; see {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands; `args.command` is the chosen command's module."""
+    parser = _Parser(prog=PROG, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+                     description="Places the operations of a dataflow graph on devices so that a work-conserving runtime finishes soonest.",
+                     epilog=_example(f"{workload.EXAMPLE}\n  {place.EXAMPLE}"))
+    parser.add_argument("--version", action="version", version=f"doppler_tf {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        purpose = (module.__doc__ or name).splitlines()[0]
+        command = commands.add_parser(name, help=purpose, description=purpose, epilog=_example(module.EXAMPLE), allow_abbrev=False,
+                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+        module.add_arguments(command)
+        command.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of everything random (default: 0)")
+        command.add_argument("--json", action="store_true", help="print one JSON object on stdout, all else on stderr")
+        command.set_defaults(command=module)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit code: 0 done, 2 the user's mistake, 130 interrupted, 1 anything else."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    try:
+        args = build_parser().parse_args(argv)
+        with contextlib.redirect_stdout(sys.stderr):  # whatever libraries chat, stdout stays ours
+            result = args.command.run(args)
+        print_tables(args.command.render(result), sys.stderr if args.json else sys.stdout)
+        if args.json:
+            print_json(result)
+        sys.stdout.flush()
+        return DONE
+    except SystemExit as stop:  # --help and --version
+        return stop.code if isinstance(stop.code, int) else DONE
+    except BrokenPipeError:
+        return _reader_left()
+    except (Exception, KeyboardInterrupt) as error:
+        return _fail(error, "--json" in argv)
+
+
+def _fail(error: BaseException, as_json: bool) -> int:
+    """Says what went wrong, in one line on stderr and, where asked, in an object on stdout; returns the exit code."""
+    code, message = _explain(error)
+    if os.environ.get("DOPPLER_TRACEBACK") == "1":
+        traceback.print_exception(error)
+    print(f"error: {message}", file=sys.stderr)
+    if as_json:
+        try:
+            print_json({"error": message})
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _reader_left()
+    return code
+
+
+def _explain(error: BaseException) -> tuple[int, str]:
+    """Exit code and one line."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED, "interrupted"
+    if isinstance(error, DopplerError):
+        return (USERS_MISTAKE if isinstance(error, UserError) else FAILED), str(error)
+    reason = next(iter(str(error).splitlines()), "")
+    return FAILED, f"{type(error).__name__}{': ' if reason else ''}{reason}; DOPPLER_TRACEBACK=1 shows where"
+
+
+def _reader_left() -> int:
+    """The reader of our output is gone (`| head`): nothing to say, and the interpreter must not say it at exit either."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return FAILED
+
+
+def _example(text: str) -> str:
+    return f"example:\n  {text}"

@@ -1,0 +1,100 @@
+"""Compare methods on one graph, each with the same number of samples."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import time
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from doppler_tf.cli.options import DISPATCH, add_graph, add_topology, names, positive
+from doppler_tf.errors import ConfigError, DeadlockError, field_error
+
+if TYPE_CHECKING:
+    from doppler_tf.cli.inputs import Policy
+    from doppler_tf.costs import CostModel
+    from doppler_tf.graph import DataflowGraph
+
+EXAMPLE = "python -m doppler_tf compare chainmm.json --topology p100x4 --methods random,critical_path --seeds 3"
+SAMPLES = 64
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Args: parser: of this command."""
+    add_graph(parser)
+    add_topology(parser)
+    parser.add_argument("--methods", type=names, metavar="A,B,…", help="what to compare (default: every heuristic, and `policy` if given)")
+    parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; shown greedy and best of K")
+    parser.add_argument("--samples", type=positive, default=SAMPLES, metavar="K",
+                        help=f"assignments that each randomised method tries, the best counts (default: {SAMPLES})")
+    parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds and show mean and best (default: 1)")
+    parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Places with each method and each seed."""
+    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.cli.inputs import load_costs, load_policy
+    from doppler_tf.heuristics import HEURISTICS
+
+    methods = args.methods or [*HEURISTICS, *(["policy"] if args.policy else [])]
+    if "policy" in methods and args.policy is None:
+        raise ConfigError("--methods policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
+    known = (*HEURISTICS, "policy")
+    unknown = next((method for method in methods if method not in known), None)
+    if unknown is not None:
+        raise field_error(ConfigError, "compare", "", "--methods", f"names among {', '.join(known)}", unknown)
+    graph, costs = load_costs(args.graph, args.topology)
+    learned = _learned(load_policy(args.policy)) if "policy" in methods else {}
+    members = [member for method in methods for member in (learned if method == "policy" else (method,))]
+    _load_compiled(graph, costs)
+    rows = {member: _row(args, graph, costs, member, learned) for member in members}
+    return {"graph": graph.name, "topology": costs.topology.name, "dispatch": args.dispatch, "samples": args.samples, "seeds": args.seeds,
+            "lower_bound_s": lower_bounds(graph, costs).best_s, "methods": rows}
+
+
+def render(result: dict[str, Any]) -> list:
+    """The table: a row a method, the fastest stands out."""
+    from doppler_tf.report.tables import facts, grid, over, time_unit
+
+    methods, bound_s, many = result["methods"], result["lower_bound_s"], result["seeds"] > 1
+    unit = time_unit([row["makespan_s"] for row in methods.values()])
+    rows = [(name, unit.text(row["makespan_s"]), over(row["makespan_s"], bound_s), *((unit.text(row["best_makespan_s"]),) if many else ()),
+             f"{row['seconds']:.3f} s") for name, row in methods.items()]
+    fastest = min(range(len(rows)), key=lambda i: list(methods.values())[i]["makespan_s"])
+    makespan = f"mean of {result['seeds']} seeds" if many else "makespan"
+    columns = ("method", makespan, "above the bound", *(("best",) if many else ()), "took")
+    return [grid(f"{result['graph']} on {result['topology']}, best of {result['samples']}", columns, rows, fastest),
+            facts("", {"lower bound": unit.text(bound_s), "dispatch": result["dispatch"]})]
+
+
+def _row(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, member: str, learned: dict[str, Policy]) -> dict[str, float]:
+    """One method over all seeds; infinite where it runs out of memory, which is a result too."""
+    from doppler_tf.placement import place
+
+    makespans_s, seconds = [], []
+    for seed in range(args.seed, args.seed + args.seeds):
+        started = time.perf_counter()
+        try:
+            makespans_s.append(place(graph, costs, member, args.samples, seed, args.dispatch, None, learned).makespan_s)
+        except DeadlockError:
+            makespans_s.append(math.inf)
+        seconds.append(time.perf_counter() - started)
+    return {"makespan_s": mean(makespans_s), "best_makespan_s": min(makespans_s), "seconds": mean(seconds)}
+
+
+def _learned(policy: Policy) -> dict[str, Policy]:
+    """A policy as two members: its greedy assignment alone, and the best of its samples."""
+    return {"policy_greedy": lambda graph, costs, samples, seed: policy(graph, costs, 1, seed), "policy": policy}
+
+
+def _load_compiled(graph: DataflowGraph, costs: CostModel) -> None:
+    """Loads (or makes) the compiled code first, so that no method's time pays for it."""
+    from doppler_tf.placement import place
+
+    for method in ("one_device", "critical_path"):
+        with contextlib.suppress(DeadlockError):
+            place(graph, costs, method, samples=1)

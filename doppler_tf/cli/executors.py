@@ -1,0 +1,97 @@
+"""The real executors as commands ask for them, and the check of what they compute against the unsharded program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from doppler_tf.cli.output import note
+from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.errors import ConfigError, GraphError, field_error
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from doppler_tf.assignment import Assignment
+    from doppler_tf.costs import CostModel
+    from doppler_tf.executor import Executor
+    from doppler_tf.graph import DataflowGraph
+    from doppler_tf.trace import Trace
+    from runtime import Engine
+
+EXECUTORS = ("tf", "emulated", "synchronous")
+MATCH_TOLERANCE = 1e-5
+# Emulated runs shorter than this are all overhead of the engine, longer ones try anybody's patience.
+EMULATED_BETWEEN_S = (0.2, 20.0)
+EMULATED_TARGET_S = 2.0
+
+
+class Program:
+    """The program that a graph was made from, on its own input values."""
+
+    def __init__(self, graph: DataflowGraph):
+        """Draws the inputs. Raises GraphError for a graph without kernels."""
+        if not has_kernels(graph):
+            raise GraphError(f"{graph.name}: kernel: expected kernels and the workload's options, got none; make the graph with "
+                             f"`workload`, or choose --executor emulated")
+        from data import input_tiles, output_vertices, workload_program
+
+        record = graph.attributes["workload"]
+        self._graph, self._program = graph, workload_program(record)
+        self._tensors = self._program.draw_inputs(record["seed"])
+        self.inputs, self.fetch = input_tiles(graph, self._tensors), output_vertices(graph)
+
+    def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
+        """||a - b|| / ||b|| of a run's outputs (by vertex) against the unsharded program, evaluated in NumPy."""
+        from data import assemble_outputs, evaluate_program, relative_error
+
+        return relative_error(assemble_outputs(self._graph, outputs), evaluate_program(self._program, self._tensors))
+
+
+class ByGraph:
+    """An Executor that hands each graph to the executor that holds its tensors."""
+
+    def __init__(self, executors: Sequence[tuple[DataflowGraph, Executor]]):
+        self._executors = {graph.graph_hash: executor for graph, executor in executors}
+
+    def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
+        """As Executor's. Raises KeyError for a graph that was not announced."""
+        return self._executors[graph.graph_hash].execute(graph, costs, assignment)
+
+
+def has_kernels(graph: DataflowGraph) -> bool:
+    """Whether the graph can be executed for real."""
+    return "workload" in graph.attributes and all(graph.kernel[v] is not None for v in graph.work_vertices.tolist())
+
+
+def check_executor(name: str) -> None:
+    """Raises ConfigError for a name that is none of EXECUTORS."""
+    if name not in EXECUTORS:
+        raise field_error(ConfigError, "", "", "--executor", f"one of {', '.join(EXECUTORS)}", name)
+
+
+def make_executor(name: str, dispatch: str, program: Program | None, time_scale: float, seed: int) -> Engine:
+    """An executor: real kernels where there is a program, else emulated devices at `time_scale`."""
+    runtime = import_quietly("runtime")
+    if name == "synchronous":
+        return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed) if program is None
+                                           else runtime.TensorFlowBackend(program.inputs, program.fetch))
+    if program is None:
+        return runtime.EmulatedExecutor(time_scale, seed=seed, dispatch=dispatch)
+    return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch)
+
+
+def fitting_time_scale(makespan_s: float) -> float:
+    """1, or what makes a run of that simulated makespan last two seconds of wall clock where 1 would be too short or too long."""
+    low, high = EMULATED_BETWEEN_S
+    if makespan_s == 0 or low <= makespan_s <= high:
+        return 1.0
+    scale = float(f"{EMULATED_TARGET_S / makespan_s:.1g}")
+    note(f"emulated devices: time scale {scale:g}, so that a run takes about {scale * makespan_s:.2g} s; --time-scale sets another")
+    return scale
+
+
+def matches(error: float | None) -> bool | None:
+    """The verdict on a relative error; None where nothing was computed."""
+    return None if error is None else math.isfinite(error) and error <= MATCH_TOLERANCE

@@ -1,0 +1,86 @@
+"""Options that several commands share, and the types that check a value while it is parsed."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+TOPOLOGIES = "p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
+DISPATCH = "fifo|b_level|order"
+
+
+def natural(text: str) -> int:
+    """An integer >= 0."""
+    return _integer(text, 0)
+
+
+def positive(text: str) -> int:
+    """An integer >= 1."""
+    return _integer(text, 1)
+
+
+def positive_real(text: str) -> float:
+    """A finite number > 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text!r}")
+    return value
+
+
+def natural_real(text: str) -> float:
+    """A finite number >= 0."""
+    return 0.0 if text.strip() in ("0", "0.0") else positive_real(text)
+
+
+def key_value(text: str) -> tuple[str, str]:
+    """A pair written key=value."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise argparse.ArgumentTypeError(f"expected key=value, got {text!r}")
+    return key, value
+
+
+def names(text: str) -> list[str]:
+    """A list written a,b,c."""
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"expected names parted by commas, got {text!r}")
+    return list(dict.fromkeys(found))
+
+
+def add_graph(parser: argparse.ArgumentParser) -> None:
+    """The positional argument GRAPH."""
+    parser.add_argument("graph", type=Path, metavar="GRAPH", help="graph file (doppler-graph/1)")
+
+
+def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """--topology."""
+    parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
+
+
+def add_assignment(parser: argparse.ArgumentParser) -> None:
+    """--assignment and --dispatch."""
+    parser.add_argument("--assignment", type=Path, required=True, metavar="FILE",
+                        help="assignment file, or a bare list of device indices in node order (null for inputs)")
+    parser.add_argument("--dispatch", metavar=DISPATCH, help="rule that orders the queues (default: the assignment file's, else fifo)")
+
+
+def add_pictures(parser: argparse.ArgumentParser, trace: bool = True) -> None:
+    """--gantt and, where wanted, --trace."""
+    if trace:
+        parser.add_argument("--trace", type=Path, metavar="OUT.json", help="write the trace, for ui.perfetto.dev and `trace`")
+    parser.add_argument("--gantt", type=Path, metavar="OUT.png", help="write a picture of what ran where and when")
+
+
+def _integer(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"expected an integer >= {least}, got {text!r}")
+    return value

@@ -1,0 +1,46 @@
+"""What leaves a command: tables for persons, one JSON object for scripts, notes on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+WIDTH = 120
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """One line on stdout; numbers that JSON does not have become null."""
+    print(json.dumps(_plain(result), allow_nan=False))
+
+
+def print_tables(renderables: Iterable, file: IO[str]) -> None:
+    """rich renderables, as wide as the terminal; piped, wide enough for any table of ours."""
+    from rich.console import Console
+
+    console = Console(file=file, highlight=False, markup=False, emoji=False)  # names of vertices may hold brackets and colons
+    if not console.is_terminal:
+        console.width = WIDTH
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def note(message: str) -> None:
+    """A line for the person at the screen."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def _plain(value: Any) -> Any:
+    """The value in JSON's own types."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars, without importing NumPy for --help's sake
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

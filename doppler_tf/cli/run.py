@@ -1,0 +1,71 @@
+"""Run an assignment for real: TensorFlow kernels or emulated devices, asynchronously or level by level."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from doppler_tf.cli.options import add_assignment, add_graph, add_pictures, add_topology, natural_real, positive, positive_real
+
+EXAMPLE = "python -m doppler_tf run chainmm.json --topology cpu:4 --assignment placed.json --executor tf --trace run.trace.json"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Args: parser: of this command."""
+    add_graph(parser)
+    add_topology(parser)
+    add_assignment(parser)
+    parser.add_argument("--executor", required=True, metavar="tf|emulated|synchronous",
+                        help="tf: real kernels; emulated: real threads, modelled times; synchronous: a barrier after each level, on real "
+                             "kernels where the graph has them and no --time-scale is given, else emulated")
+    parser.add_argument("--time-scale", type=positive_real, metavar="X",
+                        help="emulated: seconds of wall clock to a modelled second (default: 1, or what makes the run last seconds)")
+    parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times; the median run is reported (default: 1)")
+    parser.add_argument("--no-check", action="store_true", help="do not compute the unsharded program to compare the outputs with")
+    parser.add_argument("--tolerance-s", type=natural_real, metavar="S",
+                        help="what is forgiven of wall-clock times; the dispatcher's log is judged exactly (default: 1%% of the makespan)")
+    add_pictures(parser)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Executes, compares the outputs with the unsharded program, and judges the median run's trace."""
+    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.cli.executors import Program, check_executor, fitting_time_scale, has_kernels, make_executor, matches
+    from doppler_tf.cli.inputs import load_assignment, load_costs
+    from doppler_tf.cli.verdict import judge, utilisation, write_pictures
+    from doppler_tf.simulator import Simulator
+
+    check_executor(args.executor)
+    graph, costs = load_costs(args.graph, args.topology)
+    assignment, dispatch = load_assignment(args.assignment, graph, costs, args.dispatch)
+    simulated_s = Simulator(dispatch).execute(graph, costs, assignment).makespan_s
+    real = args.executor == "tf" or (args.executor == "synchronous" and has_kernels(graph) and args.time_scale is None)
+    program = Program(graph) if real else None
+    time_scale = 1.0 if real else args.time_scale or fitting_time_scale(simulated_s)
+    with make_executor(args.executor, dispatch, program, time_scale, args.seed) as executor:
+        traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
+        error = None if program is None or args.no_check else program.relative_error(executor.outputs)
+    trace = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]
+    lower_bound_s = lower_bounds(graph, costs).best_s
+    write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
+    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "executor": args.executor,
+            "device_kind": trace.device_kind, "dispatch": trace.dispatch, "time_scale": time_scale,
+            "makespan_s": trace.makespan_s, "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated_s,
+            "lower_bound_s": lower_bound_s, "outputs_match": matches(error), "relative_error": error,
+            **judge(graph, costs, assignment, trace, args.tolerance_s), **utilisation(costs, trace)}
+
+
+def render(result: dict[str, Any]) -> list:
+    """A table of facts and one of devices."""
+    from doppler_tf.report.tables import NOTHING, facts, grid, percent, time_unit, yes_no
+
+    unit, error = time_unit([result["makespan_s"]]), result["relative_error"]
+    times = result["makespans_s"]
+    median = "" if len(times) == 1 else f" (median of {len(times)}, {unit.text(min(times))} to {unit.text(max(times))})"
+    return [facts(f"{result['graph']} on {result['topology']}, {result['executor']} executor, {result['device_kind']} devices", {
+        "assignment": result["method"] or "by hand", "dispatch": result["dispatch"],
+        "makespan": f"{unit.text(result['makespan_s'])}{median}", "simulated": unit.text(result["simulated_makespan_s"]),
+        "lower bound of the model": unit.text(result["lower_bound_s"]), "outputs match": yes_no(result["outputs_match"]),
+        "relative error": NOTHING if error is None else f"{error:.2g}", "trace valid": yes_no(result["trace_valid"]),
+        "work conserving": yes_no(result["work_conserving"])}),
+        grid("", ("device", "busy"), [(name, percent(share)) for name, share in result["busy"].items()])]

@@ -1,0 +1,29 @@
+"""Modules that need TensorFlow, imported as the command line wants them: with Keras 2, and quietly."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+
+
+def import_quietly(name: str) -> ModuleType:
+    """Imports a module of `agents` or `runtime`.
+
+    TensorFlow writes some lines to file descriptor 2 when it is imported, whatever TF_CPP_MIN_LOG_LEVEL says, and Gym (below TF-Agents)
+    some more; they are dropped, unless the user has set that variable. Errors are exceptions and are not lost.
+    """
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ or "tensorflow" in sys.modules:
+        return importlib.import_module(name)
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        return importlib.import_module(name)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

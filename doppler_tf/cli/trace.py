@@ -1,0 +1,55 @@
+"""Check a trace file by itself: is it valid, is it work conserving, how busy were devices and links."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from doppler_tf.cli.options import add_pictures, natural_real
+
+EXAMPLE = "python -m doppler_tf trace run.trace.json --gantt run.png"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Args: parser: of this command."""
+    parser.add_argument("file", type=Path, metavar="FILE", help="trace file, as `simulate` and `run` write it")
+    parser.add_argument("--tolerance-s", type=natural_real, metavar="S",
+                        help="what is forgiven of wall-clock times; the dispatcher's log is judged exactly (default: 1%% of the makespan)")
+    add_pictures(parser, trace=False)
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Reads the file and judges its trace."""
+    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.cli.verdict import judge, utilisation, write_pictures
+    from doppler_tf.formats.chrome_trace import read_trace
+
+    stored = read_trace(args.file)
+    graph, costs, assignment, trace = stored.graph, stored.costs, stored.assignment, stored.trace
+    lower_bound_s = lower_bounds(graph, costs).best_s
+    write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
+    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": trace.dispatch,
+            "device_kind": trace.device_kind, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s,
+            **judge(graph, costs, assignment, trace, args.tolerance_s), **utilisation(costs, trace)}
+
+
+def render(result: dict[str, Any]) -> list:
+    """A table of facts, one of devices and links, and the first violations."""
+    from doppler_tf.report.tables import facts, grid, over, percent, time_unit, yes_no
+
+    unit, clock = time_unit([result["makespan_s"]]), result["clock"]
+    rows = {"assignment": result["method"] or "by hand", "devices": result["device_kind"], "dispatch": result["dispatch"],
+            "makespan": unit.text(result["makespan_s"]), "lower bound": unit.text(result["lower_bound_s"]),
+            "above the bound": over(result["makespan_s"], result["lower_bound_s"]), "valid": yes_no(result["trace_valid"]),
+            "work conserving": yes_no(result["work_conserving"])}
+    if clock is not None:
+        rows[f"on the clock, within {unit.text(clock['tolerance_s'])}"] = (f"valid {yes_no(clock['valid'])}, "
+                                                                           f"work conserving {yes_no(clock['work_conserving'])}")
+    busy = {**result["busy"], **result["busy_links"]}
+    tables = [facts(f"{result['graph']} on {result['topology']}", rows),
+              grid("", ("device or link", "busy"), [(name, percent(share)) for name, share in busy.items()])]
+    if result["violations"]:
+        shown = result["first_violations"]
+        tables.append(facts(f"violations, {len(shown)} of {result['violations']}", {str(i + 1): text for i, text in enumerate(shown)}))
+    return tables

@@ -1,0 +1,151 @@
+"""Train the policies on one or more graphs: imitation, then simulated, then real REINFORCE."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doppler_tf.cli.options import add_topology, key_value, natural, positive_real
+from doppler_tf.cli.output import note
+from doppler_tf.errors import ConfigError, FormatError, field_error
+
+if TYPE_CHECKING:
+    from agents.config import TrainConfig
+    from doppler_tf.costs import CostModel
+    from doppler_tf.executor import Executor
+    from doppler_tf.graph import DataflowGraph
+
+    Loaded = Sequence[tuple[DataflowGraph, CostModel]]
+
+EXAMPLE = "python -m doppler_tf train chainmm.json --topology p100x4 --run-dir runs/chainmm --simulated 2000"
+STAGES = ("imitation", "simulated", "real")
+# Of the real stage, where an executor or a time scale is given and a number is not.
+DEFAULT_REAL = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Args: parser: of this command."""
+    parser.add_argument("graphs", type=Path, nargs="+", metavar="GRAPH", help="graph files (doppler-graph/1)")
+    add_topology(parser)
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="RUN", help="folder of checkpoints, summaries and the config")
+    parser.add_argument("--imitation", type=natural, metavar="N", help="teacher episodes")
+    parser.add_argument("--simulated", type=natural, metavar="N", help="episodes whose reward is simulated")
+    parser.add_argument("--real", type=natural, metavar="N",
+                        help=f"episodes whose reward is measured (default: 0; {DEFAULT_REAL} with --executor or --time-scale); 0 unless "
+                             "the graphs have kernels or a time scale is given")
+    parser.add_argument("--executor", metavar="tf|emulated", help="of the real stage (default: emulated with a time scale, else tf)")
+    parser.add_argument("--time-scale", type=positive_real, metavar="X", help="emulated: seconds of wall clock to a modelled second")
+    parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
+    parser.add_argument("--config", metavar="NAME|FILE", help="default, paper, or a JSON object of settings")
+    parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Trains; returns what became of each graph."""
+    from doppler_tf.cli.inputs import load_costs
+    from doppler_tf.cli.tensorflow import import_quietly
+
+    if args.executor not in (None, "tf", "emulated"):
+        raise field_error(ConfigError, "train", "", "--executor", "tf or emulated", args.executor)
+    loaded = [load_costs(path, args.topology) for path in args.graphs]
+    _check_names(args.graphs, [graph for graph, _ in loaded])
+    training = import_quietly("agents.training")
+    config = _config(args, loaded)
+    with _executor(args, config, loaded) as executor:
+        graphs = [graph for graph, _ in loaded]
+        trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True)
+    return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}
+
+
+def render(result: dict[str, Any]) -> list:
+    """A row a graph."""
+    from doppler_tf.report.tables import facts, grid, over, time_unit
+
+    graphs = result["graphs"]
+    rows = []
+    for name, row in graphs.items():
+        greedy_s, best_s, bound_s = row["greedy_makespan_s"], row["best_makespan_s"], row["lower_bound_s"]
+        unit = time_unit([greedy_s, best_s, bound_s])
+        rows.append((name, unit.text(greedy_s), unit.text(best_s), unit.text(bound_s), over(best_s, bound_s), f"{row['episodes']:,}",
+                     f"{row['seconds']:.1f} s"))
+    columns = ("graph", "greedy", "best", "lower bound", "best above it", "episodes", "took")
+    return [grid(f"trained on {result['topology']}", columns, rows),
+            facts("", {"policy": f"place --policy {result['run_dir']}", "watch": f"tensorboard --logdir {result['run_dir']}"})]
+
+
+def _check_names(paths: Sequence[Path], graphs: Sequence[DataflowGraph]) -> None:
+    first: dict[str, Path] = {}
+    for path, graph in zip(paths, graphs, strict=True):
+        if graph.name in first:
+            raise ConfigError(f"{path}: graph.name: expected a name of its own, got {graph.name!r}, which {first[graph.name]} has too; "
+                              f"rename one")
+        first[graph.name] = path
+
+
+def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
+    """Named or stored settings, over them `--set`, over them the options of their own; a resumed run keeps the settings it has."""
+    from agents.config import TrainConfig
+    from doppler_tf.cli.executors import has_kernels
+
+    given = {key: _value(text) for key, text in args.set}
+    given.update({stage: getattr(args, stage) for stage in STAGES if getattr(args, stage) is not None})
+    if args.seed:
+        given["seed"] = args.seed
+    if args.resume:
+        from agents.training import stored_config
+
+        if given or args.config:
+            note(f"--resume: the settings stored in {args.run_dir} hold; those given now are not used")
+        return stored_config(args.run_dir)
+    base = _base(args.config)
+    if "real" not in given and not base.real and (args.executor or args.time_scale):
+        given["real"] = DEFAULT_REAL
+    config = TrainConfig.from_json(given, "train", base)
+    if config.real and args.time_scale is None and not all(has_kernels(graph) for graph, _ in loaded):
+        note("real stage: 0 episodes, as a graph has no kernels and no --time-scale is given")
+        return TrainConfig.from_json({"real": 0}, base=config)
+    return config
+
+
+def _base(name: str | None) -> TrainConfig:
+    """Settings by name or from a file."""
+    from agents.config import CONFIGS, TrainConfig
+    from doppler_tf.formats.files import read_json
+
+    if name is None or name in CONFIGS:
+        return CONFIGS[name or "default"]
+    record = read_json(name)
+    if not isinstance(record, Mapping):
+        raise field_error(FormatError, name, "", "document", f"a JSON object, or one of {', '.join(CONFIGS)}", record)
+    return TrainConfig.from_json(record, name)
+
+
+@contextlib.contextmanager
+def _executor(args: argparse.Namespace, config: TrainConfig, loaded: Loaded) -> Iterator[Executor | None]:
+    """What the real stage runs on, None without one; its threads are joined at the end."""
+    from doppler_tf.cli.executors import ByGraph, Program, make_executor
+
+    name = args.executor or ("tf" if args.time_scale is None else "emulated")
+    with contextlib.ExitStack() as stack:
+        if not config.real:
+            yield None
+        elif name == "emulated":
+            yield stack.enter_context(make_executor(name, "fifo", None, args.time_scale or 1.0, config.seed))
+        else:
+            from runtime import prepare_devices
+
+            prepare_devices(loaded[0][1].num_devices)  # before TensorFlow's first operation, which training brings
+            yield ByGraph([(graph, stack.enter_context(make_executor(name, "fifo", Program(graph), 1.0, config.seed)))
+                           for graph, _ in loaded])
+
+
+def _value(text: str) -> Any:
+    """A setting as JSON, else as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

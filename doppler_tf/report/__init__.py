@@ -1,0 +1,1 @@
+"""What is shown to persons: tables, Gantt pictures."""

@@ -1,0 +1,205 @@
+"""A Gantt picture of a trace: a row a device, a thin row a link, vertices coloured by what they belong to."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from doppler_tf.costs import CostModel
+from doppler_tf.formats.files import write_bytes
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
+from doppler_tf.report.utilisation import device_utilisation, link_utilisation
+from doppler_tf.trace import Trace
+
+# Paul Tol's "muted" scheme, distinct for every kind of colour vision, and grey for the rest (https://personal.sron.nl/~pault/).
+PALETTE = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
+OTHER, LINK, INK, PAPER = "#BBBBBB", "#8A8F98", "#22252B", "#F4F5F7"
+_WIDTH_IN, _DPI = 13.0, 150
+_DEVICE_IN, _LINK_IN = 0.42, 0.17
+_MAX_LINK_ROWS = 16
+_MAX_LABELS = 400
+_CHARACTER_IN = 0.066
+_EDGE_FROM_PX = 4
+_MAX_SNAPPED = 500
+
+
+def write_gantt(path: str | Path, graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None,
+                method: str = "") -> None:
+    """Writes `gantt_png` atomically. Raises FormatError where the place cannot be written."""
+    write_bytes(path, gantt_png(graph, costs, trace, lower_bound_s, method))
+
+
+def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None, method: str = "") -> bytes:
+    """The picture as PNG.
+
+    Args:
+      lower_bound_s: drawn as a line and stated in the title, where given.
+      method: what made the assignment, for the title.
+    """
+    with rc_context({"text.parse_math": False}):  # names may hold dollar signs
+        figure = _figure(graph, costs, trace, lower_bound_s, method)
+        content = io.BytesIO()
+        figure.savefig(content, format="png")
+    return content.getvalue()
+
+
+def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str) -> Figure:
+    unit = time_unit([trace.makespan_s])
+    rows = _link_rows(costs, trace)
+    heights = [_DEVICE_IN * costs.num_devices, max(_LINK_IN * len(rows), 0.01)]
+    figure = Figure((_WIDTH_IN, sum(heights) + 1.75), dpi=_DPI, facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    devices, links = figure.subplots(2, 1, sharex=True, height_ratios=heights)
+    legend = _draw_devices(devices, graph, costs, trace, unit)
+    _draw_links(links, rows, trace, unit)
+    _finish(figure, devices, links, legend, bool(rows), trace, unit, lower_bound_s)
+    devices.set_title(_title(graph, costs, trace, lower_bound_s, method, unit), loc="left", fontsize=10, color=INK, pad=10, linespacing=1.5)
+    return figure
+
+
+def _title(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str, unit: TimeUnit) -> str:
+    busy = float(np.mean(device_utilisation(costs, trace)))
+    first = [f"{graph.name} on {costs.topology.name}", *([method] if method else []), f"{trace.device_kind} devices, {trace.dispatch}"]
+    second = [f"makespan {unit.text(trace.makespan_s)}"]
+    if lower_bound_s is not None:
+        second.append(f"lower bound {unit.text(lower_bound_s)} ({over(trace.makespan_s, lower_bound_s)})")
+    second.append(f"devices busy {percent(busy)}")
+    return "  ·  ".join(first) + "\n" + "  ·  ".join(second)
+
+
+def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Trace, unit: TimeUnit) -> list[Patch]:
+    """Bars by device, devices with several slots in several lanes; returns the legend."""
+    groups, names, others = _groups(graph, trace)
+    colours = np.array([*PALETTE[:len(names)], OTHER])
+    lane, lanes = _lanes(trace, costs)
+    height = 0.84 / lanes[trace.device]
+    bottom = trace.device - 0.42 + lane * height
+    start, width = trace.start_s * unit.factor, (trace.end_s - trace.start_s) * unit.factor
+    _add_boxes(axes, _boxes(start, width, bottom, height), colours[groups], 1.0, _edges(width, trace.makespan_s * unit.factor))
+    busy = device_utilisation(costs, trace)
+    names_and_busy = zip(costs.topology.device_names, busy, strict=True)
+    axes.set_yticks(range(costs.num_devices), [f"{name}   {share:4.0%}" for name, share in names_and_busy])
+    axes.set_ylim(costs.num_devices - 0.5, -0.5)
+    for d in range(costs.num_devices):
+        axes.axhspan(d - 0.42, d + 0.42, color=PAPER, zorder=0, linewidth=0)
+    _label(axes, graph, trace, groups, start, width, bottom + height / 2, colours, trace.makespan_s * unit.factor)
+    present = [Patch(color=colour, label=name) for colour, name in zip(PALETTE, names, strict=False)]
+    return [*present, *([Patch(color=OTHER, label=f"{others} others")] if others else [])]
+
+
+def _label(axes: Axes, graph: DataflowGraph, trace: Trace, groups: np.ndarray, start: np.ndarray, width: np.ndarray, middle: np.ndarray,
+           colours: np.ndarray, span: float) -> None:
+    """Names in those bars that have room for them."""
+    if len(trace.vertex) > _MAX_LABELS or span <= 0:
+        return
+    room = width / span * (_WIDTH_IN - 2.0) / _CHARACTER_IN
+    for i, v in enumerate(trace.vertex.tolist()):
+        if len(graph.names[v]) <= room[i]:
+            axes.text(start[i] + width[i] / 2, middle[i], graph.names[v], ha="center", va="center", fontsize=6.5,
+                      color="white" if _dark(colours[groups[i]]) else INK)
+
+
+def _draw_links(axes: Axes, rows: list[tuple[str, np.ndarray]], trace: Trace, unit: TimeUnit) -> None:
+    """Bars by link; overlapping transfers (links that never wait, rows of several links) show darker."""
+    for y, (_, members) in enumerate(rows):
+        start = trace.transfer_start_s[members] * unit.factor
+        width = (trace.transfer_end_s[members] - trace.transfer_start_s[members]) * unit.factor
+        boxes = _boxes(start, width, np.full(len(members), y - 0.36), np.full(len(members), 0.72))
+        _add_boxes(axes, boxes, LINK, 0.6, _edges(width, trace.makespan_s * unit.factor))
+        axes.axhspan(y - 0.36, y + 0.36, color=PAPER, zorder=0, linewidth=0)
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
+
+
+def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has_links: bool, trace: Trace, unit: TimeUnit,
+            lower_bound_s: float | None) -> None:
+    """Axes, grid, the bound's line and the legend."""
+    for axes in (devices, links):
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color("#C9CCD2")
+        axes.tick_params(axis="y", length=0, labelsize=8 if axes is devices else 6.5, labelcolor=INK)
+        axes.tick_params(axis="x", color="#C9CCD2", labelsize=8, labelcolor=INK)
+        axes.grid(axis="x", color="#DFE2E7", linewidth=0.6)
+        axes.set_axisbelow(True)
+        if lower_bound_s:
+            bound = axes.axvline(lower_bound_s * unit.factor, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="lower bound")
+    handles = [*legend, *([bound] if lower_bound_s else [])]
+    links.set_visible(has_links)
+    bottom = links if has_links else devices
+    devices.tick_params(axis="x", labelbottom=not has_links, length=0 if has_links else 3)
+    bottom.set_xlabel(f"time ({unit.axis})", fontsize=8, color=INK, parse_math=True)
+    bottom.xaxis.set_major_formatter("{x:,.10g}")
+    devices.set_xlim(0, trace.makespan_s * unit.factor * 1.005 or 1)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=7.5, frameon=False, handlelength=1.4,
+                  handleheight=1, columnspacing=1.6)
+
+
+def _groups(graph: DataflowGraph, trace: Trace) -> tuple[np.ndarray, list[str], int]:
+    """Colour index by bar, the names of the colours, and how many names share the last one.
+
+    Names are meta-ops where the graph has them, else kinds; those with most time get a colour, in the order in which they first run.
+    """
+    labels = graph.meta_op if any(graph.meta_op[v] for v in trace.vertex.tolist()) else graph.kinds
+    mine = [labels[v] or "none" for v in trace.vertex.tolist()]
+    time_of: dict[str, float] = {}
+    for name, seconds in zip(mine, (trace.end_s - trace.start_s).tolist(), strict=True):
+        time_of[name] = time_of.get(name, 0.0) + seconds
+    names = sorted(time_of, key=lambda name: (-time_of[name], name))[:len(PALETTE)]
+    first = {name: min(i for i, m in enumerate(mine) if m == name) for name in names}
+    names.sort(key=lambda name: (trace.start_s[first[name]], first[name]))
+    index = {name: i for i, name in enumerate(names)}
+    return np.array([index.get(name, len(names)) for name in mine], np.int64), names, len(time_of) - len(names)
+
+
+def _lanes(trace: Trace, costs: CostModel) -> tuple[np.ndarray, np.ndarray]:
+    """Lane of each bar within its device, and lanes by device: one, but for devices that run several vertices at once."""
+    lane, lanes = np.zeros(len(trace.vertex), np.int64), costs.slots.astype(np.int64)
+    for d in np.flatnonzero(lanes > 1).tolist():
+        free = np.zeros(lanes[d])
+        members = np.flatnonzero(trace.device == d)
+        for i in members[np.lexsort((trace.end_s[members], trace.start_s[members]))].tolist():
+            lane[i] = int(np.argmin(free))
+            free[lane[i]] = trace.end_s[i]
+    return lane, lanes
+
+
+def _link_rows(costs: CostModel, trace: Trace) -> list[tuple[str, np.ndarray]]:
+    """(label, members) of each row: a link that was used, or all links into one device where those would be too many rows."""
+    names, shares = costs.topology.device_names, link_utilisation(trace)
+    if len(shares) <= _MAX_LINK_ROWS:
+        return [(f"{names[s]} → {names[d]}   {share:4.0%}", np.flatnonzero((trace.source == s) & (trace.destination == d)))
+                for (s, d), share in shares.items()]
+    return [(f"all → {names[d]}", np.flatnonzero(trace.destination == d)) for d in sorted({d for _, d in shares})]
+
+
+def _add_boxes(axes: Axes, boxes: np.ndarray, colours: np.ndarray | str, alpha: float, edges: np.ndarray) -> None:
+    """Snapped to pixels where they are few; many thin ones would then vanish or swell, and show their share of a pixel instead."""
+    snap = None if len(boxes) <= _MAX_SNAPPED else False
+    axes.add_collection(PolyCollection(boxes, facecolors=colours, alpha=alpha, edgecolors="white", linewidths=edges, snap=snap))
+
+
+def _boxes(start: np.ndarray, width: np.ndarray, bottom: np.ndarray, height: np.ndarray) -> np.ndarray:
+    """float64 [n, 4, 2]: corners of rectangles."""
+    x = np.stack([start, start, start + width, start + width], axis=1)
+    y = np.stack([bottom, bottom + height, bottom + height, bottom], axis=1)
+    return np.stack([x, y], axis=2)
+
+
+def _edges(width: np.ndarray, span: float) -> np.ndarray:
+    """Line width by bar: none around bars so narrow that it would hide them."""
+    return np.where(width / (span or 1.0) * _WIDTH_IN * _DPI > _EDGE_FROM_PX, 0.4, 0.0)
+
+
+def _dark(colour: str) -> bool:
+    red, green, blue = (int(colour[i:i + 2], 16) for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 140

@@ -1,0 +1,99 @@
+"""rich tables that the commands share, and the one place where numbers are written for persons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+SECONDS_BELOW = 1e6
+NOTHING = "–"
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E")
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """How the times of one table or axis are written, all alike: in ms, or in a power of 1000 where the unit is the graph's own.
+
+    Attributes:
+      factor: what a value in seconds is multiplied by.
+      decimals: digits after the point.
+      suffix: what follows the number.
+      axis: the unit as an axis is labelled.
+    """
+
+    factor: float
+    decimals: int
+    suffix: str
+    axis: str
+
+    def text(self, value_s: float | None) -> str:
+        """One time."""
+        return NOTHING if not _known(value_s) else f"{value_s * self.factor:,.{self.decimals}f}{self.suffix}"
+
+
+def time_unit(times_s: Sequence[float | None]) -> TimeUnit:
+    """The unit for times that stand together: four significant digits for the largest of them."""
+    largest = max((abs(value) for value in times_s if _known(value)), default=0.0)
+    if largest < SECONDS_BELOW:
+        digits = 0 if largest == 0 else 3 - math.floor(math.log10(largest * 1e3))
+        return TimeUnit(1e3, min(max(digits, 0), 7), " ms", "ms")
+    exponent = 3 * math.floor(math.log10(largest) / 3)
+    return TimeUnit(10.0**-exponent, 4, f"e{exponent}", rf"$10^{{{exponent}}}$ units")
+
+
+def percent(share: float | None) -> str:
+    """A fraction of one as a percentage: 0.123 is 12.3%."""
+    return NOTHING if not _known(share) else f"{100 * share:.1f}%"
+
+
+def over(makespan_s: float | None, bound_s: float | None) -> str:
+    """How far a makespan stands above a lower bound."""
+    return NOTHING if not (_known(makespan_s) and bound_s) else f"+{100 * (makespan_s / bound_s - 1):.1f}%"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A number with a decimal prefix: 1.23e9, "B" is 1.23 GB."""
+    if not _known(value):
+        return NOTHING
+    power = 0 if value < 1e3 else min(int(math.log10(value) // 3), len(_PREFIXES) - 1)
+    return f"{value / 1000**power:.4g} {_PREFIXES[power]}{unit}"
+
+
+def yes_no(value: bool | None) -> str:
+    """True, False or not known."""
+    return NOTHING if value is None else "yes" if value else "no"
+
+
+def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
+    """A table of names and values."""
+    table = Table(box=SIMPLE_HEAD, show_header=False)
+    table.add_column(style="dim")
+    table.add_column()
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return _titled(title, table)
+
+
+def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> RenderableType:
+    """A table whose first column is a name and whose others are numbers; row `best` stands out."""
+    table = Table(box=SIMPLE_HEAD, header_style="dim")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    for i, row in enumerate(rows):
+        table.add_row(*row, style="bold green" if i == best else None)
+    return _titled(title, table)
+
+
+def _titled(title: str, table: Table) -> RenderableType:
+    """rich's own titles are wrapped at the table's width."""
+    return Group(Text(title, style="bold"), table) if title else table
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

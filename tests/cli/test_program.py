@@ -1,0 +1,122 @@
+"""The program as a whole: start, help, streams, exit codes; in processes of its own where that matters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from doppler_tf.cli import app
+from doppler_tf.cli.app import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def process(*argv: str, **options) -> subprocess.CompletedProcess:
+    """The command line in a process of its own."""
+    return subprocess.run([sys.executable, *argv], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, **options)
+
+
+def test_help_loads_nothing_heavy():
+    done = process("-X", "importtime", "-m", "doppler_tf", "--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in COMMANDS)
+    loaded = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in done.stderr.splitlines()}
+    assert loaded.isdisjoint({"numpy", "numba", "tensorflow", "matplotlib", "rich", "networkx", "data", "agents", "runtime"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example_that_parses(cli, command):
+    outcome = cli(command, "--help")
+    assert outcome.code == 0
+    assert "example:" in outcome.out
+    assert all(option in outcome.out for option in ("--json", "--seed"))
+    words = COMMANDS[command].EXAMPLE.split()
+    assert words[:4] == ["python", "-m", "doppler_tf", command]
+    assert app.build_parser().parse_args(words[3:]).command is COMMANDS[command]
+
+
+def test_version(cli):
+    outcome = cli("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("doppler_tf 0.")
+
+
+def test_tables_go_to_stdout_and_json_alone_when_asked(cli, diamond):
+    plain, asked = cli("info", diamond), cli("info", diamond, "--json")
+    assert "vertices" in plain.out
+    assert plain.err == ""
+    assert len(asked.out.splitlines()) == 1
+    assert "vertices" in asked.err
+
+
+def test_names_with_brackets_are_shown_as_they_are(cli, record, write):
+    record["graph"]["name"] = "[bold]x[/bold] :smile:"
+    assert "[bold]x[/bold] :smile:" in cli("info", write(record)).out
+
+
+def test_a_closed_pipe_is_quiet(diamond):
+    reader = subprocess.Popen([sys.executable, "-m", "doppler_tf", "info", str(diamond)], cwd=ROOT, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE)
+    reader.stdout.close()
+    assert reader.stderr.read() == b""
+    assert reader.wait(60) == app.FAILED
+
+
+def test_an_unexpected_error_is_one_line_with_a_hint(cli, diamond, monkeypatch):
+    monkeypatch.setattr(COMMANDS["info"], "describe", lambda graph: 1 / 0)
+    outcome = cli("info", diamond, "--json")
+    assert outcome.code == 1
+    assert outcome.err.splitlines() == ["error: ZeroDivisionError: division by zero; DOPPLER_TRACEBACK=1 shows where"]
+    assert outcome.json == {"error": "ZeroDivisionError: division by zero; DOPPLER_TRACEBACK=1 shows where"}
+    monkeypatch.setenv("DOPPLER_TRACEBACK", "1")
+    assert "Traceback" in cli("info", diamond).err
+
+
+def test_an_interrupt_is_130(cli, diamond, monkeypatch):
+    def interrupt(graph):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(COMMANDS["info"], "describe", interrupt)
+    outcome = cli("info", diamond)
+    assert (outcome.code, outcome.err) == (130, "error: interrupted\n")
+
+
+def test_json_has_no_nan(cli, diamond, monkeypatch):
+    monkeypatch.setattr(COMMANDS["info"], "describe", lambda graph: {"a": float("nan"), "b": [float("inf")]})
+    monkeypatch.setattr(COMMANDS["info"], "render", lambda result: [])
+    assert cli("info", diamond, "--json").json == {"a": None, "b": [None]}
+
+
+def test_train_a_little_then_place_with_what_was_learned(diamond, tmp_path):
+    """In a process of its own, the real trainer with tiny settings."""
+    call = "import sys; from doppler_tf.cli import main; sys.exit(main({}) or main({}))"
+    common = [str(diamond), "--topology", "ideal:2", "--json"]
+    settings = [argument for pair in ("batch=4", "hidden=8", "rounds=1", "samples=4") for argument in ("--set", pair)]
+    train = ["train", *common, "--run-dir", str(tmp_path / "run"), "--imitation", "4", "--simulated", "8", *settings]
+    done = process("-c", call.format(train, ["place", *common, "--method", "policy", "--policy", str(tmp_path / "run"), "--samples", "4"]))
+    assert done.returncode == 0, done.stderr
+    trained, placed = map(json.loads, done.stdout.splitlines())
+    row = trained["graphs"]["diamond"]
+    assert 4.0 <= row["best_makespan_s"] <= row["greedy_makespan_s"] <= 7.0
+    assert row["episodes"] == 12
+    assert (placed["method"], list(placed["members"])) == ("policy", ["policy"])
+    assert 4.0 <= placed["makespan_s"] <= 7.0
+
+
+def test_a_real_run_matches_the_unsharded_program(tmp_path):
+    """In a process of its own: TensorFlow's devices are fixed once a process."""
+    graph, placed, trace = (tmp_path / name for name in ("g.json", "a.json", "t.json"))
+    assert main(["workload", "chainmm", "--devices", "2", "--scale", "small", "--out", str(graph)]) == 0
+    assert main(["place", str(graph), "--topology", "cpu:2", "--out", str(placed)]) == 0
+    done = process("-m", "doppler_tf", "run", str(graph), "--topology", "cpu:2", "--assignment", str(placed), "--executor", "tf",
+                   "--trace", str(trace), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["outputs_match"] is True
+    assert 0 <= found["relative_error"] <= 1e-5
+    assert (found["trace_valid"], found["work_conserving"], found["device_kind"]) == (True, True, "tf")
+    assert "tensorflow" not in done.stderr.lower()

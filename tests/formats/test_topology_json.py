@@ -1,0 +1,152 @@
+"""`doppler-topology/1`, the presets, and what each mistake is told."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from doppler_tf.errors import FormatError, TopologyError
+from doppler_tf.formats.topology_json import read_topology, write_topology
+from doppler_tf.topology import PRESETS, Topology, cpu, ideal
+from tests.messages import assert_says, refusal
+from tests.strategies import topologies
+
+GOOD = {
+    "schema": "doppler-topology/1", "name": "two", "link_slots": None,
+    "devices": [{"name": "p", "flops_per_s": 1e12, "mem_bytes_per_s": 1e9, "launch_s": 1e-5, "memory_bytes": 16e9, "slots": 2},
+                {"name": "q", "flops_per_s": None}],
+    "links": {"bandwidth_bytes_per_s": [[1, 2.5], [None, 4]], "latency_s": 0.25},
+}
+
+
+def same(first: Topology, second: Topology) -> bool:
+    return (first.name, first.devices, first.link_slots, first.bandwidth_bytes_per_s.tolist(), first.latency_s.tolist()) == (
+        second.name, second.devices, second.link_slots, second.bandwidth_bytes_per_s.tolist(), second.latency_s.tolist())
+
+
+def test_every_field_is_read():
+    topology = Topology.from_json(GOOD)
+    p, q = topology.devices
+    assert dataclasses.astuple(p) == ("p", 1e12, 1e9, 1e-5, 16e9, 2)
+    assert dataclasses.astuple(q) == ("q", None, None, 0, None, 1)
+    assert topology.bandwidth_bytes_per_s.tolist() == [[1, 2.5], [math.inf, 4]]
+    assert topology.latency_s.tolist() == [[0.25, 0.25], [0.25, 0.25]]
+    assert (topology.name, topology.link_slots) == ("two", None)
+
+
+def test_what_is_left_out_costs_nothing_and_links_carry_one():
+    topology = Topology.from_json({"devices": [{"name": "p"}, {"name": "q"}]})
+    assert np.isinf(topology.bandwidth_bytes_per_s).all()
+    assert (topology.latency_s.max(), topology.link_slots, topology.name) == (0, 1, "topology")
+
+
+@given(topologies())
+def test_random_topologies_survive_a_round_trip(tmp_path_factory, topology):
+    path = tmp_path_factory.getbasetemp() / "topology.json"
+    write_topology(path, topology)
+    assert same(read_topology(path), topology)
+    assert read_topology(path).topology_hash == topology.topology_hash
+
+
+@pytest.mark.parametrize("topology", [*(make() for make in PRESETS.values()), cpu(3), ideal(5)], ids=lambda t: t.name)
+def test_presets_by_name_and_through_a_file(tmp_path, topology):
+    assert same(read_topology(topology.name), topology)
+    write_topology(tmp_path / "t.json", topology)
+    assert read_topology(tmp_path / "t.json").topology_hash == topology.topology_hash
+
+
+def test_presets_are_the_machines_they_name():
+    p100, v100, h100 = (read_topology(name) for name in ("p100x4", "v100x8", "h100x8"))
+    assert [t.num_devices for t in (p100, v100, h100, read_topology("cpu:3"), read_topology("ideal:7"))] == [4, 8, 8, 3, 7]
+    near, far = v100.bandwidth_bytes_per_s[0, 3], v100.bandwidth_bytes_per_s[3, 4]
+    assert near > far == v100.bandwidth_bytes_per_s[7, 0]
+    assert near == v100.bandwidth_bytes_per_s[4, 7]
+    assert ideal(2).link_slots is None
+    assert p100.devices[0].memory_bytes < v100.devices[0].memory_bytes < h100.devices[0].memory_bytes
+
+
+def start(value) -> str:
+    """The beginning of what a message shows of a value."""
+    return repr(value)[:30]
+
+
+def device(**fields):
+    return lambda record: record["devices"][0].update(fields)
+
+
+def links(**fields):
+    return lambda record: record["links"].update(fields)
+
+
+def top(**fields):
+    return lambda record: record.update(fields)
+
+
+MISTAKES = [
+    (top(schema="doppler-topology/2"), "schema: expected doppler-topology/1, got 'doppler-topology/2'"),
+    (top(name=3), "name: expected a string, got 3"),
+    *[(top(devices=wrong), f"devices: expected a list of at least one device, got {wrong!r}") for wrong in (None, [], {}, "p")],
+    (top(devices=["p"]), "device 0: name: expected an object with a string 'name', got 'p'"),
+    (device(name=None), "device 0: name: expected an object with a string 'name'"),
+    (device(name="q"), "devices: expected unique names, got ['q', 'q']"),
+    (device(flopz=1), "device 0: flopz: expected one of flops_per_s, launch_s, mem_bytes_per_s, memory_bytes, name, slots, got 'flopz'"),
+    *[(device(**{field: wrong}), f"device 0: {field}: expected a finite number, got {start(wrong)}")
+      for field in ("flops_per_s", "mem_bytes_per_s", "memory_bytes", "launch_s", "slots") for wrong in ("1", True, [1], 10**400)],
+    *[(device(**{field: wrong}), f"device 0: {field}: expected a number > 0, got {wrong}")
+      for field in ("flops_per_s", "mem_bytes_per_s", "memory_bytes") for wrong in (0, -1)],
+    (device(launch_s=-1e-6), "device 0: launch_s: expected a number >= 0, got -1e-06"),
+    (device(launch_s=None), "device 0: launch_s: expected a finite number, got None"),
+    *[(device(slots=wrong), f"device 0: slots: expected an integer from 1 to 2^31 - 1, got {wrong}") for wrong in (0, -1, 1.0, 2**31)],
+    *[(top(link_slots=wrong), f"link_slots: expected an integer from 1 to 2^31 - 1 or null, got {wrong!r}")
+      for wrong in (0, -1, 1.5, True, "1", 2**70)],
+    *[(top(links=wrong), f"links: expected an object of bandwidth_bytes_per_s, latency_s, got {wrong!r}")
+      for wrong in (3, [], "fast", False)],
+    (links(bandwith=3), "links: expected an object of bandwidth_bytes_per_s, latency_s, got {"),
+    *[(links(**{field: wrong}), f"links.{field}: expected a number or 2 rows of 2 numbers, got {start(wrong)}")
+      for field in ("bandwidth_bytes_per_s", "latency_s")
+      for wrong in ("5", True, [1, 2], [[1, 2]], [[1, 2], [3]], [[1, "2"], [3, 4]], [[1, True], [1, 1]], {"0": 1}, 10**400)],
+    (links(latency_s=[[0, None], [0, 0]]), "links.latency_s: expected a number or 2 rows of 2 numbers"),
+    (links(bandwidth_bytes_per_s=0), "links.bandwidth_bytes_per_s: expected numbers > 0, got 0.0"),
+    (links(bandwidth_bytes_per_s=[[1, -2], [1, 1]]), "links.bandwidth_bytes_per_s: expected numbers > 0, got -2.0"),
+    (links(latency_s=[[0, -1], [0, 0]]), "links.latency_s: expected finite numbers >= 0, got -1.0"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "words"), MISTAKES, ids=[words[:60] for _, words in MISTAKES])
+def test_mistakes_name_file_device_field_and_what_came(tmp_path, mistake, words):
+    record, path = copy.deepcopy(GOOD), tmp_path / "t.json"
+    mistake(record)
+    path.write_text(json.dumps(record))
+    message = refusal(TopologyError, read_topology, path)
+    assert_says(message, words)
+    assert message.startswith(f"{path}: ")
+
+
+def test_infinite_latency(tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps(GOOD).replace("0.25", "[[0, 1e999], [0, 0]]"))
+    assert_says(refusal(TopologyError, read_topology, tmp_path / "t.json"), "links.latency_s: expected finite numbers >= 0, got inf")
+
+
+@pytest.mark.parametrize("count", ["0", "1025", "-1", "two", "", "2.0", "9" * 5000])
+@pytest.mark.parametrize("family", ["cpu", "ideal"])
+def test_families_with_a_bad_count(family, count):
+    message = refusal(TopologyError, read_topology, f"{family}:{count}")
+    assert_says(message, "number of devices: expected an integer from 1 to 1024", f"write {family}:4, for example")
+
+
+@pytest.mark.parametrize("spec", ["p100", "P100x4", "no/such/file.json", "x" * 5000, "a\0b"], ids=lambda spec: spec[:10])
+def test_neither_preset_nor_file(spec):
+    assert_says(refusal(TopologyError, read_topology, spec), "expected p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file", spec[:1])
+
+
+def test_a_file_that_is_no_topology(tmp_path):
+    (tmp_path / "t.json").write_text("[1]")
+    assert_says(refusal(TopologyError, read_topology, tmp_path / "t.json"), "schema: expected doppler-topology/1, got [1]")
+    (tmp_path / "t.json").write_text("{")
+    assert_says(refusal(FormatError, read_topology, tmp_path / "t.json"), "malformed JSON at line 1, column 2")

@@ -1,0 +1,105 @@
+"""The rules of time (DESIGN, section 4) once more, as slowly and literally as possible: at each instant, look at everything."""
+
+from __future__ import annotations
+
+import math
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel, Noise
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.ranks import b_levels
+
+
+class NaiveSimulator:
+    """No queues, no counters: `started` and `ended` by event, an event being ("run", v, device) or ("send", producer, destination)."""
+
+    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str, noise: Noise | None):
+        self.graph, self.costs, self.noise = graph, costs, noise
+        self.device = assignment.device.tolist()
+        self.edges = list(enumerate(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)))
+        self.runs = [("run", v, self.device[v]) for v in graph.work_vertices.tolist()]
+        self.sends = sorted({("send", u, self.device[v]) for _, (u, v) in self.edges
+                             if not graph.is_input[u] and self.device[u] != self.device[v]})
+        self.since: dict[tuple, float] = {}
+        self.started: dict[tuple, float] = {}
+        self.ended: dict[tuple, float] = {}
+        self.priority = None
+        if rule == "b_level":
+            self.priority = (-b_levels(graph, costs).value_s).tolist()
+        elif rule == "order":
+            self.priority = {v: i for i, v in enumerate(assignment.order.tolist())}
+
+    def makespan_s(self) -> float:
+        """Infinity when memory runs out for good."""
+        now, finish = 0.0, {}
+        while len(self.ended) < len(self.runs) + len(self.sends):
+            for event, end in finish.items():
+                if end == now and event not in self.ended:
+                    self.ended[event] = now
+            for event in (*self.runs, *self.sends):
+                if self.queued(event):
+                    self.since.setdefault(event, now)
+            for lane, slots in self.lanes():
+                while self.running(lane) < slots and (fitting := [e for e in lane if self.queued(e) and self.fits(e)]):
+                    event = min(fitting, key=self.key)
+                    self.started[event] = now
+                    finish[event] = now + self.duration(event)
+            pending = [end for event, end in finish.items() if event not in self.ended]
+            if not pending and len(self.ended) < len(self.runs) + len(self.sends):
+                return math.inf
+            now = min(pending, default=now)
+        return now
+
+    def lanes(self):
+        """(events that share slots, slots): devices by index, then links by index."""
+        count, link_slots = self.costs.num_devices, self.costs.topology.link_slots
+        for d in range(count):
+            yield [e for e in self.runs if e[2] == d], self.costs.topology.devices[d].slots
+        for source in range(count):
+            for destination in range(count):
+                lane = [e for e in self.sends if self.device[e[1]] == source and e[2] == destination]
+                yield lane, math.inf if link_slots is None else link_slots
+
+    def queued(self, event: tuple) -> bool:
+        """Whether it waits for nothing but a slot and memory."""
+        kind, v, d = event
+        if event in self.started:
+            return False
+        if kind == "send":
+            return ("run", v, self.device[v]) in self.ended
+        return all(self.resident(u, d) for _, (u, w) in self.edges if w == v)
+
+    def resident(self, u: int, d: int) -> bool:
+        """Whether the output of u is on d."""
+        return bool(self.graph.is_input[u]) or ("run" if self.device[u] == d else "send", u, d) in self.ended
+
+    def running(self, lane: list) -> int:
+        return sum(e in self.started and e not in self.ended for e in lane)
+
+    def key(self, event: tuple) -> tuple:
+        """Transfers by (producer's end, producer, destination), vertices by (ready since, index); or by the rule's priority."""
+        return (self.since[event] if self.priority is None else self.priority[event[1]], event[1], event[2])
+
+    def fits(self, event: tuple) -> bool:
+        limit = self.costs.topology.devices[event[2]].memory_bytes
+        return limit is None or self.used(event[2]) + self.costs.output_bytes[event[1]] <= limit
+
+    def used(self, d: int) -> float:
+        """Bytes on device d: outputs and copies from their start, inputs from time 0, each until its last use there has ended."""
+        total = 0.0
+        for u in range(self.graph.num_vertices):
+            here = [("run", w, d) for _, (p, w) in self.edges if p == u and self.device[w] == d]
+            made = ("run" if self.device[u] == d else "send", u, d)
+            held = bool(here) if self.graph.is_input[u] else made in self.started
+            uses = here + ([e for e in self.sends if e[1] == u] if self.device[u] == d else [])
+            if held and not (uses and all(use in self.ended for use in uses)):
+                total += self.costs.output_bytes[u]
+        return total
+
+    def duration(self, event: tuple) -> float:
+        kind, v, d = event
+        if kind == "run":
+            return self.costs.exec_s[v, d] * (1.0 if self.noise is None else self.noise.vertex[v])
+        costs = self.costs
+        seconds = max(float(costs.transfer_s(e, self.device[v], d)) for e, (u, w) in self.edges if u == v and self.device[w] == d)
+        return seconds * (1.0 if self.noise is None else self.noise.transfer[v, d])

@@ -1,0 +1,27 @@
+"""Numbers as persons read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from doppler_tf.report.tables import NOTHING, over, percent, quantity, time_unit, yes_no
+
+
+@pytest.mark.parametrize(("largest_s", "value_s", "text"), [
+    (0.0123456, 0.0123456, "12.35 ms"), (0.0123456, 0.001, "1.00 ms"), (120.282, 120.282, "120,282 ms"), (3e-6, 3e-6, "0.003000 ms"),
+    (0.0, 0.0, "0 ms"), (999_999.0, 1.0, "1,000 ms"), (4.80028e13, 4.80028e13, "48.0028e12"), (4.80028e13, 1e9, "0.0010e12"),
+    (1e6, 1e6, "1.0000e6"),
+])
+def test_times_that_stand_together_are_written_alike(largest_s, value_s, text):
+    assert time_unit([largest_s, value_s, None, math.inf]).text(value_s) == text
+
+
+def test_what_is_not_known_is_a_dash():
+    assert {time_unit([]).text(None), percent(None), over(math.inf, 1.0), over(1.0, 0.0), quantity(None, "B"), yes_no(None)} == {NOTHING}
+
+
+def test_shares_and_quantities():
+    assert (percent(0.1234), over(1.5, 1.2), over(1.0, 1.0)) == ("12.3%", "+25.0%", "+0.0%")
+    assert [quantity(x, "B") for x in (0, 999, 1000, 2.4e9, 3e21)] == ["0 B", "999 B", "1 kB", "2.4 GB", "3000 EB"]

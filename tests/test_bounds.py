@@ -1,0 +1,54 @@
+"""Lower bounds on graphs whose optimum is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from doppler_tf.bounds import lower_bounds
+from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.topology import Topology, ideal
+
+
+def bounds(nodes, edges, topology):
+    graph = graph_from_records(nodes, edges)
+    return lower_bounds(graph, build_costs(graph, topology))
+
+
+@pytest.mark.parametrize(("exec_s", "slots", "work_s"), [
+    (6, 1, 6),               # 3 x 6 s over 3 devices
+    ([6, 12, 12], 1, 9),     # 18 s of the fast device: 18 / (1 + 1/2 + 1/2)
+    (6, 2, 3),
+])
+def test_work(exec_s, slots, work_s):
+    topology = Topology.from_json({"devices": [{"name": f"d{d}", "slots": slots} for d in range(3)]})
+    assert bounds([{"id": v, "exec_s": exec_s} for v in range(3)], [], topology).work_s == work_s
+
+
+def test_a_pin_to_a_slow_device_counts():
+    topology = Topology.from_json({"devices": [{"name": "fast", "flops_per_s": 4}, {"name": "slow", "flops_per_s": 1}]})
+    assert bounds([{"id": 0, "flops": 8}], [], topology).path_s == 2
+    assert bounds([{"id": 0, "flops": 8, "pin": "slow"}], [], topology).path_s == 8
+
+
+def test_a_path_pays_only_transfers_that_pins_force():
+    nodes = [{"id": v, "exec_s": 2} for v in range(3)]
+    edges = [{"source": v, "target": v + 1, "transfer_s": 5} for v in range(2)]
+    assert bounds(nodes, edges, ideal(2)).path_s == 6
+    nodes[0]["pin"], nodes[2]["pin"] = 0, 1
+    assert bounds(nodes, edges, ideal(2)).path_s == 11
+
+
+@pytest.mark.parametrize(("transfer_s", "join_s"), [(1, 5), (10, 7), (3, 7)])
+def test_a_join_waits_or_runs_its_inputs_itself(transfer_s, join_s):
+    """Two inputs of 3 s and a join of 1 s: beside each other 3 + transfer + 1, one after the other 3 + 3 + 1."""
+    nodes = [{"id": "a", "exec_s": 3}, {"id": "b", "exec_s": 3}, {"id": "c", "exec_s": 1}]
+    found = bounds(nodes, [{"source": u, "target": "c", "transfer_s": transfer_s} for u in "ab"], ideal(2))
+    assert (found.path_s, found.join_s, found.best_s) == (4, join_s, join_s)
+
+
+def test_inputs_cost_nothing():
+    nodes = [{"id": "x", "input": True, "output_bytes": 100}, {"id": "a", "exec_s": 2}]
+    found = bounds(nodes, [{"source": "x", "target": "a"}], Topology.from_json(
+        {"devices": [{"name": "p"}, {"name": "q"}], "links": {"bandwidth_bytes_per_s": 1}}))
+    assert (found.work_s, found.path_s, found.join_s) == (1, 2, 2)

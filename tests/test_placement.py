@@ -1,0 +1,124 @@
+"""`place`: the best by simulation wins, is named, and is never worse than any member."""
+
+from __future__ import annotations
+
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from doppler_tf.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.bounds import lower_bounds
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import ConfigError, DeadlockError
+from doppler_tf.formats.graph_json import read_graph
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.placement import DETERMINISTIC, place
+from doppler_tf.simulator import simulate
+from doppler_tf.topology import Topology, ideal
+from tests.messages import assert_says, refusal
+from tests.strategies import cases
+
+
+@settings(max_examples=40)
+@given(case=cases(constrained=True, noise=False))
+def test_never_worse_than_any_member(case):
+    placement = place(case.graph, case.costs, samples=5, dispatch=case.rule)
+    alone = {name: place(case.graph, case.costs, name, samples=5, dispatch=case.rule).makespan_s for name in HEURISTICS}
+    assert placement.makespans_s == alone
+    assert placement.makespan_s == min(alone.values()) == alone[placement.assignment.method]
+    assert placement.makespan_s == simulate(case.graph, case.costs, placement.assignment, case.rule).makespan_s
+    assert placement.lower_bound_s == lower_bounds(case.graph, case.costs).best_s
+    assert placement.gap >= -1e-12
+
+
+def pipeline(count: int = 6):
+    return graph_from_records([{"id": f"v{v}", "exec_s": 1} for v in range(count)],
+                              [{"source": f"v{v}", "target": f"v{v + 1}", "transfer_s": 5} for v in range(count - 1)])
+
+
+def test_the_winner_is_named_and_devices_are_given_by_vertex_id():
+    """A chain with dear transfers belongs on one device; networkx in, names out."""
+    source = nx.DiGraph()
+    source.add_node("weights", input=True)
+    source.add_edge("weights", "first")
+    source.add_edge("first", 2, transfer_s=5)
+    source.nodes["first"]["exec_s"] = 1
+    source.nodes[2]["exec_s"] = 1
+    placement = place(read_graph(source), ideal(3), "one_device")
+    assert placement.device_of == {"first": "device:0", 2: "device:0"}
+    assert placement.assignment.method == "one_device"
+    assert (placement.makespan_s, placement.lower_bound_s, placement.gap) == (2, 2, 0)
+
+
+def test_a_learned_policy_joins_the_portfolio_and_may_win():
+    """Two interleaved chains with dear transfers: best one chain a device."""
+    nodes = [{"id": v, "exec_s": 1} for v in range(8)]
+    graph = graph_from_records(nodes, [{"source": v, "target": v + 2, "transfer_s": 9} for v in range(6)])
+    seen = []
+
+    def policy(graph, costs, samples, seed):
+        seen.append((samples, seed))
+        return [Assignment(np.zeros(8, np.int32), np.arange(8)), Assignment(np.arange(8, dtype=np.int32) % 2, np.arange(8))]
+
+    placement = place(graph, ideal(2), "sel_plc", samples=3, seed=11, learned={"sel_plc": policy})
+    assert (placement.makespan_s, placement.assignment.method, placement.makespans_s) == (4, "sel_plc", {"sel_plc": 4})
+    assert seen == [(3, 11)]
+    assert set(place(graph, ideal(2), learned={"sel_plc": policy}).makespans_s) == {*HEURISTICS, "sel_plc"}
+
+
+def test_more_samples_are_never_worse_and_a_seed_repeats():
+    graph = pipeline(12)
+    few, many = (place(graph, ideal(3), "random", samples=k, seed=3).makespan_s for k in (2, 200))
+    assert many < few
+    first, second = (place(graph, ideal(3), "random", samples=9, seed=5).assignment.device.tolist() for _ in range(2))
+    assert first == second
+    assert first != place(graph, ideal(3), "random", samples=9, seed=6).assignment.device.tolist()
+
+
+def test_an_exhausted_budget_still_places():
+    placement = place(pipeline(), ideal(2), samples=10**9, budget_s=0)
+    assert len(placement.makespans_s) == 1
+    assert placement.makespan_s == 6
+    assert placement.assignment.method in DETERMINISTIC
+
+
+@pytest.mark.parametrize("rule", DISPATCH_RULES)
+def test_the_rule_of_dispatch_is_the_one_that_judges(rule):
+    graph = graph_from_records([{"id": v, "exec_s": 1 + v % 3} for v in range(9)],
+                               [{"source": u, "target": v, "transfer_s": 1} for u in range(4) for v in range(4, 9)])
+    placement = place(graph, ideal(2), samples=4, dispatch=rule)
+    assert placement.makespan_s == simulate(graph, ideal(2), placement.assignment, rule).makespan_s
+
+
+@pytest.mark.parametrize(("options", "fragments"), [
+    ({"method": "magic"}, ["method: expected one of auto, one_device,", "critical_path", "got 'magic'"]),
+    ({"samples": 0}, ["samples: expected an integer >= 1, got 0"]),
+    ({"samples": 2.5}, ["samples: expected an integer >= 1, got 2.5"]),
+    ({"samples": True}, ["samples: expected an integer >= 1, got True"]),
+    ({"budget_s": -1}, ["budget_s: expected a number of seconds >= 0 or None, got -1"]),
+    ({"budget_s": math.nan}, ["budget_s: expected a number of seconds >= 0 or None, got nan"]),
+    ({"budget_s": "soon"}, ["budget_s: expected a number of seconds >= 0 or None, got 'soon'"]),
+    ({"dispatch": "lifo"}, ["rule: expected one of fifo, b_level, order, got 'lifo'"]),
+])
+def test_bad_options(options, fragments):
+    assert_says(refusal(ConfigError, place, pipeline(), ideal(2), **options), *fragments)
+
+
+def test_no_placement_fits():
+    graph = graph_from_records([{"id": "big", "exec_s": 1, "output_bytes": 11}], [])
+    topology = Topology.from_json({"devices": [{"name": "p", "memory_bytes": 10}, {"name": "q", "memory_bytes": 9}]})
+    assert_says(refusal(DeadlockError, place, graph, topology), "out of memory on device", "vertex 'big' needs 11 bytes", "0 of")
+
+
+def test_memory_makes_the_portfolio_spread():
+    """One device is fastest, but holds only half of the outputs."""
+    graph = graph_from_records([{"id": v, "exec_s": [1, 5], "output_bytes": 1} for v in range(4)], [])
+    topology = Topology.from_json({"devices": [{"name": "p", "memory_bytes": 2}, {"name": "q"}]})
+    placement = place(graph, topology)
+    assert placement.makespans_s["one_device"] == math.inf
+    assert (placement.makespan_s, sorted(placement.assignment.device.tolist())) == (10, [0, 0, 1, 1])
+    assert build_costs(graph, topology).memory_bytes.tolist() == [2, math.inf]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
+from doppler_tf.errors import ConfigError
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, suppress_health_check=_SLOW)
@@ -12,9 +16,13 @@ settings.register_profile("thorough", max_examples=10_000, deadline=None, suppre
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_collect_file(file_path, parent):
-    """TensorFlow's devices are fixed by its first operation, which importing the agents' tests already is: made before either room."""
-    if {"agents", "runtime"} & set(file_path.relative_to(parent.config.rootpath).parts):
+def pytest_configure(config):
+    """TensorFlow's devices are fixed by its first operation, which importing TF-GNN already is: if runtime tests may come, now."""
+    rooms = [Path(__file__).parent / "runtime", *(Path(__file__).parent / "runtime").parents]
+    asked = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
+    if any(path in rooms or rooms[0] in path.parents for path in asked):
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # as the agents need it, who come later
         from runtime import prepare_devices
 
-        prepare_devices(4)
+        with contextlib.suppress(ConfigError):  # too late: the runtime tests' own fixture says so
+            prepare_devices(4)

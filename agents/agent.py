@@ -11,7 +11,7 @@ from tf_agents.trajectories import trajectory
 from agents.config import TrainConfig
 from agents.driver import Episodes, episode_log_probability
 from agents.episode import GraphBatch
-from agents.losses import LogProbability, imitation_loss, reinforce_loss, standardised_advantage
+from agents.losses import LogProbability, imitation_loss, rank_advantage, reinforce_loss
 from agents.networks import DualNetwork
 from agents.policy import DualPolicy
 
@@ -66,7 +66,7 @@ class DopplerAgent(tf_agent.TFAgent):
             return (reinforce_loss(log_p, advantage, valid, weight, entropy)
                     + elite_weight * imitation_loss(elite_log_p, elite_valid))
 
-        advantage = standardised_advantage(reward, episodes.graph, self._batch.num_work.shape[0], weight)
+        advantage = rank_advantage(reward, episodes.graph, weight)
         with tf.GradientTape() as tape:
             tables = self._network.encode(self._batch)
             sel, plc, valid = episode_log_probability(self._network, self._batch, tables, episodes)

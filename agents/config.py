@@ -28,15 +28,15 @@ class TrainConfig:
       seed: of everything.
     """
 
-    imitation: int = 1000
-    simulated: int = 9600
+    imitation: int = 256
+    simulated: int = 25600
     real: int = 0
     batch: int = 64
     real_batch: int = 16
-    learning_rate: float = 3e-3
+    learning_rate: float = 5e-3
     real_learning_rate: float = 3e-4
-    entropy: float = 0.03
-    elite: float = 0.05
+    entropy: float = 0.01
+    elite: float = 0.02
     clip: float = 1.0
     hidden: int = 64
     rounds: int = 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -62,20 +63,23 @@ def order_log_probability(logits: tf.Tensor, order: tf.Tensor, available: tf.Ten
     return LogProbability(tf.cast(log_p, tf.float32), tf.cast(entropy, tf.float32))
 
 
-def standardised_advantage(reward: tf.Tensor, graph: tf.Tensor, num_graphs: int, weight: tf.Tensor) -> tf.Tensor:
-    """(reward - mean) / standard deviation, both over the episodes of the same graph whose `weight` is 1.
+def rank_advantage(reward: tf.Tensor, graph: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
+    """How an episode's reward ranks among those of the same graph in the batch, scaled to mean 0 and variance 1 (at many episodes).
+
+    Ranks are the baseline by graph, and bounded: one very bad episode of a graph full of plateaus does not drown the others. (Fitness
+    shaping, Wierstra et al. 2014.) Equal rewards share their mean rank.
 
     Args:
-      reward, weight: float32 [B]; graph: int32 [B].
+      reward, weight: float32 [B], episodes of weight 0 do not count; graph: int32 [B].
 
     Returns:
       float32 [B]; zero where the weight is 0 or all episodes of a graph earn the same.
     """
-    count = tf.maximum(tf.math.unsorted_segment_sum(weight, graph, num_graphs), 1.0)
-    mean = tf.math.unsorted_segment_sum(weight * reward, graph, num_graphs) / count
-    centred = (reward - tf.gather(mean, graph)) * weight
-    variance = tf.math.unsorted_segment_sum(tf.square(centred), graph, num_graphs) / count
-    return centred / (tf.sqrt(tf.gather(variance, graph)) + 1e-8 * tf.abs(tf.gather(mean, graph)) + 1e-12)
+    rivals = tf.cast(graph[:, None] == graph[None], tf.float32) * weight[None]
+    below = tf.reduce_sum(rivals * tf.cast(reward[:, None] > reward[None], tf.float32), axis=1)
+    above = tf.reduce_sum(rivals * tf.cast(reward[:, None] < reward[None], tf.float32), axis=1)
+    count = tf.maximum(tf.reduce_sum(rivals, axis=1), 1.0)
+    return weight * (below - above) / count * math.sqrt(3.0)
 
 
 def reinforce_loss(log_p: LogProbability, advantage: tf.Tensor, valid: tf.Tensor, weight: tf.Tensor,

@@ -94,7 +94,7 @@ class Learner:
         started = time.perf_counter()
         episodes, makespan_s = self.rollout(seed, step)
         self._keep_best(episodes, makespan_s)
-        info = self._reinforce(episodes, makespan_s, ~self._is_greedy, self.config.entropy * (1 - progress), self.config.elite * progress)
+        info = self._reinforce(episodes, makespan_s, ~self._is_greedy, self.config.entropy * (1 - progress), self.config.elite)
         rate = self.rows * len(self.graphs) / (time.perf_counter() - started)
         return self._report(makespan_s, info, {summaries.RATE: rate})
 

@@ -36,7 +36,7 @@ class Topology:
     """Devices and links.
 
     RULES: device names are unique; the link matrices are [D, D] with bandwidth > 0 (infinite allowed) and latency >= 0; the
-    diagonals are never read (a tensor costs nothing where it is).
+    diagonals are infinite and 0 (a tensor costs nothing where it is), whatever a file says there.
 
     Attributes:
       devices: D devices.
@@ -101,6 +101,8 @@ class Topology:
         count = len(devices)
         bandwidth = _matrix(links.get("bandwidth_bytes_per_s"), math.inf, count, "links.bandwidth_bytes_per_s", where)
         latency = _matrix(links.get("latency_s"), 0.0, count, "links.latency_s", where)
+        np.fill_diagonal(bandwidth, math.inf)
+        np.fill_diagonal(latency, 0.0)
         if not (bandwidth > 0).all():
             raise field_error(TopologyError, where, "", "links.bandwidth_bytes_per_s", "numbers > 0", float(bandwidth.min()))
         bad = latency[~(np.isfinite(latency) & (latency >= 0))]
@@ -156,8 +158,8 @@ def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndar
 def _uniform(name: str, device: Device, count: int, bandwidth: float | np.ndarray, latency_s: float,
              link_slots: int | None = 1) -> Topology:
     devices = tuple(Device(**{**asdict(device), "name": f"{device.name}:{d}"}) for d in range(count))
-    return Topology(name, devices, np.broadcast_to(np.asarray(bandwidth, np.float64), (count, count)).copy(),
-                    np.full((count, count), latency_s), link_slots)
+    other = ~np.eye(count, dtype=bool)
+    return Topology(name, devices, np.where(other, bandwidth, math.inf), np.where(other, latency_s, 0.0), link_slots)
 
 
 def p100x4() -> Topology:

@@ -239,6 +239,12 @@ def _check_structure(graph: DataflowGraph, where: str) -> None:
         cycle = nx.find_cycle(nx.DiGraph(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)))
         path = " -> ".join(repr(graph.ids[u]) for u, _ in cycle) + f" -> {graph.ids[cycle[-1][1]]!r}"
         raise GraphError(f"{where}: edges: expected no cycle, got {path}; remove one of these edges")
+    joined = set(pairs.tolist())
+    for v, kernel in enumerate(graph.kernel):
+        for operand in kernel.operands if kernel else ():
+            if operand.vertex * graph.num_vertices + v not in joined:
+                raise GraphError(f"{where}: vertex {graph.ids[v]!r}: kernel.operands: expected predecessors of the vertex, got "
+                                 f"{graph.ids[operand.vertex]!r}; add the edge or mend the operand")
     fed = np.flatnonzero(graph.is_input[graph.targets])
     if fed.size:
         e = int(fed[0])

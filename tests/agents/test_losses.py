@@ -15,8 +15,8 @@ from agents.losses import (
     masked_log_probability,
     masked_log_softmax,
     order_log_probability,
+    rank_advantage,
     reinforce_loss,
-    standardised_advantage,
 )
 
 
@@ -72,9 +72,18 @@ def test_order_log_probability_is_the_masked_softmax_step_by_step():
             assert float(got.entropy[b, t]) == pytest.approx(float(expected.entropy[0]), abs=1e-5)
 
 
-def test_advantage_is_standardised_by_graph_over_the_episodes_that_count():
-    reward, graph, weight = tf.constant([1.0, 3.0, 100.0, -5.0, -5.0]), tf.constant([0, 0, 0, 1, 1]), tf.constant([1.0, 1, 0, 1, 1])
-    np.testing.assert_allclose(standardised_advantage(reward, graph, 2, weight), [-1.0, 1.0, 0.0, 0.0, 0.0], atol=1e-6)
+def test_advantage_ranks_the_episodes_of_each_graph_that_count():
+    reward, graph = tf.constant([1.0, 3.0, 2.0, 100.0, -5.0, -5.0, 9.0]), tf.constant([0, 0, 0, 0, 1, 1, 1])
+    weight = tf.constant([1.0, 1, 1, 0, 1, 1, 0])
+    # Graph 0: the worst of three is below two of three, so -2/3 sqrt(3); the fourth does not count. Graph 1: equal rewards, no signal.
+    edge = 2 / 3 * math.sqrt(3)
+    np.testing.assert_allclose(rank_advantage(reward, graph, weight), [-edge, edge, 0, 0, 0, 0, 0], atol=1e-6)
+
+
+def test_advantage_of_many_episodes_has_variance_one():
+    advantage = rank_advantage(tf.range(1000.0) ** 3, tf.zeros([1000], tf.int32), tf.ones([1000])).numpy()
+    assert advantage.mean() == pytest.approx(0, abs=1e-6)
+    assert advantage.var() == pytest.approx(1, abs=1e-3)
 
 
 def test_reinforce_loss_by_hand():

@@ -21,7 +21,7 @@ GOOD = {
     "schema": "doppler-topology/1", "name": "two", "link_slots": None,
     "devices": [{"name": "p", "flops_per_s": 1e12, "mem_bytes_per_s": 1e9, "launch_s": 1e-5, "memory_bytes": 16e9, "slots": 2},
                 {"name": "q", "flops_per_s": None}],
-    "links": {"bandwidth_bytes_per_s": [[1, 2.5], [None, 4]], "latency_s": 0.25},
+    "links": {"bandwidth_bytes_per_s": [[0, 2.5], [None, 4]], "latency_s": 0.25},
 }
 
 
@@ -35,8 +35,8 @@ def test_every_field_is_read():
     p, q = topology.devices
     assert dataclasses.astuple(p) == ("p", 1e12, 1e9, 1e-5, 16e9, 2)
     assert dataclasses.astuple(q) == ("q", None, None, 0, None, 1)
-    assert topology.bandwidth_bytes_per_s.tolist() == [[1, 2.5], [math.inf, 4]]
-    assert topology.latency_s.tolist() == [[0.25, 0.25], [0.25, 0.25]]
+    assert topology.bandwidth_bytes_per_s.tolist() == [[math.inf, 2.5], [math.inf, math.inf]]  # the diagonal is not a link
+    assert topology.latency_s.tolist() == [[0, 0.25], [0.25, 0]]
     assert (topology.name, topology.link_slots) == ("two", None)
 
 

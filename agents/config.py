@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 
 from agents.episode import DEVICE_FEATURES
-from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.errors import CheckpointError, ConfigError, field_error
+from doppler_tf.formats.files import read_json
+
+RUN_SCHEMA = "doppler-run/1"
 
 
 @dataclass(frozen=True)
@@ -77,3 +81,12 @@ CONFIGS = {
     "default": TrainConfig(),
     "paper": TrainConfig(imitation=2000, simulated=2000, learning_rate=1e-3, entropy=1e-2, elite=0.0, features="paper"),
 }
+
+
+def stored_config(run_dir: Path) -> TrainConfig:
+    """The settings of a run. Raises CheckpointError, FormatError: there is none, or of another schema."""
+    stored = read_json(run_dir / "config.json")
+    if not isinstance(stored, dict) or stored.get("schema") != RUN_SCHEMA:
+        got = stored.get("schema") if isinstance(stored, dict) else stored
+        raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
+    return TrainConfig.from_json(stored["config"], f"{run_dir}/config.json")

@@ -13,10 +13,6 @@ from agents.features import VERTEX_FEATURES
 
 SEL_LOGIT_LIMIT = 10.0
 _VERTEX, _EDGE = "vertex", "tensor"
-_INDEX = tf.constant([1, 1])
-_ONE_EDGE = GraphBatch(**{**dict.fromkeys(GraphBatch._fields), "num_work": tf.constant([1]), "vertex": tf.zeros([2, len(VERTEX_FEATURES)]),
-                          "edge": tf.zeros([1, 1]), "source": _INDEX[:1], "target": _INDEX[:1], "b_next": _INDEX, "t_next": _INDEX,
-                          "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1])})
 
 
 class Tables(NamedTuple):
@@ -53,7 +49,7 @@ class DualNetwork(tf.Module):
         self.plc_device = _dense(hidden, next(seeds), use_bias=False)
         self.plc = [_dense(hidden // 2, next(seeds), "relu"), _dense(1, next(seeds), scale=0.01)]
         # Variables are made here once, so that no compiled function is traced twice for making them.
-        self.device_logits(self.encode(_ONE_EDGE).plc_vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
+        self.device_logits(self.encode(_one_edge()).plc_vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
 
     def encode(self, batch: GraphBatch) -> Tables:
         """Message passing over all graphs, path sums, and all that the heads need by vertex."""
@@ -159,3 +155,11 @@ def path_sums(hidden: tf.Tensor, following: tf.Tensor, doublings: int) -> tf.Ten
 def _graph_of(batch: GraphBatch) -> tf.Tensor:
     """int32 [G * N]: the graph of each row."""
     return tf.repeat(tf.range(batch.missing.shape[0]), batch.num_vertices)
+
+
+def _one_edge() -> GraphBatch:
+    """The smallest graph that all layers can read."""
+    index = tf.constant([1, 1])
+    fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, len(VERTEX_FEATURES)]), "edge": tf.zeros([1, 1]), "source": index[:1],
+              "target": index[:1], "b_next": index, "t_next": index, "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1])}
+    return GraphBatch(**{**dict.fromkeys(GraphBatch._fields), **fields})

@@ -9,12 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables
-from agents.config import TrainConfig
+from agents.config import TrainConfig, stored_config
 from agents.driver import FusedDriver
 from agents.episode import graph_batch
 from agents.features import graph_arrays
 from agents.networks import DualNetwork
-from agents.training import stored_config
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CheckpointError

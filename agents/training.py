@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from agents import summaries
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
-from agents.config import TrainConfig
+from agents.config import RUN_SCHEMA, TrainConfig, stored_config
 from agents.stages import STAGES, Best, Learner
 from agents.summaries import Summaries
 from data.imitation_dataset import read_episodes, write_episodes
@@ -29,7 +29,6 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.topology import Topology
 
-RUN_SCHEMA = "doppler-run/1"
 _REPEATS = 5
 Update = Callable[[int], dict[str, dict[str, float]]]
 
@@ -83,15 +82,6 @@ def _open_run(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[Co
             raise CheckpointError(f"{run_dir}: {key}: expected those that the run was started with, got others; resume with the same graph "
                                   f"files and topology, or start a new run")
     return config
-
-
-def stored_config(run_dir: Path) -> TrainConfig:
-    """The settings of a run. Raises CheckpointError, FormatError: there is none, or of another schema."""
-    stored = read_json(run_dir / "config.json")
-    if not isinstance(stored, dict) or stored.get("schema") != RUN_SCHEMA:
-        got = stored.get("schema") if isinstance(stored, dict) else stored
-        raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
-    return TrainConfig.from_json(stored["config"], f"{run_dir}/config.json")
 
 
 class _Run:
@@ -209,18 +199,18 @@ def _finite(seconds: float) -> float | None:
 
 
 def _status(report: dict[str, dict[str, float]]) -> str:
-    """What the bar says of the first graph, and of how many more."""
+    """What the bar says of the first graph, and among how many."""
     name, scalars = next(iter(report.items()))
-    more = f" (+{len(report) - 1} graphs)" if len(report) > 1 else ""
+    of = f" ({name} of {len(report)})" if len(report) > 1 else ""
     if summaries.GREEDY not in scalars:
-        return f"{name}: loss {scalars[summaries.LOSS]:.3f}{more}"
-    return f"{name}: greedy {scalars[summaries.GREEDY]:.4g} s, best {scalars[summaries.BEST]:.4g} s{more}"
+        return f"loss {scalars[summaries.LOSS]:.3f}{of}"
+    return f"greedy {scalars[summaries.GREEDY]:.4g} s{of}"
 
 
 @contextmanager
 def _bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterator[Callable[[str], None]]:
     """A progress bar on stderr that counts updates and says episodes a second."""
-    columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
                TimeRemainingColumn(), TextColumn("{task.fields[status]}"))
     with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
         task = bar.add_task(label, total=total, completed=begin, rate="compiling", status="")

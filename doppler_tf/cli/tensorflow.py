@@ -7,6 +7,8 @@ import os
 import sys
 from types import ModuleType
 
+_CHATTER_WANTED = "TF_CPP_MIN_LOG_LEVEL" in os.environ
+
 
 def import_quietly(name: str) -> ModuleType:
     """Imports a module of `agents` or `runtime`.
@@ -15,7 +17,7 @@ def import_quietly(name: str) -> ModuleType:
     some more; they are dropped, unless the user has set that variable. Errors are exceptions and are not lost.
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ or "tensorflow" in sys.modules:
+    if _CHATTER_WANTED:
         return importlib.import_module(name)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.stderr.flush()

@@ -53,9 +53,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise field_error(ConfigError, "train", "", "--executor", "tf or emulated", args.executor)
     loaded = [load_costs(path, args.topology) for path in args.graphs]
     _check_names(args.graphs, [graph for graph, _ in loaded])
-    training = import_quietly("agents.training")
+    import_quietly("agents.config")
     config = _config(args, loaded)
+    # The executor comes first: its devices must be there before TensorFlow starts, and TF-GNN starts it.
     with _executor(args, config, loaded) as executor:
+        training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True)
     return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}
@@ -96,7 +98,7 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
     if args.seed:
         given["seed"] = args.seed
     if args.resume:
-        from agents.training import stored_config
+        from agents.config import stored_config
 
         if given or args.config:
             note(f"--resume: the settings stored in {args.run_dir} hold; those given now are not used")

@@ -48,6 +48,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
 
     Raises:
       ConfigError, CheckpointError: the run folder is in use, or made for something else.
+      KeyboardInterrupt: with the last checkpoint's name.
     """
     run_dir, config = Path(run_dir), config or TrainConfig()
     if config.real and executor is None:
@@ -60,7 +61,11 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
     run = _Run(run_dir, Learner(graphs, costs, config), executor)
     if resume:
         run.restore()
-    run.complete(progress)
+    try:
+        run.complete(progress)
+    except KeyboardInterrupt:
+        kept = next((path.name for path in reversed(checkpoint_folders(run_dir / "checkpoints"))), "none yet")
+        raise KeyboardInterrupt(f"{run_dir}: the last checkpoint is {kept}; go on with --resume") from None
     return run.outcome()
 
 

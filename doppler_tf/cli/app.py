@@ -88,7 +88,7 @@ def _fail(error: BaseException, as_json: bool) -> int:
 def _explain(error: BaseException) -> tuple[int, str]:
     """Exit code and one line."""
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, "interrupted"
+        return INTERRUPTED, ": ".join(["interrupted", *map(str, error.args)])
     if isinstance(error, DopplerError):
         return (USERS_MISTAKE if isinstance(error, UserError) else FAILED), str(error)
     reason = next(iter(str(error).splitlines()), "")

@@ -90,6 +90,18 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, monkeyp
         np.testing.assert_array_equal(a.order, b.order)
 
 
+def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(tmp_path, chains, monkeypatch):
+    def interrupt(run):
+        if run.done == 14:
+            raise KeyboardInterrupt
+        save(run)
+
+    save = _Run.save
+    monkeypatch.setattr(_Run, "save", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000007; go on with --resume"):
+        train([chains(2)], ideal(2), tmp_path / "run", SMALL, progress=False)
+
+
 def _raise(error):
     raise error
 

@@ -14,7 +14,7 @@ setup: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "make: Python 3.11 is needed, $(PYTHON) is another version; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { echo "make: pip is needed for $(PYTHON); install it (Debian: apt install python3-pip)" >&2; exit 2; }
 	@rm -rf .venv && $(PYTHON) -m venv --without-pip .venv
-	@echo "installing the requirements into .venv (once; about 1.5 GB, some minutes) ..."
+	@echo "installing the requirements into .venv (once; 3 GB on disk, a minute or more) ..."
 	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --retries 2 -r requirements.txt || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again" >&2; exit 2; }
 	@touch $@
 

@@ -35,7 +35,8 @@ def _dense(width: int, seed: int, activation=None, use_bias: bool = True, scale:
 
 
 class DualNetwork(tf.Module):
-    """Encoder, SEL head and PLC head (paper section 4; DESIGN: the first layers of MLP(a ‖ b ‖ c) are sums of dense layers of a, b, c)."""
+    """Encoder, SEL head and PLC head (paper section 4). The first layer of MLP(a ‖ b ‖ c) is a sum of dense layers of a, b and c, so that
+    each part is computed where it changes: by vertex, by placed vertex, by step."""
 
     def __init__(self, hidden: int = 64, rounds: int = 4, features: str = "relational", seed: int = 0):
         """Args: hidden: width of every layer; rounds: of message passing; features: a key of DEVICE_FEATURES; seed: of the weights."""

@@ -47,7 +47,7 @@ class Transfers:
 
 
 def plan_transfers(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> Transfers:
-    """The transfers that follow from `device` (int [N]), as DESIGN's rules of time have them: once per destination."""
+    """The transfers that follow from `device` (int [N]), by the rules of time: once per destination."""
     source, target = device[graph.sources], device[graph.targets]
     crossing = np.flatnonzero(~graph.is_input[graph.sources] & (source != target))
     keys, inverse = np.unique(graph.sources[crossing].astype(np.int64) * costs.num_devices + target[crossing],

@@ -20,7 +20,7 @@ from doppler_tf.topology import Topology
 
 Sampler = Callable[[np.random.Generator], Assignment]
 DETERMINISTIC = ("one_device", "round_robin")
-DEFAULT_SAMPLES = 50
+DEFAULT_SAMPLES, LEARNED_SAMPLES = 50, 64
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Placement:
         return self.makespan_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
 
 
-def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "auto", samples: int = DEFAULT_SAMPLES, seed: int = 0,
+def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,
           dispatch: str = "fifo", budget_s: float | None = None,
           learned: Mapping[str, Callable[[DataflowGraph, CostModel, int, int], list[Assignment]]] | None = None) -> Placement:
     """Finds an assignment.
@@ -57,7 +57,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     Args:
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all of them.
-      samples: how many assignments each randomised method may try (the first is kept among equals).
+      samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64.
       budget_s: the portfolio starts no further member, and a member no further sample, after this many seconds.
       learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments.
 
@@ -69,7 +69,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     known = (*HEURISTICS, *learned)
     if method not in (*known, "auto"):
         raise field_error(ConfigError, "place", "", "method", f"one of auto, {', '.join(known)}", method)
-    if isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1:
+    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1):
         raise field_error(ConfigError, "place", "", "samples", "an integer >= 1", samples)
     if budget_s is not None and not (isinstance(budget_s, int | float) and budget_s >= 0):
         raise field_error(ConfigError, "place", "", "budget_s", "a number of seconds >= 0 or None", budget_s)
@@ -81,7 +81,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     for name in known if method == "auto" else (method,):
         if best and time.perf_counter() > deadline:
             break
-        found = learned[name](graph, costs, samples, seed) if name in learned else _sample(name, graph, costs, samples, seed, deadline)
+        count = samples or (LEARNED_SAMPLES if name in learned else DEFAULT_SAMPLES)
+        found = learned[name](graph, costs, count, seed) if name in learned else _sample(name, graph, costs, count, seed, deadline)
         makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
         winner = int(np.argmin(makespans))
         best[name] = float(makespans[winner]), replace(found[winner], method=name)

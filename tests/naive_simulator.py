@@ -1,4 +1,4 @@
-"""The rules of time (DESIGN, section 4) once more, as slowly and literally as possible: at each instant, look at everything."""
+"""The rules of time (docs/architecture.md) once more, as slowly and literally as possible: at each instant, look at everything."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from doppler_tf.graph import DataflowGraph
 
 EXAMPLE = "python -m doppler_tf compare chainmm.json --topology p100x4 --methods random,critical_path --seeds 3"
-POLICY_SAMPLES = 64
 GREEDY = "policy_greedy"
 
 
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", type=names, metavar="A,B,…", help="what to compare (default: every heuristic, and `policy` if given)")
     parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; shown greedy and best of K")
     parser.add_argument("--samples", type=positive, metavar="K",
-                        help=f"assignments that each randomised method tries, the best counts (default: 50, of a policy {POLICY_SAMPLES})")
+                        help="assignments that each randomised method tries, the best counts (default: 50, of a policy 64)")
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds and show mean and best (default: 1)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
 
@@ -74,9 +73,9 @@ def render(result: dict[str, Any]) -> list:
 
 def _row(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, member: str, learned: dict[str, Policy]) -> dict[str, float]:
     """One method over all seeds; infinite where it runs out of memory, which is a result too."""
-    from doppler_tf.placement import DEFAULT_SAMPLES, DETERMINISTIC, place
+    from doppler_tf.placement import DEFAULT_SAMPLES, DETERMINISTIC, LEARNED_SAMPLES, place
 
-    samples = 1 if member in (*DETERMINISTIC, GREEDY) else args.samples or (POLICY_SAMPLES if member in learned else DEFAULT_SAMPLES)
+    samples = 1 if member in (*DETERMINISTIC, GREEDY) else args.samples or (LEARNED_SAMPLES if member in learned else DEFAULT_SAMPLES)
     makespans_s, seconds = [], []
     for seed in range(args.seed, args.seed + args.seeds):
         started = time.perf_counter()

@@ -17,9 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
     add_topology(parser)
     parser.add_argument("--method", default="auto", metavar="NAME",
-                        help="one_device, round_robin, random, critical_path, …, policy; auto (the default) is the portfolio")
+                        help="critical_path, round_robin, one_device, random or policy; auto (the default) is the portfolio of all")
     parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; joins the portfolio, or is method `policy`")
-    parser.add_argument("--samples", type=positive, metavar="K", help="assignments that each randomised method may try (default: 50)")
+    parser.add_argument("--samples", type=positive, metavar="K",
+                        help="assignments that each randomised method may try (default: 50, of a policy 64)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="start nothing further after this many seconds")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
     parser.add_argument("--out", type=Path, metavar="A.json", help="assignment file to write")
@@ -38,8 +39,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("--method policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
     graph, costs = load_costs(args.graph, args.topology)
     learned = {} if args.policy is None else {"policy": load_policy(args.policy)}
-    samples = args.samples or placement.DEFAULT_SAMPLES
-    placed = placement.place(graph, costs, args.method, samples, args.seed, args.dispatch, args.budget_s, learned)
+    placed = placement.place(graph, costs, args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned)
     assignment = placed.assignment
     if args.out is not None:
         write_assignment(args.out, graph, costs, assignment, placed.makespan_s, args.dispatch)

@@ -40,7 +40,7 @@ def render(result: dict[str, Any]) -> list:
 
     unit, clock = time_unit([result["makespan_s"]]), result["clock"]
     rows = {"assignment": result["method"] or "by hand", "devices": result["device_kind"], "dispatch": result["dispatch"],
-            "makespan": unit.text(result["makespan_s"]), "lower bound": unit.text(result["lower_bound_s"]),
+            "makespan": unit.text(result["makespan_s"]), "lower bound of the model": unit.text(result["lower_bound_s"]),
             "above the bound": over(result["makespan_s"], result["lower_bound_s"]), "valid": yes_no(result["trace_valid"]),
             "work conserving": yes_no(result["work_conserving"])}
     if clock is not None:

@@ -76,7 +76,8 @@ def render(result: dict[str, Any]) -> list:
                      f"{row['seconds']:.1f} s"))
     columns = ("graph", "greedy", "best", "lower bound", "best above it", "episodes", "took")
     return [grid(f"trained on {result['topology']}", columns, rows),
-            facts("", {"policy": f"place --policy {result['run_dir']}", "watch": f"tensorboard --logdir {result['run_dir']}"})]
+            facts("", {"policy": f"place --policy {result['run_dir']}", "best assignments": f"{result['run_dir']}/assignments/",
+                       "watch": f"tensorboard --logdir {result['run_dir']}"})]
 
 
 def _check_names(paths: Sequence[Path], graphs: Sequence[DataflowGraph]) -> None:

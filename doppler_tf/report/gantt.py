@@ -71,7 +71,7 @@ def _title(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: 
     first = [f"{graph.name} on {costs.topology.name}", *([method] if method else []), f"{trace.device_kind} devices, {trace.dispatch}"]
     second = [f"makespan {unit.text(trace.makespan_s)}"]
     if lower_bound_s is not None:
-        second.append(f"lower bound {unit.text(lower_bound_s)} ({over(trace.makespan_s, lower_bound_s)})")
+        second.append(f"lower bound of the model {unit.text(lower_bound_s)} ({over(trace.makespan_s, lower_bound_s)})")
     second.append(f"devices busy {percent(busy)}")
     return "  ·  ".join(first) + "\n" + "  ·  ".join(second)
 
@@ -132,7 +132,8 @@ def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has
         axes.grid(axis="x", color="#DFE2E7", linewidth=0.6)
         axes.set_axisbelow(True)
         if lower_bound_s:
-            bound = axes.axvline(lower_bound_s * unit.factor, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="lower bound")
+            bound = axes.axvline(lower_bound_s * unit.factor, color=INK, linewidth=1, linestyle=(0, (4, 3)),
+                                   label="lower bound of the model")
     handles = [*legend, *([bound] if lower_bound_s else [])]
     links.set_visible(has_links)
     bottom = links if has_links else devices

@@ -1,0 +1,53 @@
+"""Trains the agent with TF-Agents' own parts: DynamicEpisodeDriver, TFUniformReplayBuffer, `agent.train` in a plain loop.
+
+Run from the repository root: .venv/bin/python -m examples.collect_with_dynamic_episode_driver
+(`agents.train` does the same with a fused driver, which is many times faster.)
+"""
+
+from agents import AssignmentEnvironment, DopplerAgent, TrainConfig  # before TensorFlow: this chooses Keras 2  # isort: skip
+import tensorflow as tf
+from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
+from tf_agents.replay_buffers.tf_uniform_replay_buffer import TFUniformReplayBuffer
+from tf_agents.utils import common
+
+from agents.features import graph_arrays
+from agents.networks import DualNetwork
+from data import build_workload
+from doppler_tf import build_costs, read_topology
+from doppler_tf.fastsim import FastSimulator
+
+EPISODES, UPDATES = 32, 40
+
+
+def main() -> None:
+    graph = build_workload("chainmm", 2)
+    costs = build_costs(graph, read_topology("p100x4"))
+    arrays = graph_arrays(graph, costs)
+    # The reward is -makespan / scale_s, given at an episode's end; any function (devices, orders) -> seconds may stand here.
+    environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans], batch_size=EPISODES)
+    config = TrainConfig()
+    agent = DopplerAgent(DualNetwork(config.hidden, config.rounds), environment.graphs, config)
+    agent.initialize()
+
+    # Training needs the actions and PLC's features, not the observations: only the graph's index is kept of those.
+    buffer = TFUniformReplayBuffer(agent.training_data_spec, batch_size=EPISODES, max_length=arrays.num_work + 1)
+    observers = [lambda trajectory: buffer.add_batch(trajectory._replace(observation={"graph": trajectory.observation["graph"]}))]
+    driver = DynamicEpisodeDriver(environment, agent.collect_policy, observers, num_episodes=EPISODES)
+    collect = common.function(driver.run)  # one compiled graph instead of a Python loop over steps
+
+    means = []
+    for update in range(UPDATES):
+        buffer.clear()
+        environment.reset()
+        collect()
+        # All episodes of one graph have the same length; the step between episodes, which the driver adds, is dropped.
+        experience, _ = next(iter(buffer.as_dataset(EPISODES, arrays.num_work, single_deterministic_pass=True)))
+        agent.train(experience)
+        means.append(float(tf.reduce_mean(tf.reduce_sum(experience.reward, axis=1))))
+        if update % 10 == 0:
+            print(f"update {update}: mean reward {means[-1]:.4f}")
+    print(f"mean reward of the first five updates {sum(means[:5]) / 5:.4f}, of the last five {sum(means[-5:]) / 5:.4f}")
+
+
+if __name__ == "__main__":
+    main()

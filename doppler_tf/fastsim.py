@@ -8,21 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 import numba
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices
+from doppler_tf.assignment import DISPATCH_RULES, check_devices
 from doppler_tf.costs import CostModel, Noise
-from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, field_error
+from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels
-from doppler_tf.simulator import Simulator
 
 _SERIAL_BATCH = 16
+_THREADS = os.cpu_count() or 1
+_POOL = ThreadPoolExecutor(_THREADS, "fastsim")
 
 
 class FastSimulator:
-    """Makespans of assignments of one graph, equal to `Simulator`'s to the last bit.
-
-    The compiled part knows no memory limits: assignments that could reach one are handed to `Simulator`.
-    """
+    """Makespans of assignments of one graph, equal to `Simulator`'s to the last bit."""
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, dispatch: str = "fifo", noise: Noise | None = None):
         """Args: dispatch: `fifo`, `b_level` or `order`; noise: factors on the modelled times."""
@@ -30,14 +28,14 @@ class FastSimulator:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
         self._graph, self._costs, self._dispatch, self._noise = graph, costs, dispatch, noise
         self._rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else None
-        out, topology = graph.successors, costs.topology
+        out, into, topology = graph.successors, graph.predecessors, costs.topology
         exec_s = costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]
         factor = np.ones((1, 1)) if noise is None else noise.transfer
         incoming = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
-        self._arrays = (out.ptr, out.vertex, costs.explicit_transfer_s[out.edge], costs.edge_bytes[out.edge], incoming,
-                        graph.is_input, np.ascontiguousarray(exec_s), topology.latency_s, topology.bandwidth_bytes_per_s,
-                        factor, costs.slots, -1 if topology.link_slots is None else topology.link_slots)
-        self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        self._arrays = (out.ptr, out.vertex, costs.explicit_transfer_s[out.edge], costs.edge_bytes[out.edge], into.ptr, into.vertex,
+                        incoming, graph.is_input, np.ascontiguousarray(exec_s), topology.latency_s, topology.bandwidth_bytes_per_s,
+                        factor, costs.slots, -1 if topology.link_slots is None else topology.link_slots, costs.output_bytes,
+                        costs.memory_bytes)
 
     def makespans(self, devices: np.ndarray, orders: np.ndarray | None = None) -> np.ndarray:
         """Simulates a batch.
@@ -56,16 +54,13 @@ class FastSimulator:
         devices = np.ascontiguousarray(devices, np.int32)
         priority = self._priorities(len(devices), orders)
         makespan_s = np.empty(len(devices))
-        risky = self._may_run_out(devices)
-        chunks = np.array_split(np.flatnonzero(~risky), 1 if len(devices) < _SERIAL_BATCH else os.cpu_count() or 1)
+        chunks = np.array_split(np.arange(len(devices)), 1 if len(devices) < _SERIAL_BATCH else _THREADS)
 
         def run(rows: np.ndarray) -> None:
             makespan_s[rows] = _simulate_batch(devices[rows], priority if len(priority) == 1 else priority[rows],
-                                               self._dispatch == "fifo", *self._arrays)
+                                               self._dispatch == "fifo", self._costs.limited_memory, *self._arrays)
 
-        list(map(run, chunks)) if len(chunks) == 1 else list(self._pool.map(run, chunks))
-        for b in np.flatnonzero(risky).tolist():
-            makespan_s[b] = self._limited(devices[b], None if orders is None else orders[b])
+        list(map(run, chunks)) if len(chunks) == 1 else list(_POOL.map(run, chunks))
         return makespan_s
 
     def _priorities(self, batch: int, orders: np.ndarray | None) -> np.ndarray:
@@ -79,144 +74,139 @@ class FastSimulator:
         np.put_along_axis(priority, np.asarray(orders, np.int64), np.arange(np.shape(orders)[1], dtype=np.float64)[None], axis=1)
         return priority
 
-    def _may_run_out(self, devices: np.ndarray) -> np.ndarray:
-        """bool [B]: whether keeping every tensor for ever would break some limit; if not, no limit can bind."""
-        risky = np.zeros(len(devices), bool)
-        if not self._costs.limited_memory:
-            return risky
-        graph, count = self._graph, self._costs.num_devices
-        size = self._costs.output_bytes
-        for b, device in enumerate(devices):
-            work = graph.work_vertices
-            pairs = np.concatenate([work.astype(np.int64) * count + device[work],
-                                    graph.sources.astype(np.int64) * count + device[graph.targets]])
-            pairs = np.unique(pairs)
-            held = np.bincount(pairs % count, size[pairs // count], count)
-            risky[b] = (held > self._costs.memory_bytes).any()
-        return risky
 
-    def _limited(self, device: np.ndarray, order: np.ndarray | None) -> float:
-        assigned = np.where(self._graph.is_input, -1, device).astype(np.int32)
-        try:
-            simulator = Simulator(self._dispatch, self._noise)
-            return simulator.execute(self._graph, self._costs, Assignment(assigned, order)).makespan_s
-        except DeadlockError:
-            return np.inf
+@numba.njit(cache=True, nogil=True)
+def _enqueue(keys, ids, head, tail, key, item):
+    """Inserts into the sorted queue [head, tail), from its end: under `fifo` keys come in order and only ties move."""
+    i = tail
+    while i > head and (keys[i - 1] > key or (keys[i - 1] == key and ids[i - 1] > item)):
+        keys[i], ids[i] = keys[i - 1], ids[i - 1]
+        i -= 1
+    keys[i], ids[i] = key, item
 
 
 @numba.njit(cache=True, nogil=True)
-def _before(keys, ids, i, j):
-    return keys[i] < keys[j] or (keys[i] == keys[j] and ids[i] < ids[j])
+def _take(keys, ids, head, at):
+    """Removes the entry at `at` by moving those before it up; the queue then begins at head + 1."""
+    item = ids[at]
+    for i in range(at, head, -1):
+        keys[i], ids[i] = keys[i - 1], ids[i - 1]
+    return item
 
 
 @numba.njit(cache=True, nogil=True)
-def _swap(keys, ids, i, j):
-    keys[i], keys[j] = keys[j], keys[i]
-    ids[i], ids[j] = ids[j], ids[i]
-
-
-@numba.njit(cache=True, nogil=True)
-def _push(keys, ids, base, size, key, item):
-    """Adds to the binary heap in [base, base + size), ordered by (key, id)."""
+def _push(times, items, size, time, item):
+    """Adds an event to the binary heap of what runs; the order among equal times does not matter."""
     i = size
-    keys[base + i], ids[base + i] = key, item
     while i > 0:
         parent = (i - 1) >> 1
-        if not _before(keys, ids, base + i, base + parent):
-            return
-        _swap(keys, ids, base + i, base + parent)
+        if times[parent] <= time:
+            break
+        times[i], items[i] = times[parent], items[parent]
         i = parent
+    times[i], items[i] = time, item
 
 
 @numba.njit(cache=True, nogil=True)
-def _pop(keys, ids, base, size):
-    """Removes the smallest entry of the heap in [base, base + size) and returns its id."""
-    top = ids[base]
+def _pop(times, items, size):
+    """Removes the earliest event and returns its item."""
+    top = items[0]
     last = size - 1
-    keys[base], ids[base] = keys[base + last], ids[base + last]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= last:
-            return top
-        if child + 1 < last and _before(keys, ids, base + child + 1, base + child):
+    time, item = times[last], items[last]
+    i, child = 0, 1
+    while child < last:
+        if child + 1 < last and times[child + 1] < times[child]:
             child += 1
-        if not _before(keys, ids, base + child, base + i):
-            return top
-        _swap(keys, ids, base + child, base + i)
-        i = child
+        if time <= times[child]:
+            break
+        times[i], items[i] = times[child], items[child]
+        i, child = child, 2 * child + 1
+    times[i], items[i] = time, item
+    return top
 
 
 @numba.njit(cache=True, nogil=True)
-def _simulate_batch(devices, priority, fifo, ptr, vertex, explicit_s, edge_bytes, incoming, is_input, exec_s, latency_s,
-                    bandwidth, factor, slots, link_slots):
+def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s, edge_bytes, in_ptr, producer, incoming, is_input,
+                    exec_s, latency_s, bandwidth, factor, slots, link_slots, output_bytes, memory_bytes):
     batch, count = devices.shape
     num_devices = len(slots)
+    num_links = num_devices * num_devices
     makespan = np.zeros(batch)
     missing = np.empty(count, np.int32)
-    queue_base, queue_size = np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
-    link_base = np.empty(num_devices * num_devices, np.int64)
-    link_size = np.empty(num_devices * num_devices, np.int64)
-    free, link_free = np.empty(num_devices, np.int64), np.empty(num_devices * num_devices, np.int64)
+    head, tail = np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
+    link_head, link_tail = np.empty(num_links, np.int64), np.empty(num_links, np.int64)
+    free, link_free = np.empty(num_devices, np.int64), np.empty(num_links, np.int64)
     queue_keys, queue_ids = np.empty(count), np.empty(count, np.int64)
-    # An edge causes at most one transfer, so edges bound both the links' queues and the events in flight.
-    room = len(vertex) + 1
-    link_keys, link_ids = np.empty(room), np.empty(room, np.int64)
-    event_keys, event_ids = np.empty(count + room), np.empty(count + room, np.int64)
-    dirty_links = np.empty(num_devices * num_devices, np.int64)
-    is_dirty = np.zeros(num_devices * num_devices, np.bool_)
-    cost_to, seen = np.zeros(num_devices), np.full(num_devices, -1, np.int64)
-    noisy = factor.shape[0] > 1
+    # An edge causes at most one transfer, so edges bound both the links' queues and the transfers in flight.
+    room = len(consumer) + 1
+    link_keys, link_ids, link_cost = np.empty(room), np.empty(room, np.int64), np.empty(room)
+    times, items = np.empty(count + room), np.empty(count + room, np.int64)
+    cost_to, seen = np.zeros(num_devices), np.empty(num_devices, np.int64)
+    memory_left, uses = memory_bytes.copy(), np.zeros((count if limited else 1, num_devices), np.int32)
+    noisy, queued_links = factor.shape[0] > 1, limited or link_slots >= 0
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
-        queue_size[:], link_size[:], link_free[:] = 0, 0, link_slots
-        free[:] = slots
-        seen[:] = -1
+        # Regions of the queues: as many places as vertices on a device, as transfers on a link.
+        tail[:], link_tail[:], seen[:] = 0, 0, -1
+        if limited:
+            memory_left[:], uses[:] = memory_bytes, 0
         for v in range(count):
+            home = device[v]
             if is_input[v]:
+                if limited:
+                    for i in range(ptr[v], ptr[v + 1]):
+                        d = device[consumer[i]]
+                        if uses[v, d] == 0:
+                            memory_left[d] -= output_bytes[v]
+                        uses[v, d] += 1
                 continue
             missing[v] = incoming[v]
-            queue_size[device[v]] += 1
-            if link_slots < 0:
-                continue
-            for i in range(ptr[v], ptr[v + 1]):
-                d = device[vertex[i]]
-                if d != device[v] and seen[d] != v:
-                    seen[d] = v
-                    link_size[device[v] * num_devices + d] += 1
+            tail[home] += 1
+            if queued_links:
+                for i in range(ptr[v], ptr[v + 1]):
+                    d = device[consumer[i]]
+                    if limited:
+                        uses[v, d] += 1
+                    if d != home and seen[d] != v:
+                        seen[d] = v
+                        link_tail[home * num_devices + d] += 1
+                        if limited:
+                            uses[v, home] += 1
         base = 0
         for d in range(num_devices):
-            queue_base[d], base = base, base + queue_size[d]
-            queue_size[d] = 0
+            base, tail[d], head[d] = base + tail[d], base, base
+            free[d] = slots[d]
         base = 0
-        for k in range(num_devices * num_devices):
-            link_base[k], base = base, base + link_size[k]
-            link_size[k] = 0
-        now, events = 0.0, 0
+        for k in range(num_links if queued_links else 0):
+            base, link_tail[k], link_head[k] = base + link_tail[k], base, base
+            link_free[k] = link_slots if link_slots >= 0 else room
+        now, running, left = 0.0, 0, 0
         for v in range(count):
-            if not is_input[v] and missing[v] == 0:
-                d = device[v]
-                _push(queue_keys, queue_ids, queue_base[d], queue_size[d], now if fifo else rank[v], v)
-                queue_size[d] += 1
+            if not is_input[v]:
+                left += 1
+                if missing[v] == 0:
+                    _enqueue(queue_keys, queue_ids, head[device[v]], tail[device[v]], now if fifo else rank[v], v)
+                    tail[device[v]] += 1
         seen[:] = -1
         while True:
-            num_dirty, sent = 0, 0
+            sent = 0
             # 1. All that ends at this instant.
-            while events and event_keys[0] == now:
-                item = _pop(event_keys, event_ids, 0, events)
-                events -= 1
+            while running and times[0] == now:
+                item = _pop(times, items, running)
+                running -= 1
                 if item < count:
                     v = item
                     home = device[v]
                     free[home] += 1
+                    left -= 1
                     for i in range(ptr[v], ptr[v + 1]):
-                        w = vertex[i]
+                        w = consumer[i]
                         d = device[w]
                         if d == home:
                             missing[w] -= 1
                             if missing[w] == 0:
-                                _push(queue_keys, queue_ids, queue_base[d], queue_size[d], now if fifo else rank[w], w)
-                                queue_size[d] += 1
+                                _enqueue(queue_keys, queue_ids, head[d], tail[d], now if fifo else rank[w], w)
+                                tail[d] += 1
                             continue
                         cost = explicit_s[i]
                         if np.isnan(cost):
@@ -228,67 +218,77 @@ def _simulate_batch(devices, priority, fifo, ptr, vertex, explicit_s, edge_bytes
                     for d in range(num_devices):
                         if seen[d] != v:
                             continue
-                        code = count + v * num_devices + d
-                        if link_slots < 0:
-                            # Never waits, but starts only after all completions of this instant: its end may be this instant too.
-                            link_keys[sent] = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
-                            link_ids[sent] = code
-                            sent += 1
-                        else:
+                        item = count + v * num_devices + d
+                        if queued_links:
                             k = home * num_devices + d
-                            _push(link_keys, link_ids, link_base[k], link_size[k], now if fifo else rank[v], code)
-                            link_size[k] += 1
-                            if not is_dirty[k]:
-                                is_dirty[k] = True
-                                dirty_links[num_dirty] = k
-                                num_dirty += 1
+                            _enqueue(link_keys, link_ids, link_head[k], link_tail[k], now if fifo else rank[v], item)
+                            link_tail[k] += 1
+                        else:
+                            # Never waits, but starts only after all completions of this instant: its end may be this instant too.
+                            link_cost[sent], link_ids[sent] = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d]), item
+                            sent += 1
+                    if limited:
+                        for i in range(in_ptr[v], in_ptr[v + 1]):
+                            u = producer[i]
+                            uses[u, home] -= 1
+                            if uses[u, home] == 0:
+                                memory_left[home] += output_bytes[u]
                 else:
                     p, d = (item - count) // num_devices, (item - count) % num_devices
                     for i in range(ptr[p], ptr[p + 1]):
-                        w = vertex[i]
+                        w = consumer[i]
                         if device[w] == d:
                             missing[w] -= 1
                             if missing[w] == 0:
-                                _push(queue_keys, queue_ids, queue_base[d], queue_size[d], now if fifo else rank[w], w)
-                                queue_size[d] += 1
-                    if link_slots >= 0:
-                        k = device[p] * num_devices + d
-                        link_free[k] += 1
-                        if not is_dirty[k]:
-                            is_dirty[k] = True
-                            dirty_links[num_dirty] = k
-                            num_dirty += 1
-            # 2. All that can start.
+                                _enqueue(queue_keys, queue_ids, head[d], tail[d], now if fifo else rank[w], w)
+                                tail[d] += 1
+                    if queued_links:
+                        link_free[device[p] * num_devices + d] += 1
+                    if limited:
+                        uses[p, device[p]] -= 1
+                        if uses[p, device[p]] == 0:
+                            memory_left[device[p]] += output_bytes[p]
+            # 2. All that can start: devices, then links.
             for d in range(num_devices):
-                while free[d] and queue_size[d]:
-                    v = _pop(queue_keys, queue_ids, queue_base[d], queue_size[d])
-                    queue_size[d] -= 1
+                at = head[d]
+                while free[d] and at < tail[d]:
+                    if limited and output_bytes[queue_ids[at]] > memory_left[d]:
+                        at += 1
+                        continue
+                    v = _take(queue_keys, queue_ids, head[d], at)
+                    head[d] += 1
+                    at += 1
                     free[d] -= 1
-                    _push(event_keys, event_ids, 0, events, now + exec_s[v, d], v)
-                    events += 1
+                    memory_left[d] -= output_bytes[v]
+                    _push(times, items, running, now + exec_s[v, d], v)
+                    running += 1
             for j in range(sent):
-                _push(event_keys, event_ids, 0, events, link_keys[j], link_ids[j])
-                events += 1
-            for j in range(num_dirty):
-                k = dirty_links[j]
-                is_dirty[k] = False
-                source, d = k // num_devices, k % num_devices
-                while link_free[k] and link_size[k]:
-                    code = _pop(link_keys, link_ids, link_base[k], link_size[k])
-                    link_size[k] -= 1
+                _push(times, items, running, link_cost[j], link_ids[j])
+                running += 1
+            for k in range(num_links if queued_links else 0):
+                at = link_head[k]
+                while link_free[k] and at < link_tail[k]:
+                    source, d = k // num_devices, k % num_devices
+                    p = (link_ids[at] - count) // num_devices
+                    if limited and output_bytes[p] > memory_left[d]:
+                        at += 1
+                        continue
+                    item = _take(link_keys, link_ids, link_head[k], at)
+                    link_head[k] += 1
+                    at += 1
                     link_free[k] -= 1
-                    p = (code - count) // num_devices
-                    cost = -1.0
+                    memory_left[d] -= output_bytes[p]
+                    longest = -1.0
                     for i in range(ptr[p], ptr[p + 1]):
-                        if device[vertex[i]] == d:
-                            if np.isnan(explicit_s[i]):
-                                cost = max(cost, latency_s[source, d] + edge_bytes[i] / bandwidth[source, d])
-                            else:
-                                cost = max(cost, explicit_s[i])
-                    _push(event_keys, event_ids, 0, events, now + (cost * factor[p, d] if noisy else cost), code)
-                    events += 1
-            if not events:
+                        if device[consumer[i]] == d:
+                            cost = explicit_s[i]
+                            if np.isnan(cost):
+                                cost = latency_s[source, d] + edge_bytes[i] / bandwidth[source, d]
+                            longest = max(longest, cost)
+                    _push(times, items, running, now + (longest * factor[p, d] if noisy else longest), item)
+                    running += 1
+            if not running:
                 break
-            now = event_keys[0]
-        makespan[b] = now
+            now = times[0]
+        makespan[b] = now if left == 0 else np.inf
     return makespan

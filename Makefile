@@ -4,7 +4,7 @@ BIN := .venv/bin
 CLI := $(BIN)/python -m doppler_tf
 DEMO := runs/demo
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test lint bench setup clean
 
 setup: .venv/installed
 
@@ -36,6 +36,10 @@ test: lint
 lint: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/lint-imports --no-logo
+
+# make bench NAME=simulation: a table of ratios and, as its last line, one JSON object.
+bench: setup
+	@$(BIN)/python -m benchmarks.$(or $(NAME),simulation)
 
 clean:
 	@rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -139,8 +139,9 @@ def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s,
     queue_keys, queue_ids = np.empty(count), np.empty(count, np.int64)
     # An edge causes at most one transfer, so edges bound both the links' queues and the transfers in flight.
     room = len(consumer) + 1
-    link_keys, link_ids, link_cost = np.empty(room), np.empty(room, np.int64), np.empty(room)
+    link_keys, link_ids = np.empty(room), np.empty(room, np.int64)
     times, items = np.empty(count + room), np.empty(count + room, np.int64)
+    ready, instant, coming = np.empty(count), np.empty(count, np.int64), np.empty(count, np.int64)
     cost_to, seen = np.zeros(num_devices), np.empty(num_devices, np.int64)
     memory_left, uses = memory_bytes.copy(), np.zeros((count if limited else 1, num_devices), np.int32)
     noisy, queued_links = factor.shape[0] > 1, limited or link_slots >= 0
@@ -180,7 +181,9 @@ def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s,
         for k in range(num_links if queued_links else 0):
             base, link_tail[k], link_head[k] = base + link_tail[k], base, base
             link_free[k] = link_slots if link_slots >= 0 else room
-        now, running, left = 0.0, 0, 0
+        if not queued_links:
+            ready[:], instant[:] = 0.0, -1
+        now, running, left, turn = 0.0, 0, 0, 0
         for v in range(count):
             if not is_input[v]:
                 left += 1
@@ -189,7 +192,8 @@ def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s,
                     tail[device[v]] += 1
         seen[:] = -1
         while True:
-            sent = 0
+            later = 0
+            turn += 1
             # 1. All that ends at this instant.
             while running and times[0] == now:
                 item = _pop(times, items, running)
@@ -200,39 +204,51 @@ def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s,
                     free[home] += 1
                     left -= 1
                     for i in range(ptr[v], ptr[v + 1]):
+                        d = device[consumer[i]]
+                        if d != home:
+                            cost = explicit_s[i]
+                            if np.isnan(cost):
+                                cost = latency_s[home, d] + edge_bytes[i] / bandwidth[home, d]
+                            if seen[d] != v:
+                                seen[d], cost_to[d] = v, cost
+                                if queued_links:
+                                    k = home * num_devices + d
+                                    _enqueue(link_keys, link_ids, link_head[k], link_tail[k], now if fifo else rank[v], v)
+                                    link_tail[k] += 1
+                            elif cost > cost_to[d]:
+                                cost_to[d] = cost
+                    for i in range(ptr[v], ptr[v + 1]):
                         w = consumer[i]
                         d = device[w]
-                        if d == home:
-                            missing[w] -= 1
-                            if missing[w] == 0:
-                                _enqueue(queue_keys, queue_ids, head[d], tail[d], now if fifo else rank[w], w)
-                                tail[d] += 1
+                        if d != home:
+                            if queued_links:
+                                continue
+                            # Links never wait: the arrival is known, and the last one makes w ready. What is sent and arrives at this
+                            # very instant comes only after what starts now.
+                            arrival = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
+                            ready[w] = max(ready[w], arrival)
+                            if arrival == now:
+                                instant[w] = turn
+                        missing[w] -= 1
+                        if missing[w] > 0:
                             continue
-                        cost = explicit_s[i]
-                        if np.isnan(cost):
-                            cost = latency_s[home, d] + edge_bytes[i] / bandwidth[home, d]
-                        if seen[d] != v:
-                            seen[d], cost_to[d] = v, cost
-                        elif cost > cost_to[d]:
-                            cost_to[d] = cost
-                    for d in range(num_devices):
-                        if seen[d] != v:
-                            continue
-                        item = count + v * num_devices + d
-                        if queued_links:
-                            k = home * num_devices + d
-                            _enqueue(link_keys, link_ids, link_head[k], link_tail[k], now if fifo else rank[v], item)
-                            link_tail[k] += 1
+                        if queued_links or (ready[w] <= now and instant[w] != turn):
+                            _enqueue(queue_keys, queue_ids, head[d], tail[d], now if fifo else rank[w], w)
+                            tail[d] += 1
                         else:
-                            # Never waits, but starts only after all completions of this instant: its end may be this instant too.
-                            link_cost[sent], link_ids[sent] = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d]), item
-                            sent += 1
+                            coming[later] = w
+                            later += 1
                     if limited:
                         for i in range(in_ptr[v], in_ptr[v + 1]):
                             u = producer[i]
                             uses[u, home] -= 1
                             if uses[u, home] == 0:
                                 memory_left[home] += output_bytes[u]
+                elif not queued_links:
+                    w = item - count
+                    d = device[w]
+                    _enqueue(queue_keys, queue_ids, head[d], tail[d], now if fifo else rank[w], w)
+                    tail[d] += 1
                 else:
                     p, d = (item - count) // num_devices, (item - count) % num_devices
                     for i in range(ptr[p], ptr[p + 1]):
@@ -242,8 +258,7 @@ def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s,
                             if missing[w] == 0:
                                 _enqueue(queue_keys, queue_ids, head[d], tail[d], now if fifo else rank[w], w)
                                 tail[d] += 1
-                    if queued_links:
-                        link_free[device[p] * num_devices + d] += 1
+                    link_free[device[p] * num_devices + d] += 1
                     if limited:
                         uses[p, device[p]] -= 1
                         if uses[p, device[p]] == 0:
@@ -262,18 +277,18 @@ def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s,
                     memory_left[d] -= output_bytes[v]
                     _push(times, items, running, now + exec_s[v, d], v)
                     running += 1
-            for j in range(sent):
-                _push(times, items, running, link_cost[j], link_ids[j])
+            for j in range(later):
+                _push(times, items, running, max(ready[coming[j]], now), count + coming[j])
                 running += 1
             for k in range(num_links if queued_links else 0):
                 at = link_head[k]
                 while link_free[k] and at < link_tail[k]:
                     source, d = k // num_devices, k % num_devices
-                    p = (link_ids[at] - count) // num_devices
+                    p = link_ids[at]
                     if limited and output_bytes[p] > memory_left[d]:
                         at += 1
                         continue
-                    item = _take(link_keys, link_ids, link_head[k], at)
+                    _take(link_keys, link_ids, link_head[k], at)
                     link_head[k] += 1
                     at += 1
                     link_free[k] -= 1
@@ -285,7 +300,7 @@ def _simulate_batch(devices, priority, fifo, limited, ptr, consumer, explicit_s,
                             if np.isnan(cost):
                                 cost = latency_s[source, d] + edge_bytes[i] / bandwidth[source, d]
                             longest = max(longest, cost)
-                    _push(times, items, running, now + (longest * factor[p, d] if noisy else longest), item)
+                    _push(times, items, running, now + (longest * factor[p, d] if noisy else longest), count + p * num_devices + d)
                     running += 1
             if not running:
                 break

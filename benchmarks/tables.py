@@ -1,0 +1,43 @@
+"""What all benchmarks print: a table for people, and one JSON object as the last line."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+
+def best_seconds(call: Callable[[], object], repeats: int) -> float:
+    """The shortest of `repeats` wall-clock times of `call`: what the work takes when nothing disturbs it."""
+    seconds = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - started)
+    return min(seconds)
+
+
+def show(title: str, rows: dict[str, dict[str, float]]) -> None:
+    """Prints rows of seconds and ratios by name."""
+    table = Table(title=title)
+    table.add_column("case")
+    columns = list(next(iter(rows.values())))
+    for column in columns:
+        table.add_column(column, justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(_text(column, row[column]) for column in columns))
+    Console(width=120).print(table)
+
+
+def finish(result: dict) -> None:
+    """Prints `result` as the last line."""
+    print(json.dumps(result))
+
+
+def _text(column: str, value: float) -> str:
+    if column.endswith("_s"):
+        return f"{value * 1e6:,.1f} us" if value < 1e-3 else f"{value * 1e3:,.2f} ms" if value < 1 else f"{value:,.2f} s"
+    return f"{value:,.1f}"

@@ -49,6 +49,9 @@ def read_state(checkpoint: Path) -> dict:
     schema = state.get("schema") if isinstance(state, dict) else None
     if schema != CHECKPOINT_SCHEMA:
         raise CheckpointError(f"{checkpoint}: schema: expected {CHECKPOINT_SCHEMA}, got {schema!r}; train again with this version")
+    missing = {"step", "seconds", "best", "greedy_s", "compared"} - set(state)
+    if missing:
+        raise CheckpointError(f"{checkpoint}: state.json: expected {sorted(missing)[0]!r}, got none; delete this checkpoint and resume")
     return state
 
 
@@ -58,13 +61,16 @@ def restore_variables(checkpoint: Path, objects: dict, partial: bool = False) ->
     Args:
       partial: the checkpoint may hold more than `objects`.
     """
+    status = None
     try:
         status = tf.train.Checkpoint(**objects).read(str(checkpoint / "variables"))
         if partial:
             status.assert_existing_objects_matched().expect_partial()
         else:
             status.assert_consumed()
-    except (AssertionError, ValueError, tf.errors.OpError) as error:
+    except (AssertionError, ValueError, IndexError, tf.errors.OpError) as error:
+        if status is not None:
+            status.expect_partial()  # else TensorFlow lists every variable on stderr
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{checkpoint}: variables: expected those of the run's config, got a mismatch ({reason}); use the config "
                               f"that the run was trained with, or start a new run") from None

@@ -27,8 +27,8 @@ class TrainConfig:
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
       features: what PLC sees: `relational`, or `paper` (its five device features alone).
-      samples: episodes sampled from the final policy beside the greedy one.
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
+      executor, time_scale: what stage III runs on, as the caller names it, so that a resumed run takes the same.
       seed: of everything.
     """
 
@@ -45,22 +45,25 @@ class TrainConfig:
     hidden: int = 64
     rounds: int = 4
     features: str = "relational"
-    samples: int = 64
     checkpoint_every: int = 20
     keep: int = 2
+    executor: str = "tf"
+    time_scale: float = 1.0
     seed: int = 0
 
     def __post_init__(self):
         for item in fields(self):
             value = getattr(self, item.name)
-            if item.name == "features":
-                if value not in DEVICE_FEATURES:
-                    raise field_error(ConfigError, "training config", "", "features", " or ".join(DEVICE_FEATURES), value)
+            choices = {"features": tuple(DEVICE_FEATURES), "executor": ("tf", "emulated")}.get(item.name)
+            if choices is not None:
+                if not isinstance(value, str) or value not in choices:
+                    raise field_error(ConfigError, "training config", "", item.name, " or ".join(choices), value)
                 continue
             whole = isinstance(item.default, int)
-            least = 1 if item.name in ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep", "samples") else 0
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value < float("inf"):
-                expected = f"{'an integer' if whole else 'a number'} >= {least}"
+            least = 1 if item.name in ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep") else 0
+            most = {"hidden": 4096, "rounds": 64, "batch": 1 << 16, "real_batch": 1 << 16}.get(item.name, 2**31 - 1)
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
+                expected = f"{'an integer' if whole else 'a number'} from {least} to {most}"
                 raise field_error(ConfigError, "training config", "", item.name, expected, value)
 
     def to_json(self) -> dict:
@@ -89,4 +92,6 @@ def stored_config(run_dir: Path) -> TrainConfig:
     if not isinstance(stored, dict) or stored.get("schema") != RUN_SCHEMA:
         got = stored.get("schema") if isinstance(stored, dict) else stored
         raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
+    if not isinstance(stored.get("config"), Mapping):
+        raise field_error(CheckpointError, f"{run_dir}/config.json", "", "config", "an object of settings", stored.get("config"))
     return TrainConfig.from_json(stored["config"], f"{run_dir}/config.json")

@@ -214,7 +214,8 @@ def place_vertex(batch: GraphBatch, state: EpisodeState, vertex: tf.Tensor, devi
     clusters = tf.gather(batch.cluster, row)
     levels = clusters.shape[1]
     at_cluster = tf.stack([tf.repeat(episode[:, None], levels, axis=1), clusters, tf.repeat(device[:, None], levels, axis=1)], axis=2)
-    fewer = tf.repeat(tf.cast(active, tf.int32)[:, None], consumers.shape[1], axis=1)
+    # The null vertex stands for "no consumer"; counting it down would make it a candidate after many steps.
+    fewer = tf.cast(active[:, None] & (consumers < batch.num_vertices - 1), tf.int32)
     missing = tf.tensor_scatter_nd_sub(state.missing, at_consumer, fewer)
     return state._replace(
         step=state.step + tf.cast(active, tf.int32),

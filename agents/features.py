@@ -97,7 +97,7 @@ def bucket(count: int) -> int:
 
 
 def graph_arrays(graph: DataflowGraph, costs: CostModel, num_vertices: int = 0, num_edges: int = 0, in_degree: int = 0,
-                 out_degree: int = 0, num_groups: int = 0) -> GraphArrays:
+                 out_degree: int = 0) -> GraphArrays:
     """Features and index arrays of one graph.
 
     Args:
@@ -139,7 +139,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, num_vertices: int = 0, 
         s_per_byte=(np.where(other, 2**30 / bandwidth, 0.0) / scale).astype(np.float32),
         exec_s=_pad(costs.exec_s[work] / scale, size).astype(np.float32),
         allowed=_pad(costs.allowed[work], size, True),
-        group=_pad(costs.colocate[work] + 1, size).astype(np.int32),
+        group=_pad(_groups(costs.colocate[work]), size).astype(np.int32),
         memory=_pad(costs.output_bytes[work] / 2**30, size).astype(np.float32),
         memory_left=np.minimum(costs.memory_bytes / 2**30, 1e9).astype(np.float32),
         cluster=clusters, cluster_s=(cluster_s / scale).astype(np.float32),
@@ -153,7 +153,13 @@ def padded_sizes(graphs: list[DataflowGraph]) -> dict[str, int]:
 
     return {"num_vertices": max(bucket(g.work_vertices.size + 1) for g in graphs),
             "num_edges": max(bucket(g.work_edges.size + 1) for g in graphs), "in_degree": degree("targets"),
-            "out_degree": degree("sources"), "num_groups": max(len(g.groups) for g in graphs)}
+            "out_degree": degree("sources")}
+
+
+def _groups(colocate: np.ndarray) -> np.ndarray:
+    """Groups numbered from 1 among the work vertices alone (inputs may have more), 0 for none."""
+    used = np.unique(colocate[colocate >= 0])
+    return np.where(colocate >= 0, np.searchsorted(used, colocate) + 1, 0)
 
 
 def _pad(array: np.ndarray, size: int, fill=0) -> np.ndarray:

@@ -51,6 +51,6 @@ def sample(graph: DataflowGraph, costs: CostModel, checkpoint: Path, config: Tra
     network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
     temperature = tf.constant(np.where(np.arange(samples) == 0, 0.0, 1.0), tf.float32)
-    episodes = FusedDriver(network, batch).run(tf.zeros([samples], tf.int32), tf.constant([seed, 0]), temperature)
+    episodes = FusedDriver(network, batch).run(tf.zeros([samples], tf.int32), tf.constant([seed % 2**31, 0]), temperature)
     device, order = arrays.to_devices(episodes.order, episodes.device)
     return [Assignment(d, o, "policy") for d, o in zip(device, order, strict=True)]

@@ -23,6 +23,7 @@ from doppler_tf.errors import DopplerError
 from doppler_tf.executor import Executor
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.simulator import Simulator
 
 STAGES = ("imitation", "simulated", "real")
 _CLEARLY = 0.02
@@ -73,6 +74,7 @@ class Learner:
     def imitate(self, episodes: Episodes, stage_step: int) -> dict[str, dict[str, float]]:
         """One update of stage I on recorded teacher episodes."""
         info = self.agent.imitate(episodes)
+        copy_variables(self.network, self.best_network)
         return {graph.name: {summaries.AGREEMENT: -float(info.loss), **_scalars(info)} for graph in self.graphs}
 
     def teacher_episodes(self, orders: list[np.ndarray], devices: list[np.ndarray]) -> Episodes:
@@ -95,6 +97,7 @@ class Learner:
         started = time.perf_counter()
         episodes, makespan_s = self.rollout(seed, step)
         self._keep_best(episodes, makespan_s)
+        self._require_memory(episodes)
         info = self._reinforce(episodes, makespan_s, ~self._is_greedy, self.config.entropy * (1 - progress), self.config.elite)
         rate = self.rows * len(self.graphs) / (time.perf_counter() - started)
         return self._report(makespan_s, info, {summaries.RATE: rate})
@@ -149,6 +152,7 @@ class Learner:
         copy_variables(self.best_network, self.network)
         episodes, makespan_s = self.rollout(seed, (1 << 16) - 1)
         self._keep_best(episodes, makespan_s)
+        self._require_memory(episodes)
         return [(float(makespan_s[rows.start]), best) for rows, best in zip(self._rows_by_graph(), self.best, strict=True)]
 
     def _rows_by_graph(self) -> list[slice]:
@@ -158,6 +162,12 @@ class Learner:
     def _assignments(self, arrays: GraphArrays, episodes: Episodes, rows: slice) -> list[Assignment]:
         device, order = arrays.to_devices(episodes.order[rows], episodes.device[rows])
         return [Assignment(d, o, "policy") for d, o in zip(device, order, strict=True)]
+
+    def _require_memory(self, episodes: Episodes) -> None:
+        """Raises DeadlockError for a graph of which no episode has ever fitted in memory."""
+        for rows, arrays, best in zip(self._rows_by_graph(), self.arrays, self.best, strict=True):
+            if not np.isfinite(best.makespan_s):
+                Simulator().execute(arrays.graph, arrays.costs, self._assignments(arrays, episodes, rows)[0])
 
     def _keep_best(self, episodes: Episodes, makespan_s: np.ndarray, greedy: bool = True) -> None:
         """Remembers better episodes, and the policy itself where its greedy episodes are better than any policy's before."""
@@ -175,6 +185,8 @@ class Learner:
 
     def _reinforce(self, episodes: Episodes, seconds: np.ndarray, counts: np.ndarray, entropy: float,
                    elite: float) -> UpdateInfo:
+        if not all(np.isfinite(best.makespan_s) for best in self.best):
+            elite = 0.0  # a graph has no episode yet that is worth imitating
         scale = np.repeat([a.scale_s for a in self.arrays], self.rows + 1)
         if self._elite is None:
             order, device = (tf.constant(np.stack([getattr(best, name) for best in self.best])) for name in ("order", "device"))

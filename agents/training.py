@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import CheckpointError, ConfigError
 from doppler_tf.executor import Executor
 from doppler_tf.formats.assignment_json import write_assignment
-from doppler_tf.formats.files import read_json, write_json
+from doppler_tf.formats.files import file_name, read_json, write_json
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.topology import Topology
@@ -53,8 +54,14 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
     run_dir, config = Path(run_dir), config or TrainConfig()
     if config.real and executor is None:
         raise ConfigError(f"train: executor: expected one for {config.real} episodes of stage III, got none; pass one or set real to 0")
+    _check_graphs(graphs)
     costs = [build_costs(graph, topology) for graph in graphs]
-    config = _open_run(run_dir, graphs, costs, config, resume)
+    with _alone(run_dir):
+        return _train(run_dir, graphs, costs, _open_run(run_dir, graphs, costs, config, resume), executor, resume, progress)
+
+
+def _train(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, executor: Executor | None,
+           resume: bool, progress: bool) -> dict[str, dict]:
     # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
     tf.config.experimental.enable_op_determinism()
     tf.random.set_seed(config.seed)
@@ -67,6 +74,29 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
         kept = next((path.name for path in reversed(checkpoint_folders(run_dir / "checkpoints"))), "none yet")
         raise KeyboardInterrupt(f"{run_dir}: the last checkpoint is {kept}; go on with --resume") from None
     return run.outcome()
+
+
+def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
+    """At least one graph, and names that differ as file names too."""
+    if isinstance(graphs, DataflowGraph) or not graphs:
+        raise ConfigError(f"train: graphs: expected a list of at least one graph, got {type(graphs).__name__}; pass [graph]")
+    names = [file_name(graph.name) for graph in graphs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"train: graphs: expected different names, got {name!r} twice; rename one")
+
+
+@contextmanager
+def _alone(run_dir: Path) -> Iterator[None]:
+    """Holds the run folder; the system lets go of it when the process ends, however it ends."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with (run_dir / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{run_dir}: run folder: expected one to itself, got one that another process trains in; wait or choose "
+                              f"another") from None
+        yield
 
 
 def _open_run(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, resume: bool) -> TrainConfig:
@@ -97,6 +127,7 @@ class _Run:
         self.config = learner.config
         self.done = 0
         self.seconds = 0.0
+        self.compared = False  # the policies before and after stage III, on the executor
         self.summaries = Summaries(folder / "train")
         counts = (self.config.imitation, self.config.simulated, self.config.real)
         rows = (learner.rows, learner.rows, min(learner.rows, self.config.real_batch))
@@ -113,11 +144,14 @@ class _Run:
                 update = {"imitation": self._imitation, "simulated": self._simulated, "real": self._real}[stage]()
                 self.learner.agent.set_learning_rate(self.config.real_learning_rate if stage == "real" else self.config.learning_rate)
                 self._stage(stage, begin, total, first, update, progress)
-                if stage == "real":
-                    kept, present = self.learner.keep_policy_if_faster(self.executor, _REPEATS)
-                    self.summaries.text("stage III", f"greedy measured, in units of the bound: before {kept:.4f}, after {present:.4f}")
-                    self.save()
             first += total
+        if self.updates["real"] and not self.compared:
+            kept, present = self.learner.keep_policy_if_faster(self.executor, _REPEATS)
+            self.compared = True
+            self.summaries.text("stage III", f"greedy measured, in units of the bound: before {kept:.4f}, after {present:.4f}")
+            self.save()
+        if self.done == 0:
+            self.save()  # no updates were asked for; what there is can still place
         self.summaries.flush()
 
     def _stage(self, stage: str, begin: int, total: int, first: int, update: Update, progress: bool) -> None:
@@ -128,7 +162,7 @@ class _Run:
                 self.done = first + step + 1
                 self.seconds += time.perf_counter() - started
                 for graph, scalars in report.items():
-                    self.summaries.write(stage, graph, self.done, scalars)
+                    self.summaries.write(stage, file_name(graph), self.done, scalars)
                 advance(_status(report))
                 if self.done % self.config.checkpoint_every == 0 or step + 1 == total:
                     self.save()
@@ -158,7 +192,7 @@ class _Run:
         graph, costs = self.learner.graphs[g], self.learner.costs[g]
         folder = self.folder / "dataset" / f"{g}-{graph.graph_hash[:12]}"
         hashes = graph.graph_hash, costs.topology.topology_hash
-        if not (folder / "dataset.json").exists():
+        if self.done == 0 or not (folder / "dataset.json").exists():
             teacher, rng = CriticalPath(graph, costs), np.random.default_rng(self.config.seed)
             drawn = (teacher.sample(rng) for _ in range(self.config.imitation))
             write_episodes(folder, *hashes, costs.num_devices, ((a.order, a.device[a.order]) for a in drawn))
@@ -168,7 +202,8 @@ class _Run:
     def save(self) -> None:
         """Writes a checkpoint of all that the next update depends on."""
         best = [{"makespan_s": _finite(b.makespan_s), "order": b.order.tolist(), "device": b.device.tolist()} for b in self.learner.best]
-        state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s]}
+        state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s],
+                 "compared": self.compared}
         save_checkpoint(self.folder / "checkpoints", self.done, self.learner.checkpointed, state, self.config.keep)
 
     def restore(self) -> None:
@@ -178,7 +213,7 @@ class _Run:
             return
         state = read_state(folders[-1])
         restore_variables(folders[-1], self.learner.checkpointed)
-        self.done, self.seconds = state["step"], state["seconds"]
+        self.done, self.seconds, self.compared = state["step"], state["seconds"], state["compared"]
         self.learner.greedy_s = [np.inf if s is None else s for s in state["greedy_s"]]
         self.learner.best = [Best(np.inf if b["makespan_s"] is None else b["makespan_s"], np.array(b["order"], np.int32),
                                   np.array(b["device"], np.int32)) for b in state["best"]]
@@ -190,8 +225,8 @@ class _Run:
         for g, (greedy_s, best) in enumerate(self.learner.final(self.config.seed)):
             graph, costs = self.learner.graphs[g], self.learner.costs[g]
             device, order = self.learner.arrays[g].to_devices(best.order[None], best.device[None])
-            write_assignment(self.folder / "assignments" / f"{graph.name}.json", graph, costs, Assignment(device[0], order[0], "policy"),
-                             best.makespan_s)
+            write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}.json", graph, costs,
+                             Assignment(device[0], order[0], "policy"), best.makespan_s)
             result[graph.name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best.makespan_s,
                                   "lower_bound_s": self.learner.bounds_s[g], "episodes": episodes, "seconds": round(self.seconds, 3)}
         self.summaries.text("config", f"```\n{json.dumps(self.config.to_json(), indent=1)}\n```")

@@ -101,11 +101,12 @@ def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Seq
             raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected 0 to {costs.num_devices - 1} "
                                   f"({costs.topology.name} has {costs.num_devices} devices), got {d}")
         device[v] = d
-    _check_constraints(graph, costs, device, where)
+    check_constraints(graph, costs, device, where)
     return Assignment(device, None if order is None else _check_order(graph, order, where), method)
 
 
-def _check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str) -> None:
+def check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str) -> None:
+    """Raises AssignmentError where `device` (int [N]) breaks a pin or splits a colocation group."""
     work = graph.work_vertices
     broken = work[~costs.allowed[work, device[work]]]
     if broken.size:

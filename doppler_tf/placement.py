@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import Assignment, check_constraints
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import ConfigError, field_error
@@ -85,6 +85,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         found = learned[name](graph, costs, count, seed) if name in learned else _sample(name, graph, costs, count, seed, deadline)
         makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
         winner = int(np.argmin(makespans))
+        check_constraints(graph, costs, found[winner].device, f"place: method {name}")
         best[name] = float(makespans[winner]), replace(found[winner], method=name)
     name = min(best, key=lambda key: best[key][0])
     makespan_s, assignment = best[name]

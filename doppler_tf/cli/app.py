@@ -22,7 +22,7 @@ PROG = "python -m doppler_tf"
 # the work, `render(result)` the tables that show exactly what the JSON object says.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
                                    "compare": compare, "trace": trace}
-DONE, FAILED, USERS_MISTAKE, INTERRUPTED = 0, 1, 2, 130
+DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0 done, 2 the user's mistake, 130 interrupted, 1 anything else."""
+    """Runs one command and returns the exit code: 0 done, 2 the user's mistake, 1 anything else."""
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         args = build_parser().parse_args(argv)
@@ -88,7 +88,7 @@ def _fail(error: BaseException, as_json: bool) -> int:
 def _explain(error: BaseException) -> tuple[int, str]:
     """Exit code and one line."""
     if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED, ": ".join(["interrupted", *map(str, error.args)])
+        return FAILED, ": ".join(["interrupted", *map(str, error.args)])
     if isinstance(error, DopplerError):
         return (USERS_MISTAKE if isinstance(error, UserError) else FAILED), str(error)
     reason = next(iter(str(error).splitlines()), "")

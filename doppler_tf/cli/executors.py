@@ -38,9 +38,13 @@ class Program:
         from data import input_tiles, output_vertices, workload_program
 
         record = graph.attributes["workload"]
-        self._graph, self._program = graph, workload_program(record)
-        self._tensors = self._program.draw_inputs(record["seed"])
-        self.inputs, self.fetch = input_tiles(graph, self._tensors), output_vertices(graph)
+        try:
+            self._graph, self._program = graph, workload_program(record)
+            self._tensors = self._program.draw_inputs(record["seed"])
+            self.inputs, self.fetch = input_tiles(graph, self._tensors), output_vertices(graph)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise GraphError(f"{graph.name}: workload: expected the record and kernels that `workload` writes, got others ({error!r}); "
+                             f"make the graph again") from None
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
         """||a - b|| / ||b|| of a run's outputs (by vertex) against the unsharded program, evaluated in NumPy."""

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     import_quietly("agents.config")
     config = _config(args, loaded)
     # The executor comes first: its devices must be there before TensorFlow starts, and TF-GNN starts it.
-    with _executor(args, config, loaded) as executor:
+    with _executor(config, loaded) as executor:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True)
@@ -96,8 +96,11 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
 
     given = {key: _value(text) for key, text in args.set}
     given.update({stage: getattr(args, stage) for stage in STAGES if getattr(args, stage) is not None})
-    if args.seed:
-        given["seed"] = args.seed
+    for key in ("seed", "executor", "time_scale"):
+        if getattr(args, key):
+            given[key] = getattr(args, key)
+    if args.time_scale and not args.executor:
+        given["executor"] = "emulated"
     if args.resume:
         from agents.config import stored_config
 
@@ -128,21 +131,20 @@ def _base(name: str | None) -> TrainConfig:
 
 
 @contextlib.contextmanager
-def _executor(args: argparse.Namespace, config: TrainConfig, loaded: Loaded) -> Iterator[Executor | None]:
+def _executor(config: TrainConfig, loaded: Loaded) -> Iterator[Executor | None]:
     """What the real stage runs on, None without one; its threads are joined at the end."""
     from doppler_tf.cli.executors import ByGraph, Program, make_executor
 
-    name = args.executor or ("tf" if args.time_scale is None else "emulated")
     with contextlib.ExitStack() as stack:
         if not config.real:
             yield None
-        elif name == "emulated":
-            yield stack.enter_context(make_executor(name, "fifo", None, args.time_scale or 1.0, config.seed))
+        elif config.executor == "emulated":
+            yield stack.enter_context(make_executor("emulated", "fifo", None, config.time_scale, config.seed))
         else:
             from runtime import prepare_devices
 
             prepare_devices(loaded[0][1].num_devices)  # before TensorFlow's first operation, which training brings
-            yield ByGraph([(graph, stack.enter_context(make_executor(name, "fifo", Program(graph), 1.0, config.seed)))
+            yield ByGraph([(graph, stack.enter_context(make_executor("tf", "fifo", Program(graph), 1.0, config.seed)))
                            for graph, _ in loaded])
 
 

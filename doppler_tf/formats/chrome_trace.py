@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import TraceError, field_error
 from doppler_tf.formats.assignment_json import assignment_from_json, assignment_to_json
@@ -19,7 +19,7 @@ from doppler_tf.formats.files import read_json, write_json
 from doppler_tf.formats.records import graph_from_records, graph_to_records
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.topology import Topology
-from doppler_tf.trace import Trace, memory_profiles
+from doppler_tf.trace import DEVICE_KINDS, Trace, memory_profiles
 
 TRACE_SCHEMA = "doppler-trace/1"
 _DEVICES, _LINKS, _COUNTERS = 1, 2, 3
@@ -73,9 +73,11 @@ def read_trace(path: str | Path) -> TraceFile:
         transfers = [e["args"] for e in record["traceEvents"] if e.get("cat") == "transfer"]
         limits = graph.num_vertices, built.num_devices
         kind, rule, log = str(metadata["device_kind"]), str(metadata["dispatch"]), metadata.get("log")
+        if kind not in DEVICE_KINDS or rule not in (*DISPATCH_RULES, "levels"):
+            raise ValueError(f"device_kind {kind!r}, dispatch {rule!r}")
         trace = _trace(vertices, transfers, limits, rule, kind,
                        None if log is None else _trace(log["vertices"], log["transfers"], limits, rule, kind))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise TraceError(f"{where}: expected a complete {TRACE_SCHEMA} file, got {error!r} while reading it; write it again") from None
     return TraceFile(graph, costs, assignment, trace)
 

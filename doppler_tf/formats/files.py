@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -40,11 +41,19 @@ def read_json(path: str | Path):
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Writes a file atomically: a temporary file beside it, then a rename. Parent folders are made.
 
+    A link is followed. What is there and is no file (a device, a pipe) is written to as it is.
+
     Raises:
       FormatError: the place cannot be written.
     """
     path = Path(path)
     try:
+        if path.is_symlink():
+            path = path.resolve()
+        if path.exists() and not path.is_file() and not path.is_dir():
+            with path.open("wb") as special:
+                special.write(content)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -59,6 +68,11 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             raise
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}; choose another place") from None
+
+
+def file_name(name: str) -> str:
+    """`name` as a file's name: other characters than letters, digits, `.`, `_` and `-` become `_`, no leading dot, at most 80 of them."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80] or "_"
 
 
 def write_json(path: str | Path, value, indent: int | None = None) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import networkx as nx
+import numpy as np
 
 from doppler_tf.errors import FormatError, GraphError, field_error
 from doppler_tf.formats.files import read_json, write_json
@@ -51,6 +52,11 @@ def _from_networkx(source: nx.Graph) -> DataflowGraph:
     where = str(source.graph.get("name") or "networkx graph")
     if not source.is_directed() or source.is_multigraph():
         raise field_error(GraphError, where, "", "graph", "a networkx.DiGraph", type(source).__name__)
-    nodes = [{**data, "id": node} for node, data in source.nodes(data=True)]
-    edges = [{**data, "source": u, "target": v} for u, v, data in source.edges(data=True)]
+    nodes = [{**data, "id": _plain(node)} for node, data in source.nodes(data=True)]
+    edges = [{**data, "source": _plain(u), "target": _plain(v)} for u, v, data in source.edges(data=True)]
     return graph_from_records(nodes, edges, {**source.graph, "name": where}, where)
+
+
+def _plain(node):
+    """A NumPy integer as Python's own, anything else as it is."""
+    return int(node) if isinstance(node, np.integer) else node

@@ -162,7 +162,8 @@ def _text(node: Mapping, name: str, label: str, where: str) -> str | None:
     value = node.get(name)
     if value is not None and not isinstance(value, str):
         raise field_error(GraphError, where, label, name, "a string", value)
-    return value
+    # JSON may hold halves of surrogate pairs, which no terminal and no file takes.
+    return value if value is None else value.encode("utf-8", "replace").decode()
 
 
 def _role(node: Mapping, label: str, where: str) -> str | None:

@@ -62,9 +62,9 @@ def test_the_two_optimizers_share_no_variable(random_graph, learning):
 
 
 def test_config_names_what_is_wrong():
-    with pytest.raises(ConfigError, match="batch: expected an integer >= 1, got 0"):
+    with pytest.raises(ConfigError, match="batch: expected an integer from 1 to 65536, got 0"):
         TrainConfig(batch=0)
-    with pytest.raises(ConfigError, match="entropy: expected a number >= 0, got nan"):
+    with pytest.raises(ConfigError, match="entropy: expected a number from 0 to 2147483647, got nan"):
         TrainConfig(entropy=float("nan"))
     with pytest.raises(ConfigError, match=r"lr: expected one of .*learning_rate.*, got 1"):
         TrainConfig.from_json({"lr": 1})

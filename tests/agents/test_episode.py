@@ -11,6 +11,7 @@ import tensorflow as tf
 from agents.episode import DEVICE_FEATURES, candidates, device_options, finished, graph_batch, initial_state, place_vertex
 from agents.features import CLUSTER_SCALES, graph_arrays
 from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 
 
@@ -95,6 +96,26 @@ def test_pins_and_groups_mask_devices(random_graph):
     state = place_vertex(batch, state, tf.constant([1]), tf.constant([1]), tf.zeros([1, 3]))
     assert mask(2) == [False, True, False]
     assert mask(3) == [True] * 3
+
+
+def test_groups_of_inputs_leave_those_of_vertices_in_force():
+    nodes = [{"id": f"x{i}", "input": True, "colocate": f"a{i}"} for i in range(40)]
+    nodes += [{"id": v, "exec_s": 1.0, "colocate": "z"} for v in range(3)]
+    graph = graph_from_records(nodes, [{"source": f"x{i}", "target": i % 3} for i in range(40)], {"name": "grouped"})
+    batch = graph_batch([graph_arrays(graph, build_costs(graph, ideal(2)))])
+    state = initial_state(batch, tf.zeros([1], tf.int32))
+    state = place_vertex(batch, state, tf.constant([0]), tf.constant([1]), tf.zeros([1, 2]))
+    assert device_options(batch, state, tf.constant([1])).mask[0].numpy().tolist() == [False, True]
+
+
+def test_the_null_vertex_never_becomes_a_candidate(random_graph):
+    batch = graph_batch([graph_arrays(random_graph(6, 0), build_costs(random_graph(6, 0), ideal(2)))])
+    state = initial_state(batch, tf.zeros([1], tf.int32))
+    before = int(state.missing[0, -1])
+    for v in range(6):
+        state = place_vertex(batch, state, tf.constant([v]), tf.constant([0]), tf.zeros([1, 2]))
+    assert int(state.missing[0, -1]) == before
+    assert not candidates(state).numpy().any()
 
 
 def test_full_devices_are_masked_while_another_has_room(random_graph):

@@ -14,10 +14,10 @@ from agents.placing import load_policy
 from agents.training import _Run, train
 from data.imitation_dataset import read_episodes
 from doppler_tf.costs import build_costs
-from doppler_tf.errors import CheckpointError, ConfigError, DatasetError
+from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.simulator import Simulator
-from doppler_tf.topology import ideal
+from doppler_tf.topology import Topology, ideal
 
 SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
 
@@ -156,3 +156,56 @@ def test_bad_requests(tmp_path, trained, chains):
     dataset = next((folder / "dataset").iterdir())
     with pytest.raises(DatasetError, match="graph_hash"):
         read_episodes(dataset, "0" * 64, ideal(2).topology_hash)
+
+
+def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
+    graph = chains(3)
+    config = TrainConfig(imitation=320, simulated=0, batch=16, hidden=16, rounds=2)
+    train([graph], ideal(2), tmp_path / "imitated", config, progress=False)
+    train([graph], ideal(2), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=2), progress=False)
+    costs = build_costs(graph, ideal(2))
+    found = [np.stack([a.order for a in load_policy(tmp_path / name)(graph, costs, 32, 0)]) for name in ("imitated", "untrained")]
+    # The teacher takes the larger b-level first: the heads of the chains before all else.
+    heads = [np.isin(orders[:, :3], [0, 1, 2]).mean() for orders in found]
+    assert heads[0] > heads[1] + 0.1
+
+
+def test_a_second_process_is_told_to_wait(tmp_path, chains):
+    from agents.training import _alone
+    with _alone(tmp_path / "run"), pytest.raises(ConfigError, match="that another process trains in"):
+        train([chains(2)], ideal(2), tmp_path / "run", SMALL, progress=False)
+
+
+def test_a_graph_that_fits_nowhere_is_said_at_once(tmp_path, random_graph):
+    topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 5}, {"name": "b", "memory_bytes": 5}]})
+    with pytest.raises(DeadlockError, match="out of memory on device"):
+        train([random_graph(6, 0)], topology, tmp_path / "run", SMALL, progress=False)
+
+
+def test_names_of_graphs_stay_inside_the_run_folder(tmp_path, chains):
+    config = TrainConfig(imitation=0, simulated=8, batch=8, hidden=8, rounds=1)
+    result = train([chains(2, "../../out")], ideal(2), tmp_path / "deep" / "run", config, progress=False)
+    assert list(result) == ["../../out"]
+    assert [path.name for path in (tmp_path / "deep" / "run" / "assignments").iterdir()] == ["_.._out.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    with pytest.raises(ConfigError, match="expected different names, got 'a_b' twice"):
+        train([chains(2, "a b"), chains(3, "a/b")], ideal(2), tmp_path / "two", config, progress=False)
+    with pytest.raises(ConfigError, match=r"expected a list of at least one graph, got DataflowGraph; pass \[graph\]"):
+        train(chains(2), ideal(2), tmp_path / "two", config, progress=False)
+
+
+def test_the_comparison_after_stage_three_survives_an_interruption(tmp_path, chains, monkeypatch):
+    calls = []
+
+    class Counting:
+        def execute(self, graph, costs, assignment):
+            calls.append(assignment)
+            if len(calls) == 12:  # within the comparison: the stage itself makes 10
+                raise KeyboardInterrupt
+            return Simulator().execute(graph, costs, assignment)
+
+    config = TrainConfig(imitation=0, simulated=16, real=8, real_batch=4, batch=16, hidden=16, rounds=2)
+    with pytest.raises(KeyboardInterrupt):
+        train([chains(2)], ideal(2), tmp_path / "run", config, executor=Counting(), progress=False)
+    train([chains(2)], ideal(2), tmp_path / "run", config, executor=Counting(), resume=True, progress=False)
+    assert len(calls) == 12 + 2 * 5

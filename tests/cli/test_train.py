@@ -99,7 +99,7 @@ def test_each_graph_runs_on_its_own_tensors(cli, tmp_path):
 @pytest.mark.parametrize(("argv", "fragments"), [
     (["--executor", "synchronous"], ["--executor", "emulated"]),
     (["--set", "speed=3"], ["speed", "batch"]),
-    (["--set", "batch=0"], ["batch", ">= 1"]),
+    (["--set", "batch=0"], ["batch", "from 1"]),
     (["--set", "batch=many"], ["batch", "'many'"]),
     (["--simulated", "-1"], ["--simulated"]),
     (["--config", "absent.json"], ["absent.json"]),

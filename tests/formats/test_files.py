@@ -58,3 +58,23 @@ def test_places_that_cannot_be_written(tmp_path, make):
     (tmp_path / "file").write_text("here")
     assert_says(refusal(FormatError, write_json, make(tmp_path), 1), "cannot be written: ", "choose another place")
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_links_are_followed_and_pipes_written_to(tmp_path):
+    import os
+    import threading
+
+    from doppler_tf.formats.files import file_name, write_bytes
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write_bytes(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    read = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    write_bytes(tmp_path / "pipe", b"through")
+    reader.join(10)
+    assert read == [b"through"]
+    assert [file_name(name) for name in ("../up", "a/b", "", "chainmm", "é" * 300)] == ["_up", "a_b", "_", "chainmm", "_" * 80]

@@ -15,7 +15,7 @@ setup: .venv/installed
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { echo "make: pip is needed for $(PYTHON); install it (Debian: apt install python3-pip)" >&2; exit 2; }
 	@rm -rf .venv && $(PYTHON) -m venv --without-pip .venv
 	@echo "installing the requirements into .venv (once; 3 GB on disk, a minute or more) ..."
-	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --retries 2 -r requirements.txt || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again" >&2; exit 2; }
+	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --retries 2 -r requirements.txt 2>.venv/pip.log || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again (.venv/pip.log says more)" >&2; exit 2; }
 	@touch $@
 
 demo: setup

@@ -31,6 +31,8 @@ class FastSimulator:
         out, into, topology = graph.successors, graph.predecessors, costs.topology
         exec_s = costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]
         factor = np.ones((1, 1)) if noise is None else noise.transfer
+        # A device holds each tensor once at most: where all of them fit, no limit can ever bind.
+        self._limited = bool((costs.output_bytes.sum() > costs.memory_bytes).any())
         incoming = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
         self._arrays = (out.ptr, out.vertex, costs.explicit_transfer_s[out.edge], costs.edge_bytes[out.edge], into.ptr, into.vertex,
                         incoming, graph.is_input, np.ascontiguousarray(exec_s), topology.latency_s, topology.bandwidth_bytes_per_s,
@@ -58,7 +60,7 @@ class FastSimulator:
 
         def run(rows: np.ndarray) -> None:
             makespan_s[rows] = _simulate_batch(devices[rows], priority if len(priority) == 1 else priority[rows],
-                                               self._dispatch == "fifo", self._costs.limited_memory, *self._arrays)
+                                               self._dispatch == "fifo", self._limited, *self._arrays)
 
         list(map(run, chunks)) if len(chunks) == 1 else list(_POOL.map(run, chunks))
         return makespan_s

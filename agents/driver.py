@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents.episode import EpisodeState, GraphBatch, candidates, device_options, finished, initial_state, place_vertex
+from agents.episode import NEVER, EpisodeState, GraphBatch, candidates, device_options, finished, initial_state, place_vertex
 from agents.losses import LogProbability, masked_log_probability, order_log_probability
 from agents.networks import DualNetwork, Tables
 from agents.random_numbers import gumbel
@@ -143,7 +143,7 @@ def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tab
 
 
 def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
-    """int32 [B, N]: the step from which each vertex is a candidate, one after its last predecessor; 1 << 20 for padding."""
+    """int32 [B, N]: the step from which each vertex is a candidate, one after its last predecessor; NEVER for padding."""
     size, steps = batch.num_vertices, episodes.order.shape[1]
     episode = tf.repeat(tf.range(tf.shape(episodes.order)[0])[:, None], steps, axis=1)
     real = tf.range(steps)[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
@@ -152,7 +152,7 @@ def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
                                            tf.where(real, tf.range(steps)[None] + 1, 0))
     before = tf.gather(tf.reshape(batch.predecessor, [-1, size, batch.predecessor.shape[1]]), episodes.graph)
     last = tf.reduce_max(tf.gather(position, before, batch_dims=1), axis=2)
-    return tf.where(tf.gather(batch.missing, episodes.graph) < 1 << 19, last, 1 << 20)
+    return tf.where(tf.gather(batch.is_real, episodes.graph), last, NEVER)
 
 
 def _batch_first(rank: int) -> list[int]:

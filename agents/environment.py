@@ -10,7 +10,7 @@ from tf_agents.environments import tf_environment
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from agents.episode import EpisodeState, GraphBatch, candidates, device_options, finished, graph_batch, initial_state, place_vertex
+from agents.episode import NEVER, EpisodeState, GraphBatch, candidates, device_options, finished, graph_batch, initial_state, place_vertex
 from agents.features import GraphArrays
 
 Makespans = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -20,7 +20,7 @@ def observation_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
     """Specs of `EpisodeState`'s fields without the batch dimension; every index is bounded."""
     state = initial_state(batch, tf.zeros([1], tf.int32))
     size, devices = batch.num_vertices, batch.num_devices
-    bounds = {"graph": (0, batch.num_work.shape[0] - 1), "step": (0, size), "missing": (-1, 1 << 20), "device": (-1, devices - 1),
+    bounds = {"graph": (0, batch.num_work.shape[0] - 1), "step": (0, size), "missing": (-1, NEVER), "device": (-1, devices - 1),
               "group_device": (-1, devices - 1)}
     specs = {}
     for name, value in state._asdict().items():

@@ -18,7 +18,7 @@ PAPER_FEATURES = ("busy", "input_exec", "input_first_start", "input_last_end", "
 RELATIONAL_FEATURES = ("fair_share", "start_vs_cost", "input_transfer", "siblings", "sibling_exec", "cluster", "half_cluster",
                        "quarter_cluster")
 DEVICE_FEATURES = {"paper": PAPER_FEATURES, "relational": PAPER_FEATURES + RELATIONAL_FEATURES}
-_NEVER = 1 << 20
+NEVER = 1 << 20
 _TINY = 1e-12
 
 
@@ -58,6 +58,11 @@ class GraphBatch(NamedTuple):
     def num_devices(self) -> int:
         """D."""
         return self.exec_s.shape[1]
+
+    @property
+    def is_real(self) -> tf.Tensor:
+        """bool [G, N]: False for padding."""
+        return self.missing < NEVER
 
 
 class EpisodeState(NamedTuple):
@@ -107,7 +112,7 @@ def graph_batch(arrays: Sequence[GraphArrays]) -> GraphBatch:
     def stacked(name: str) -> tf.Tensor:
         return tf.constant(np.stack([getattr(a, name) for a in arrays]))
 
-    missing = np.stack([np.where(np.arange(size) < a.num_work, (a.predecessor < size - 1).sum(axis=1), _NEVER) for a in arrays])
+    missing = np.stack([np.where(np.arange(size) < a.num_work, (a.predecessor < size - 1).sum(axis=1), NEVER) for a in arrays])
     return GraphBatch(
         num_work=tf.constant([a.num_work for a in arrays], tf.int32), vertex=flat("vertex"), edge=flat("edge"),
         source=offset("source"), target=offset("target"), b_next=offset("b_next"), t_next=offset("t_next"),
@@ -219,7 +224,7 @@ def place_vertex(batch: GraphBatch, state: EpisodeState, vertex: tf.Tensor, devi
     missing = tf.tensor_scatter_nd_sub(state.missing, at_consumer, fewer)
     return state._replace(
         step=state.step + tf.cast(active, tf.int32),
-        missing=tf.tensor_scatter_nd_update(missing, at_vertex, tf.where(active, -1, _NEVER)),
+        missing=tf.tensor_scatter_nd_update(missing, at_vertex, tf.where(active, -1, NEVER)),
         device=tf.tensor_scatter_nd_update(state.device, at_vertex, tf.where(active, device, -1)),
         start_s=tf.tensor_scatter_nd_update(state.start_s, at_vertex, start * live),
         end_s=tf.tensor_scatter_nd_update(state.end_s, at_vertex, end * live),

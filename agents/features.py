@@ -37,7 +37,6 @@ class GraphArrays:
       memory: float32 [N], output bytes; memory_left: float32 [D] (both in GiB).
       cluster: int32 [N, len(CLUSTER_SCALES)], indices below that times N, and cluster_s: float32, the exec seconds of each.
       sibling: float32 [N, 2], how many vertices share a consumer with this one (counted by consumer), and their exec seconds.
-      depth: levels of the graph.
     """
 
     graph: DataflowGraph
@@ -65,7 +64,6 @@ class GraphArrays:
     cluster: np.ndarray
     cluster_s: np.ndarray
     sibling: np.ndarray
-    depth: int
 
     @property
     def num_vertices(self) -> int:
@@ -143,7 +141,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, num_vertices: int = 0, 
         memory=_pad(costs.output_bytes[work] / 2**30, size).astype(np.float32),
         memory_left=np.minimum(costs.memory_bytes / 2**30, 1e9).astype(np.float32),
         cluster=clusters, cluster_s=(cluster_s / scale).astype(np.float32),
-        sibling=_siblings(source, target, exec_s / scale, size), depth=len(graph.levels))
+        sibling=_siblings(source, target, exec_s / scale, size))
 
 
 def padded_sizes(graphs: list[DataflowGraph]) -> dict[str, int]:

@@ -135,7 +135,7 @@ class _Encoder(tf.Module):
             graph = update(graph)
             hidden = hidden + graph.node_sets[_VERTEX][tfgnn.HIDDEN_STATE]
             graph = graph.replace_features(node_sets={_VERTEX: {tfgnn.HIDDEN_STATE: hidden}})
-        real = tf.cast(tf.reshape(batch.missing < 1 << 19, [-1, 1]), tf.float32)
+        real = tf.cast(tf.reshape(batch.is_real, [-1, 1]), tf.float32)
         return hidden * real / (1.0 + len(self._rounds))
 
 

@@ -71,7 +71,7 @@ class Learner:
         return {"network": self.network, "best_network": self.best_network, "sel_optimizer": self.agent.optimizers[0],
                 "plc_optimizer": self.agent.optimizers[1], "updates": self.updates}
 
-    def imitate(self, episodes: Episodes, stage_step: int) -> dict[str, dict[str, float]]:
+    def imitate(self, episodes: Episodes) -> dict[str, dict[str, float]]:
         """One update of stage I on recorded teacher episodes."""
         info = self.agent.imitate(episodes)
         copy_variables(self.network, self.best_network)

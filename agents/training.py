@@ -175,7 +175,7 @@ class _Run:
             picked = [np.arange(step * rows, (step + 1) * rows) % len(orders) for orders, _ in teacher]
             episodes = self.learner.teacher_episodes([orders[p] for (orders, _), p in zip(teacher, picked, strict=True)],
                                                      [devices[p] for (_, devices), p in zip(teacher, picked, strict=True)])
-            return self.learner.imitate(episodes, step)
+            return self.learner.imitate(episodes)
 
         return update
 

@@ -76,7 +76,6 @@ class Dispatcher:
         self._device: list[int] = assignment.device.tolist()
         plan = self.transfers
         self._producer, self._source = plan.producer.tolist(), plan.source.tolist()
-        self._destination = plan.destination.tolist()
         self._link = (plan.source.astype(np.int64) * devices + plan.destination).tolist()
         self._transfers_of = _grouped(plan.producer, np.arange(len(plan.producer)), count)
         self._inputs_missing = np.zeros(count, np.int64)

@@ -26,7 +26,7 @@ class FastSimulator:
         """Args: dispatch: `fifo`, `b_level` or `order`; noise: factors on the modelled times."""
         if dispatch not in DISPATCH_RULES:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
-        self._graph, self._costs, self._dispatch, self._noise = graph, costs, dispatch, noise
+        self._graph, self._costs, self._dispatch = graph, costs, dispatch
         self._rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else None
         out, into, topology = graph.successors, graph.predecessors, costs.topology
         exec_s = costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]

@@ -2,9 +2,10 @@
 
 from data.decompose import decompose
 from data.einsum_program import EinsumProgram, contract, elementwise, normal, reduction, tensor_input, view
+from data.layered import Layered, layered_graph
 from data.reference import assemble_outputs, evaluate_program, execute_tiles, input_tiles, output_vertices, relative_error
 from data.workloads import WORKLOADS, build_workload, workload_program
 
-__all__ = ["WORKLOADS", "EinsumProgram", "assemble_outputs", "build_workload", "contract", "decompose", "elementwise",
-           "evaluate_program", "execute_tiles", "input_tiles", "normal", "output_vertices", "reduction", "relative_error",
+__all__ = ["WORKLOADS", "EinsumProgram", "Layered", "assemble_outputs", "build_workload", "contract", "decompose", "elementwise",
+           "evaluate_program", "execute_tiles", "input_tiles", "layered_graph", "normal", "output_vertices", "reduction", "relative_error",
            "tensor_input", "view", "workload_program"]

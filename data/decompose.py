@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from data.einsum_program import EinsumProgram, Expression
-from data.tiling import Box, Grid, Tiling, check_tiling, contains, grid, overlap, relative, shape, shift, volume
-from doppler_tf.formats.records import graph_from_records
+from data.einsum_program import EinsumProgram, Expression, Use
+from data.tiling import Box, Grid, Tiling, check_tiling, grid, overlap, relative, shape, volume
+from doppler_tf.formats.records import collector_paused, graph_from_records
 from doppler_tf.graph import DataflowGraph
 
 SHARD_NAMES = {"einsum": ".mm", "reduce": ".part", "map": ""}  # "AB.mm[0,1,2]" is then aggregated into "AB.sum[0,1]"
 
 
+@collector_paused()
 def decompose(program: EinsumProgram, tiling: Tiling, dtype_bytes: int = 4, attributes: Mapping | None = None) -> DataflowGraph:
     """The graph that computes `program` tile by tile.
 
@@ -35,14 +36,12 @@ def decompose(program: EinsumProgram, tiling: Tiling, dtype_bytes: int = 4, attr
         builder.expression(expression)
     outputs = {}
     for tensor in program.outputs:
-        tiles = builder.grids[tensor]
         outputs[tensor] = {"shape": list(program.shapes[tensor]),
-                           "tiles": [{"vertex": builder.tiles[tensor][i], "box": _json(tiles.box(i))} for i in tiles.indices()]}
+                           "tiles": [{"vertex": vertex, "box": _json(box)} for box, vertex in builder.tiles[tensor].items()]}
     return graph_from_records(builder.nodes, builder.edges, {**(attributes or {}), "outputs": outputs}, "decomposition")
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     """A box of one vertex's output, in local coordinates (`cut` None: all of it)."""
 
     vertex: int
@@ -63,76 +62,86 @@ def _piece(vertex: int, tile: Box, box: Box) -> _Piece:
 
 
 class _Builder:
-    """Nodes and edges so far, and which vertex holds which tile."""
+    """Nodes and edges so far, and which vertex holds which box of a tensor."""
 
     def __init__(self, program: EinsumProgram, tiling: Tiling, dtype_bytes: int) -> None:
         self.program, self.tiling, self.dtype_bytes = program, tiling, dtype_bytes
         self.nodes: list[dict] = []
         self.edges: list[dict] = []
-        self.grids: dict[str, Grid] = {}
-        self.tiles: dict[str, dict[tuple[int, ...], int]] = {}
-        self.inputs: dict[str, dict[Box, int]] = {name: {} for name in program.inputs}
-        self.retiled: dict[tuple[str, Box], int] = {}
+        # A produced tensor has one grid, an input one for each way of reading it, whose tiles appear as they are asked for.
+        self.grids: dict[str, dict[Grid, None]] = {name: {} for name in program.inputs}
+        self.tiles: dict[str, dict[Box, int]] = {name: {} for name in program.inputs}
 
     def expression(self, e: Expression) -> None:
         """Adds the shards of one expression, then its reduces."""
-        tiles, partial = grid(self.program, self.tiling, e.name, e.labels), grid(self.program, self.tiling, e.name, e.reduced)
         op, params = e.kernel
+        reads = [self.reading(use, e) for use in e.operands]
+        found: list[dict[tuple[int, ...], _Piece]] = [{} for _ in reads]  # several shards read the same tile
+        whole, tiles = (grid(self.program, self.tiling, e.name, labels) for labels in (e.space, e.labels))
         partials: dict[tuple[int, ...], list[_Piece]] = {}
-        for out in tiles.indices():
-            for inner in partial.indices():
-                space = tiles.box(out) + partial.box(inner)
-                at = dict(zip(e.space, space, strict=True))
-                pieces = [self.fetch(use.tensor, tuple(at[label] for label in use.labels), e) for use in e.operands]
-                extent = shape(tiles.box(out))
-                shard = self.vertex(f"{e.name}{SHARD_NAMES[op]}[{_label(out + inner)}]", e.kind, op, params, pieces,
-                                    extent, e.flops_per_point * volume(space), e.name, "shard")
-                partials.setdefault(out, []).append(_Piece(shard, extent))
+        for index in whole.indices():
+            pieces = []
+            for (tensor, cut, axes), known in zip(reads, found, strict=True):
+                at = tuple([index[axis] for axis in axes])
+                if at not in known:
+                    known[at] = self.fetch(tensor, cut.box(at), e)
+                pieces.append(known[at])
+            extent = shape(whole.box(index))
+            made = extent[:len(e.labels)]
+            shard = self.vertex(f"{e.name}{SHARD_NAMES[op]}[{_label(index)}]", e.kind, op, params, pieces, made,
+                                e.flops_per_point * math.prod(extent), e.name, "shard")
+            partials.setdefault(index[:len(e.labels)], []).append(_Piece(shard, made))
         if e.aggregate:
             self.tiles[e.name] = {
-                out: self.vertex(f"{e.name}.{e.aggregate}[{_label(out)}]", "reduce", "aggregate", {"aggregate": e.aggregate}, pieces,
-                                 pieces[0].extent, (len(pieces) - 1) * volume(tiles.box(out)), e.name, "reduce")
+                tiles.box(out): self.vertex(f"{e.name}.{e.aggregate}[{_label(out)}]", "reduce", "aggregate", {"aggregate": e.aggregate},
+                                            pieces, pieces[0].extent, (len(pieces) - 1) * math.prod(pieces[0].extent), e.name, "reduce")
                 for out, pieces in partials.items()}
         else:
-            self.tiles[e.name] = {out: pieces[0].vertex for out, pieces in partials.items()}
-        self.grids[e.name] = tiles
+            self.tiles[e.name] = {tiles.box(out): pieces[0].vertex for out, pieces in partials.items()}
+        self.grids[e.name] = {tiles: None}
+
+    def reading(self, use: Use, reader: Expression) -> tuple[str, Grid, tuple[int, ...]]:
+        """The tensor that a use comes down to, the grid it is read by, and the axes of the reader's space that index this grid."""
+        tensor, tiles = use.tensor, grid(self.program, self.tiling, reader.name, use.labels)
+        while tensor in self.program.views:
+            view = self.program.views[tensor]
+            tensor, tiles = view.tensor, tiles.shifted(view.start)
+        if tensor in self.program.inputs:
+            self.grids[tensor][tiles] = None
+        return tensor, tiles, tuple(reader.space.index(label) for label in use.labels)
 
     def fetch(self, tensor: str, box: Box, reader: Expression) -> _Piece:
-        """Where `reader` finds a box of a tensor: in an input tile, in a producer's tile, or in a re-tiling vertex."""
-        while tensor in self.program.views:
-            box = shift(box, self.program.views[tensor].start)
-            tensor = self.program.views[tensor].tensor
-        if tensor in self.inputs:
-            return self.input_tile(tensor, box)
-        tiles = self.grids[tensor]
-        indices = tiles.meeting(box)
-        if len(indices) == 1:
-            return _piece(self.tiles[tensor][indices[0]], tiles.box(indices[0]), box)
-        if (tensor, box) not in self.retiled:
-            parts = [overlap(tiles.box(index), box) for index in indices]
-            pieces = [_piece(self.tiles[tensor][i], tiles.box(i), part) for i, part in zip(indices, parts, strict=True)]
-            params = {"shape": list(shape(box)), "boxes": [_json(relative(part, box)) for part in parts]}
-            self.retiled[tensor, box] = self.vertex(f"{tensor}.retile[{_label(box)}]", "retile", "assemble", params, pieces, shape(box), 0,
-                                                    f"{reader.name}.{tensor}", "shard")
-        return _Piece(self.retiled[tensor, box], shape(box))
+        """Where `reader` finds a box of a tensor: in a vertex that holds it or more, the first of them, else in a new one."""
+        tiles = self.tiles[tensor]
+        if box not in tiles:
+            held = [(tiles[tile], tile) for cut in self.grids[tensor] if (tile := cut.holder(box)) in tiles]
+            if held:
+                return _piece(*min(held), box)
+            tiles[box] = self.input_tile(tensor, box) if tensor in self.program.inputs else self.retile(tensor, box, reader)
+        return _Piece(tiles[box], shape(box))
 
-    def input_tile(self, tensor: str, box: Box) -> _Piece:
-        """The first input tile that holds the box; one of its own where none does, as inputs are free and resident everywhere."""
-        tiles = self.inputs[tensor]
-        for tile in (box,) if box in tiles else tiles:
-            if contains(tile, box):
-                return _piece(tiles[tile], tile, box)
-        tiles[box] = len(self.nodes)
-        self.nodes.append({"id": tiles[box], "name": f"{tensor}[{_label(box)}]", "kind": "input", "input": True,
+    def input_tile(self, tensor: str, box: Box) -> int:
+        """Adds an input vertex; overlapping ones cost nothing, as inputs are free and resident everywhere."""
+        self.nodes.append({"id": len(self.nodes), "name": f"{tensor}[{_label(box)}]", "kind": "input", "input": True,
                            "output_bytes": self.dtype_bytes * volume(box),
                            "kernel": {"op": "input", "operands": [], "params": {"tensor": tensor, "box": _json(box)}}})
-        return _Piece(tiles[box], shape(box))
+        return len(self.nodes) - 1
+
+    def retile(self, tensor: str, box: Box, reader: Expression) -> int:
+        """Adds a vertex that assembles a box of several tiles, for all consumers."""
+        [tiles] = self.grids[tensor]
+        held = [tiles.box(index) for index in tiles.meeting(box)]
+        parts = [overlap(tile, box) for tile in held]
+        pieces = [_piece(self.tiles[tensor][tile], tile, part) for tile, part in zip(held, parts, strict=True)]
+        params = {"shape": list(shape(box)), "boxes": [_json(relative(part, box)) for part in parts]}
+        return self.vertex(f"{tensor}.retile[{_label(box)}]", "retile", "assemble", params, pieces, shape(box), 0,
+                           f"{reader.name}.{tensor}", "shard")
 
     def vertex(self, name: str, kind: str, op: str, params: dict, pieces: list[_Piece], extent: tuple[int, ...], flops: int,
                meta_op: str, role: str) -> int:
         """Adds a work vertex and one edge from each producer, which carries every distinct box read from it."""
         key = len(self.nodes)
-        operands = [{"vertex": piece.vertex, "slice": None if piece.cut is None else _json(piece.cut)} for piece in pieces]
+        operands = [{"vertex": piece.vertex, "slice": piece.cut} for piece in pieces]
         self.nodes.append({"id": key, "name": name, "kind": kind, "flops": flops, "output_bytes": self.dtype_bytes * math.prod(extent),
                            "meta_op": meta_op, "role": role, "kernel": {"op": op, "operands": operands, "params": params}})
         carried: dict[int, int] = {}

@@ -200,7 +200,7 @@ class EinsumProgram:
         """The tensors that no step reads, in order."""
         return tuple(e.name for e in self.expressions if e.name in self._unread)
 
-    @property
+    @cached_property
     def _unread(self) -> set[str]:
         read = {use.tensor for e in self.expressions for use in e.operands} | {view.tensor for view in self.views.values()}
         return {step.name for step in self.steps} - read

@@ -41,7 +41,7 @@ def check_tiling(program: EinsumProgram, tiling: Tiling) -> None:
 
 def shape(box: Box) -> tuple[int, ...]:
     """The box's extent along each axis."""
-    return tuple(stop - start for start, stop in box)
+    return tuple([stop - start for start, stop in box])
 
 
 def volume(box: Box) -> int:
@@ -49,24 +49,14 @@ def volume(box: Box) -> int:
     return math.prod(shape(box))
 
 
-def contains(outer: Box, inner: Box) -> bool:
-    """Whether `inner` lies in `outer`."""
-    return all(a <= c and d <= b for (a, b), (c, d) in zip(outer, inner, strict=True))
-
-
 def overlap(one: Box, other: Box) -> Box:
     """The common box of two that overlap."""
     return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
 
 
-def shift(box: Box, by: tuple[int, ...], sign: int = 1) -> Box:
-    """The box moved by `sign * by`."""
-    return tuple((start + sign * d, stop + sign * d) for (start, stop), d in zip(box, by, strict=True))
-
-
 def relative(box: Box, frame: Box) -> Box:
     """The box in coordinates whose origin is the frame's corner."""
-    return shift(box, tuple(start for start, _ in frame), -1)
+    return tuple((start - origin, stop - origin) for (start, stop), (origin, _) in zip(box, frame, strict=True))
 
 
 @dataclass(frozen=True)
@@ -86,7 +76,17 @@ class Grid:
 
     def box(self, index: tuple[int, ...]) -> Box:
         """The box of one tile."""
-        return tuple((axis[i], axis[i + 1]) for axis, i in zip(self.bounds, index, strict=True))
+        return tuple([(axis[i], axis[i + 1]) for axis, i in zip(self.bounds, index, strict=True)])
+
+    def shifted(self, by: tuple[int, ...]) -> Grid:
+        """The grid moved by `by`."""
+        return Grid(tuple(tuple(bound + d for bound in axis) for axis, d in zip(self.bounds, by, strict=True)))
+
+    def holder(self, box: Box) -> Box | None:
+        """The tile that contains `box`; None where none does."""
+        at = tuple(bisect_right(axis, start) - 1 for axis, (start, _) in zip(self.bounds, box, strict=True))
+        inside = all(0 <= i < len(axis) - 1 and stop <= axis[i + 1] for i, axis, (_, stop) in zip(at, self.bounds, box, strict=True))
+        return self.box(at) if inside else None
 
     def meeting(self, box: Box) -> list[tuple[int, ...]]:
         """Indices of the tiles that meet `box`, row-major."""

@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from data.decompose import decompose
 from data.einsum_program import EinsumProgram
+from data.layered import Layered, layered_defaults, layered_graph
 from data.workloads.chains import CHAINMM, FFNN
-from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER
+from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
 from data.workloads.workload import Workload
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 
-WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block": LLAMA_BLOCK, "llama_layer": LLAMA_LAYER}
+WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block": LLAMA_BLOCK, "llama_layer": LLAMA_LAYER,
+                                  "llama_stack": LLAMA_STACK}
+NAMES = (*WORKLOADS, "layered")  # the programs, and random graphs without one
 DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times fit float16; small sizes are executed in float32
 
 
-def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int = 0, **options: int) -> DataflowGraph:
+def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int = 0, **options: float) -> DataflowGraph:
     """The graph of a workload, tiled for a number of devices.
 
     Args:
+      name: one of NAMES.
       scale: "paper" for the published shapes, "small" for sizes that a CPU core executes in about a millisecond a kernel.
-      seed: of the input values (`EinsumProgram.draw_inputs`); the graph's structure does not depend on it.
-      options: the workload's own sizes, and `dtype_bytes` (default 2 at paper scale, 4 at small).
+      seed: of a program's input values (`EinsumProgram.draw_inputs`), on which the graph does not depend; of `layered` itself.
+      options: the workload's own sizes and, of a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
     Raises:
       ConfigError: an unknown name, scale or option, or a value out of range.
     """
-    workload = _workload(name)
+    if name not in NAMES:
+        raise field_error(ConfigError, "workload", "", "name", f"one of {', '.join(NAMES)}", name)
     if isinstance(num_devices, bool) or not isinstance(num_devices, int) or num_devices < 1:
         raise field_error(ConfigError, "workload", name, "num_devices", "an integer >= 1", num_devices)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise field_error(ConfigError, "workload", name, "seed", "an integer >= 0", seed)
     if scale not in DTYPE_BYTES:
         raise field_error(ConfigError, "workload", name, "scale", f"one of {', '.join(DTYPE_BYTES)}", scale)
-    defaults = {**(workload.paper if scale == "paper" else workload.small), "dtype_bytes": DTYPE_BYTES[scale]}
+    defaults = (layered_defaults(scale, num_devices) if name == "layered"
+                else {**getattr(WORKLOADS[name], scale), "dtype_bytes": DTYPE_BYTES[scale]})
+    _check_keys(name, defaults, options)
     sizes = {**defaults, **options}
-    _check_options(name, workload, sizes)
     attributes = {"name": name, "workload": {"name": name, "seed": seed,
                                              "options": {"num_devices": num_devices, "scale": scale, **sizes}}}
-    return decompose(workload.program(sizes), workload.tiling(sizes, num_devices), sizes["dtype_bytes"], attributes)
+    if name == "layered":
+        return layered_graph(Layered(**sizes), seed, attributes)
+    _check_sizes(name, sizes)
+    program = WORKLOADS[name].program(sizes)
+    return decompose(program, WORKLOADS[name].tiling(program, num_devices), sizes["dtype_bytes"], attributes)
 
 
 def workload_program(record: Mapping) -> EinsumProgram:
@@ -50,25 +60,26 @@ def workload_program(record: Mapping) -> EinsumProgram:
     """
     if not isinstance(record, Mapping) or not isinstance(record.get("options"), Mapping):
         raise field_error(ConfigError, "workload", "", "record", "an object with 'name', 'options' and 'seed'", record)
-    workload = _workload(record.get("name"))
+    name = record.get("name")
+    if name not in WORKLOADS:
+        raise field_error(ConfigError, "workload", "", "name", f"one of {', '.join(WORKLOADS)}", name)
+    workload = WORKLOADS[name]
     sizes = {key: value for key, value in record["options"].items() if key not in ("num_devices", "scale")}
     missing = sorted({*workload.paper} - {*sizes})
     if missing:
-        raise field_error(ConfigError, "workload", record["name"], "options", f"all of {', '.join(workload.paper)}", sorted(sizes))
-    _check_options(record["name"], workload, sizes)
+        raise field_error(ConfigError, "workload", name, "options", f"all of {', '.join(workload.paper)}", sorted(sizes))
+    _check_keys(name, (*workload.paper, "dtype_bytes"), sizes)
+    _check_sizes(name, sizes)
     return workload.program(sizes)
 
 
-def _workload(name) -> Workload:
-    if name not in WORKLOADS:
-        raise field_error(ConfigError, "workload", "", "name", f"one of {', '.join(WORKLOADS)}", name)
-    return WORKLOADS[name]
-
-
-def _check_options(name: str, workload: Workload, sizes: Mapping[str, int]) -> None:
-    valid = (*workload.paper, "dtype_bytes")
-    for key, value in sizes.items():
+def _check_keys(name: str, valid: Collection[str], options: Collection[str]) -> None:
+    for key in options:
         if key not in valid:
             raise field_error(ConfigError, "workload", name, "option", f"one of {', '.join(valid)}", key)
+
+
+def _check_sizes(name: str, sizes: Mapping[str, int]) -> None:
+    for key, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise field_error(ConfigError, "workload", name, key, "an integer >= 1", value)

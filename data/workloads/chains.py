@@ -22,11 +22,11 @@ def chainmm_program(sizes: Mapping[str, int]) -> EinsumProgram:
          elementwise("sum", "add", "i j, i j -> i j", "CDE", "AB")))
 
 
-def chainmm_tiling(sizes: Mapping[str, int], num_devices: int) -> Tiling:
+def chainmm_tiling(program: EinsumProgram, num_devices: int) -> Tiling:
     """4 blocks a device in every product; at 4 devices D 2x4, E 4x2, DE 2x2, A and C 4x2, B 2x2, the result 4x2."""
     a, b = near_square(num_devices)
     wide = {"i": 4, "k": a, "j": b}
-    return fitted(chainmm_program(sizes), {"DE": {"i": a, "k": 4, "j": b}, "CDE": wide, "AB": wide, "sum": {"i": 4, "j": b}})
+    return fitted(program, {"DE": {"i": a, "k": 4, "j": b}, "CDE": wide, "AB": wide, "sum": {"i": 4, "j": b}})
 
 
 def ffnn_program(sizes: Mapping[str, int]) -> EinsumProgram:
@@ -46,11 +46,11 @@ def ffnn_program(sizes: Mapping[str, int]) -> EinsumProgram:
          elementwise("softmax", "div", "b o, b -> b o", "exp", "total")))
 
 
-def ffnn_tiling(sizes: Mapping[str, int], num_devices: int) -> Tiling:
+def ffnn_tiling(program: EinsumProgram, num_devices: int) -> Tiling:
     """Batch by device x hidden 4; the second product contracts the 4; the softmax cuts the batch 4 times finer."""
     hidden, rows = {"b": num_devices, "h": 4}, {"b": 4 * num_devices}
     softmax = {name: rows for name in ("max", "shifted", "exp", "total", "softmax")}
-    return fitted(ffnn_program(sizes), {"XW1": hidden, "relu": hidden, "logits": hidden, **softmax})
+    return fitted(program, {"XW1": hidden, "relu": hidden, "logits": hidden, **softmax})
 
 
 CHAINMM = Workload({"n": 10_000}, {"n": 768}, chainmm_program, chainmm_tiling)

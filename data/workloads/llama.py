@@ -1,4 +1,6 @@
-"""The Llama block and the whole layer with its head (Touvron et al., arXiv 2302.13971; 7B shapes), tiled as the paper's at 4 devices.
+"""The Llama block, the whole layer with its head, and stacks of layers (Touvron et al., arXiv 2302.13971; 7B shapes).
+
+Block and layer are tiled as the paper's at 4 devices, every block of a stack as the layer's; a stack of one is the layer.
 
 What differs from the published graphs at 4 devices (182 vertices and 234 edges, here 178 and 232; the layer 229, here 213):
   - none of the 19 vertices that seem to cast between float16 and float32: a tile has one type throughout;
@@ -10,6 +12,7 @@ What differs from the published graphs at 4 devices (182 vertices and 234 edges,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -77,36 +80,67 @@ def _angles(shape: tuple[int, ...]) -> np.ndarray:
     return np.concatenate([angle, angle], axis=1)
 
 
-def _inputs(c: int, f: int, causal: bool) -> dict[str, Input]:
-    """Activations of unit variance, weights of variance 1 / fan-in, norm weights near 1, and the constant tables."""
+def _inputs(c: int, f: int) -> dict[str, Input]:
+    """A block's: activations of unit variance, weights of variance 1 / fan-in, norm weights near 1, and the rotary tables."""
     near_one = normal(0.1, 1.0)
-    tensors = {"x": tensor_input("t c"), "norm1_weight": tensor_input("c", near_one), "norm2_weight": tensor_input("c", near_one),
-               **{name: tensor_input("c h d", normal(c**-0.5)) for name in ("wq", "wk", "wv")},
-               "wo": tensor_input("h d c", normal(c**-0.5)),
-               "w1": tensor_input("c f", normal(c**-0.5)), "w3": tensor_input("c f", normal(c**-0.5)),
-               "w2": tensor_input("f c", normal(f**-0.5)),
-               "cos": tensor_input("t d", lambda rng, shape: np.cos(_angles(shape))),
-               "sin": tensor_input("t d", lambda rng, shape: np.sin(_angles(shape)))}
-    if causal:
-        tensors |= {"mask": tensor_input("t s", lambda rng, shape: np.triu(np.full(shape, MASKED), 1)),
-                    "norm_weight": tensor_input("c", near_one), "head_weight": tensor_input("c v", normal(c**-0.5))}
-    return tensors
+    return {"x": tensor_input("t c"), "norm1_weight": tensor_input("c", near_one), "norm2_weight": tensor_input("c", near_one),
+            **{name: tensor_input("c h d", normal(c**-0.5)) for name in ("wq", "wk", "wv")},
+            "wo": tensor_input("h d c", normal(c**-0.5)),
+            "w1": tensor_input("c f", normal(c**-0.5)), "w3": tensor_input("c f", normal(c**-0.5)),
+            "w2": tensor_input("f c", normal(f**-0.5)),
+            "cos": tensor_input("t d", lambda rng, shape: np.cos(_angles(shape))),
+            "sin": tensor_input("t d", lambda rng, shape: np.sin(_angles(shape)))}
 
 
-def _program(sizes: Mapping[str, int], layer: bool) -> EinsumProgram:
-    tokens, dim, heads, hidden = (sizes[key] for key in ("tokens", "dim", "heads", "ffn"))
+def _head_inputs(c: int) -> dict[str, Input]:
+    """What a layer has beside its block's: the mask, and the weights of the last norm and of the head."""
+    return {"mask": tensor_input("t s", lambda rng, shape: np.triu(np.full(shape, MASKED), 1)),
+            "norm_weight": tensor_input("c", normal(0.1, 1.0)), "head_weight": tensor_input("c v", normal(c**-0.5))}
+
+
+def _labels(sizes: Mapping[str, int]) -> dict[str, int]:
+    dim, heads = sizes["dim"], sizes["heads"]
     if dim % (2 * heads):
         raise field_error(ConfigError, "workload", "llama", "dim", f"a multiple of 2 * heads = {2 * heads}", dim)
-    labels = {"t": tokens, "s": tokens, "c": dim, "h": heads, "d": dim // heads, "f": hidden}
-    steps: tuple[Expression | View, ...] = (
-        *_norm("norm1", "x", dim), *_attention(layer, (dim // heads) ** -0.5),
-        elementwise("attended", "add", "t c, t c -> t c", "x", "projected"),
-        *_norm("norm2", "attended", dim), *_feed_forward(), elementwise("y", "add", "t c, t c -> t c", "attended", "down"))
-    if layer:
-        labels |= {"v": sizes["vocab"], "u": 1}
-        steps += (*_norm("norm", "y", dim), view("last", "u c", "norm", u=tokens - 1),
-                  contract("head", "u c, c v -> u v", "last", "head_weight"))
-    return EinsumProgram(labels, _inputs(dim, hidden, layer), steps)
+    return {"t": sizes["tokens"], "s": sizes["tokens"], "c": dim, "h": heads, "d": dim // heads, "f": sizes["ffn"]}
+
+
+def _block(dim: int, heads: int, causal: bool) -> tuple[Expression, ...]:
+    """Attention and feed-forward with their norms and residuals, from x to y."""
+    return (*_norm("norm1", "x", dim), *_attention(causal, (dim // heads) ** -0.5),
+            elementwise("attended", "add", "t c, t c -> t c", "x", "projected"),
+            *_norm("norm2", "attended", dim), *_feed_forward(), elementwise("y", "add", "t c, t c -> t c", "attended", "down"))
+
+
+def _head(source: str, sizes: Mapping[str, int]) -> tuple[Expression | View, ...]:
+    """The logits of the last token."""
+    return (*_norm("norm", source, sizes["dim"]), view("last", "u c", "norm", u=sizes["tokens"] - 1),
+            contract("head", "u c, c v -> u v", "last", "head_weight"))
+
+
+def _block_program(sizes: Mapping[str, int]) -> EinsumProgram:
+    return EinsumProgram(_labels(sizes), _inputs(sizes["dim"], sizes["ffn"]), _block(sizes["dim"], sizes["heads"], causal=False))
+
+
+def _layer_program(sizes: Mapping[str, int]) -> EinsumProgram:
+    return EinsumProgram({**_labels(sizes), "v": sizes["vocab"], "u": 1},
+                         _inputs(sizes["dim"], sizes["ffn"]) | _head_inputs(sizes["dim"]),
+                         (*_block(sizes["dim"], sizes["heads"], causal=True), *_head("y", sizes)))
+
+
+def _stack_program(sizes: Mapping[str, int]) -> EinsumProgram:
+    """Blocks in a row, the tensors of block i named `Li.name`; each reads the one before and has weights of its own."""
+    block, known = _block(sizes["dim"], sizes["heads"], causal=True), _inputs(sizes["dim"], sizes["ffn"])
+    inputs = {name: known.pop(name) for name in ("x", "cos", "sin")} | _head_inputs(sizes["dim"])
+    steps, x = [], "x"
+    for layer in range(sizes["layers"]):
+        names = {name: f"L{layer}.{name}" for name in (*known, *(step.name for step in block))}
+        inputs |= {names[name]: weight for name, weight in known.items()}
+        read = {"x": x, **names}
+        steps += [replace(step, name=names[step.name], operands=tuple(replace(use, tensor=read.get(use.tensor, use.tensor))
+                                                                      for use in step.operands)) for step in block]
+        x = names["y"]
+    return EinsumProgram({**_labels(sizes), "v": sizes["vocab"], "u": 1}, inputs, (*steps, *_head(x, sizes)))
 
 
 def _tiling(program: EinsumProgram, num_devices: int) -> Tiling:
@@ -118,16 +152,14 @@ def _tiling(program: EinsumProgram, num_devices: int) -> Tiling:
              "projected": {"h": a, "c": b}, "attended": {"c": b}, "norm2": rows,
              **dict.fromkeys(("gate", "silu", "up", "gated", "down"), hidden),
              "y": rows, "norm": rows, "head": {"v": num_devices}}
-    # A name is stem or stem_step: the steps of a norm or a rotary embedding are tiled as their stem.
-    return fitted(program, {expression.name: {label: count for label, count in parts[expression.name.partition("_")[0]].items()
+    # A name is stem or stem_step, in a stack behind "Li.": the steps of a norm or a rotary embedding are tiled as their stem.
+    stems = {expression.name: expression.name.rpartition(".")[2].partition("_")[0] for expression in program.expressions}
+    return fitted(program, {expression.name: {label: count for label, count in parts[stems[expression.name]].items()
                                               if label in expression.space} for expression in program.expressions})
 
 
-def _workload(layer: bool) -> Workload:
-    extra_paper, extra_small = ({"vocab": 32_000}, {"vocab": 2048}) if layer else ({}, {})
-    return Workload({"tokens": 4096, "dim": 4096, "heads": 32, "ffn": 11_008, **extra_paper},
-                    {"tokens": 512, "dim": 512, "heads": 8, "ffn": 1376, **extra_small},
-                    lambda sizes: _program(sizes, layer), lambda sizes, count: _tiling(_program(sizes, layer), count))
-
-
-LLAMA_BLOCK, LLAMA_LAYER = _workload(False), _workload(True)
+PAPER, SMALL = {"tokens": 4096, "dim": 4096, "heads": 32, "ffn": 11_008}, {"tokens": 512, "dim": 512, "heads": 8, "ffn": 1376}
+PAPER_HEAD, SMALL_HEAD = {**PAPER, "vocab": 32_000}, {**SMALL, "vocab": 2048}
+LLAMA_BLOCK = Workload(PAPER, SMALL, _block_program, _tiling)
+LLAMA_LAYER = Workload(PAPER_HEAD, SMALL_HEAD, _layer_program, _tiling)
+LLAMA_STACK = Workload({**PAPER_HEAD, "layers": 32}, {**SMALL_HEAD, "layers": 2}, _stack_program, _tiling)

@@ -12,12 +12,12 @@ from data.tiling import Tiling
 
 @dataclass(frozen=True)
 class Workload:
-    """A named graph generator; `paper` and `small` give the same options, `tiling(sizes, num_devices)` never exceeds the sizes."""
+    """A named program; `paper` and `small` give the same options, `tiling(program, num_devices)` never exceeds the program's sizes."""
 
     paper: Mapping[str, int]
     small: Mapping[str, int]
     program: Callable[[Mapping[str, int]], EinsumProgram]
-    tiling: Callable[[Mapping[str, int], int], Tiling]
+    tiling: Callable[[EinsumProgram, int], Tiling]
 
 
 def near_square(num_devices: int) -> tuple[int, int]:

@@ -34,7 +34,7 @@ class Program:
         """Draws the inputs. Raises GraphError for a graph without kernels."""
         if not has_kernels(graph):
             raise GraphError(f"{graph.name}: kernel: expected kernels and the workload's options, got none; make the graph with "
-                             f"`workload`, or choose --executor emulated")
+                             f"`workload` (any but layered), or choose --executor emulated")
         from data import input_tiles, output_vertices, workload_program
 
         record = graph.attributes["workload"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +13,23 @@ from doppler_tf.cli.options import key_value, positive
 from doppler_tf.errors import ConfigError, field_error
 
 EXAMPLE = "python -m doppler_tf workload chainmm --devices 4 --scale small --out chainmm.json"
+LARGE_EXAMPLES = ("python -m doppler_tf workload llama_stack --devices 4 --layers 500 --out deep.json",
+                  "python -m doppler_tf workload layered --devices 8 --vertices 100000 --option degree=2.5 --seed 7 --out random.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block or llama_layer")
+    parser.epilog = "\n  ".join((parser.epilog or "", *LARGE_EXAMPLES))
+    parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row) or layered "
+                                                     "(a random graph, costs alone)")
     parser.add_argument("--devices", type=positive, required=True, metavar="N", help="number of devices to tile for")
     parser.add_argument("--scale", default="paper", metavar="small|paper",
                         help="paper: the published shapes; small: shapes that a CPU executes in milliseconds (default: paper)")
     parser.add_argument("--option", type=key_value, action="append", default=[], metavar="KEY=VALUE",
                         help="a size of the workload; repeatable")
+    for key, purpose in (("layers", "llama_stack: layers in a row"), ("vertices", "layered: vertices of the graph")):
+        parser.add_argument(f"--{key}", dest="option", type=partial(_pair, key), action="append", default=[], metavar="N",
+                            help=f"{purpose}, as --option {key}=N")
     parser.add_argument("--out", type=Path, required=True, metavar="G.json", help="graph file to write")
 
 
@@ -40,8 +49,12 @@ def render(result: dict[str, Any]) -> list:
     return info.render(result)
 
 
-def _size(name: str, key: str, value: str) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise field_error(ConfigError, "workload", name, key, "an integer >= 1", value) from None
+def _pair(key: str, value: str) -> tuple[str, str]:
+    return key, value
+
+
+def _size(name: str, key: str, value: str) -> int | float:
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(value)
+    raise field_error(ConfigError, "workload", name, key, "a number", value)

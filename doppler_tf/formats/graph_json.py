@@ -10,10 +10,11 @@ import numpy as np
 
 from doppler_tf.errors import FormatError, GraphError, field_error
 from doppler_tf.formats.files import read_json, write_json
-from doppler_tf.formats.records import graph_from_records, graph_to_records
+from doppler_tf.formats.records import collector_paused, graph_from_records, graph_to_records
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph
 
 
+@collector_paused()
 def read_graph(source: str | Path | nx.DiGraph) -> DataflowGraph:
     """Reads a graph from a `doppler-graph/1` file or from a networkx DiGraph whose attributes are the format's fields.
 
@@ -42,6 +43,7 @@ def read_graph(source: str | Path | nx.DiGraph) -> DataflowGraph:
     return graph_from_records(record["nodes"], edges, {"name": path.name.split(".")[0], **attributes}, str(path))
 
 
+@collector_paused()
 def write_graph(path: str | Path, graph: DataflowGraph) -> None:
     """Writes a graph atomically; `read_graph` gives it back with the same hash."""
     nodes, edges, attributes = graph_to_records(graph)

@@ -122,6 +122,12 @@ def test_traces_of_another_make(cli, diamond, write):
     (["chainmm", "--devices", "4", "--option", "size"], ["--option", "key=value"]),
     (["chainmm", "--devices", "4", "--option", "colour=3"], ["colour"]),
     (["chainmm", "--devices", "4", "--option", "size=big"], ["size", "big"]),
+    (["chainmm", "--devices", "4", "--layers", "3"], ["chainmm", "n, dtype_bytes", "'layers'"]),
+    (["llama_stack", "--devices", "4", "--vertices", "3"], ["llama_stack", "layers", "'vertices'"]),
+    (["llama_stack", "--devices", "4", "--layers", "2.5"], ["layers", "integer >= 1", "2.5"]),
+    (["layered", "--devices", "4", "--layers", "3"], ["layered", "vertices, width", "'layers'"]),
+    (["layered", "--devices", "4", "--vertices", "many"], ["vertices", "number", "'many'"]),
+    (["layered", "--devices", "4", "--vertices", "0"], ["vertices", "1 to", "0"]),
 ])
 def test_bad_workloads(cli, tmp_path, argv, fragments):
     refused(cli("workload", *argv, "--out", tmp_path / "g.json", "--json"), *fragments)
@@ -135,6 +141,6 @@ def test_compare_names_an_unknown_method(cli, diamond):
 
 def test_run_needs_kernels_for_real_execution(cli, diamond, write):
     argv = ("run", diamond, "--topology", "ideal:2", "--assignment", write([None, 0, 1, 0]), "--json")
-    refused(cli(*argv, "--executor", "tf"), "diamond", "kernel")
+    refused(cli(*argv, "--executor", "tf"), "diamond", "kernel", "any but layered", "emulated")
     refused(cli(*argv, "--executor", "warp"), "warp", "emulated")
     refused(cli(*argv), "--executor")

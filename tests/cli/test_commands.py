@@ -52,6 +52,17 @@ def test_what_place_reports_simulate_confirms(cli, tmp_path, dispatch):
     assert (again["dispatch"], again["method"], again["graph"]) == (dispatch, found["method"], made["name"])
 
 
+def test_large_workloads_by_their_own_options(cli, tmp_path):
+    made = cli("workload", "llama_stack", "--devices", 2, "--layers", 3, "--out", tmp_path / "deep.json", "--json").json
+    assert (made["name"], made["has_kernels"]) == ("llama_stack", True)
+    assert json.loads((tmp_path / "deep.json").read_text())["graph"]["workload"]["options"]["layers"] == 3
+    graphs = [cli("workload", "layered", "--devices", 2, "--vertices", 120, "--option", "degree=1.5", "--seed", seed,
+                  "--out", tmp_path / f"{n}.json", "--json").json for n, seed in enumerate((4, 4, 5))]
+    assert {(graph["vertices"], graph["edges"], graph["has_kernels"]) for graph in graphs} == {(120, 156, False)}
+    first, again, other = ((tmp_path / f"{n}.json").read_text() for n in range(3))
+    assert first == again != other
+
+
 def test_place_with_one_method_and_seed_repeats_itself(cli, diamond):
     first, second = (cli("place", diamond, "--topology", "ideal:2", "--method", "random", "--samples", 1, "--seed", 3, "--json").json
                      for _ in range(2))

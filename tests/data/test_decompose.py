@@ -85,6 +85,15 @@ def test_meeting_finds_the_tiles_that_overlap(size, data):
     assert tiles.meeting(((start, stop),)) == overlapping
 
 
+@given(st.integers(1, 12), st.integers(-5, 5), st.data())
+def test_holder_is_the_tile_that_contains_a_box(size, by, data):
+    tiles = Grid((bounds(size, data.draw(st.integers(1, size))), (0, 3))).shifted((by, 0))
+    start = data.draw(st.integers(by - 2, by + size))
+    box = ((start, data.draw(st.integers(start + 1, by + size + 2))), (1, 3))
+    containing = [tile for index in tiles.indices() if (tile := tiles.box(index))[0][0] <= start and box[0][1] <= tile[0][1]]
+    assert tiles.holder(box) == (containing[0] if containing else None)
+
+
 def test_max_plus_contraction_is_the_heaviest_path():
     program = EinsumProgram({"i": 5, "j": 6, "k": 7}, {"x": tensor_input("i k"), "y": tensor_input("k j")},
                             (contract("z", "i k, k j -> i j", "x", "y", join="add", aggregate="max"),))
@@ -128,6 +137,19 @@ def test_inputs_are_tiled_as_their_readers_ask():
     graph = decompose(program, {"a": {"i": 2}, "b": {"i": 4}, "c": {}})
     assert [graph.names[v] for v in np.flatnonzero(graph.is_input)] == ["x[0:4]", "x[4:8]", "x[0:8]"]
     assert "retile" not in graph.kinds
+
+
+def test_an_input_is_read_from_the_first_tile_that_holds_the_box():
+    program = EinsumProgram({"i": 8, "h": 4}, {"x": tensor_input("i")}, (
+        view("high", "h", "x", h=4), *(elementwise(n, "relu", f"{label} -> {label}", source)
+                                       for n, label, source in (("a", "h", "high"), ("b", "i", "x"), ("c", "i", "x"), ("d", "i", "x")))))
+    graph = decompose(program, {"b": {"i": 4}, "d": {"i": 8}})
+    assert [graph.names[v] for v in np.flatnonzero(graph.is_input)] == ["x[4:8]", "x[0:2]", "x[2:4]", "x[0:8]"]
+    at = {name: v for v, name in enumerate(graph.names)}
+    read = {name: (graph.names[operand.vertex], operand.slice) for name in ("b[2]", "d[0]", "d[3]", "d[7]")
+            for operand in graph.kernel[at[name]].operands}
+    assert read == {"b[2]": ("x[4:8]", ((0, 2),)), "d[0]": ("x[0:2]", ((0, 1),)), "d[3]": ("x[2:4]", ((1, 2),)),
+                    "d[7]": ("x[4:8]", ((3, 4),))}
 
 
 @pytest.mark.parametrize(("build", "words"), [

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents.episode import NEVER, EpisodeState, GraphBatch, candidates, device_options, finished, initial_state, place_vertex
+from agents.episode import NEVER, EpisodeState, GraphBatch, device_options, finished, initial_state, place_vertex
 from agents.losses import LogProbability, masked_log_probability, order_log_probability
 from agents.networks import DualNetwork, Tables
+from agents.race import Race, run_on, start_race, winner
 from agents.random_numbers import gumbel
+
+_LOG = logging.getLogger(__name__)
 
 
 class Episodes(NamedTuple):
@@ -18,8 +23,7 @@ class Episodes(NamedTuple):
     Attributes:
       graph: int32 [B].
       order, device: int32 [B, T], what was chosen; the null vertex after the end.
-      features: float32 [B, T, D, F], mask: bool [B, T, D], PLC's view at each step.
-      log_p: float32 [B, T, 2], log-probabilities of vertex and device when they were chosen.
+      features: float32 [B, T, D, F], mask: bool [B, T, D], PLC's view at each step; anything after the end.
     """
 
     graph: tf.Tensor
@@ -27,43 +31,38 @@ class Episodes(NamedTuple):
     device: tf.Tensor
     features: tf.Tensor
     mask: tf.Tensor
-    log_p: tf.Tensor
 
 
 class Choice(NamedTuple):
-    """One step's actions with PLC's view of it."""
+    """One step's actions with PLC's view of it (`Options`)."""
 
     vertex: tf.Tensor
     device: tf.Tensor
     features: tf.Tensor
     mask: tf.Tensor
-    log_p: tf.Tensor
     start_s: tf.Tensor
 
 
-def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, seed: tf.Tensor,
-           temperature: tf.Tensor) -> Choice:
+def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, race: Race) -> Choice:
     """SEL picks a vertex among the candidates, PLC its device.
 
     Args:
       placed: float32 [B, D, hidden], sums of `tables.plc_placed` by device.
-      seed: int32 [2], this step's random numbers.
-      temperature: float32 [B]: 1 samples from the policies, 0 takes the most likely (the first among equals).
+      race: of the candidates of `state`; its temperature holds for PLC too.
     """
-    size, devices = batch.num_vertices, batch.num_devices
-    logits = tf.gather(tf.reshape(tables.sel_logit, [-1, size]), state.graph)
-    # A finished episode has no candidate left; it "chooses" the null vertex, so that no row is fully masked.
-    done = finished(batch, state)
-    mask = tf.where(done[:, None], tf.range(size)[None] == size - 1, candidates(state))
-    noise = gumbel(seed, tf.shape(logits)[0], size + devices) * temperature[:, None]
-    vertex = tf.argmax(tf.where(mask, logits + noise[:, :size], -tf.float32.max), axis=1, output_type=tf.int32)
+    # A finished episode has no candidate left; it "chooses" the null vertex.
+    vertex = tf.where(finished(batch, state), batch.num_vertices - 1, winner(race))
     options = device_options(batch, state, vertex)
-    row = state.graph * size + vertex
-    device_logits = network.device_logits(tf.gather(tables.plc_vertex, row), placed, options.features)
-    device = tf.argmax(tf.where(options.mask, device_logits + noise[:, size:], -tf.float32.max), axis=1, output_type=tf.int32)
-    log_p = tf.stack([masked_log_probability(logits, mask, vertex).chosen,
-                      masked_log_probability(device_logits, options.mask, device).chosen], axis=1)
-    return Choice(vertex, device, options.features, options.mask, log_p, options.start_s)
+    logits = device_logits(network, batch, tables, state, placed, vertex, options.features)
+    noise = gumbel(race.seed, tf.range(tf.shape(vertex)[0])[:, None], state.step[:, None], tf.range(batch.num_devices)[None])
+    noisy = tf.where(options.mask, logits + noise * race.temperature[:, None], -tf.float32.max)
+    return Choice(vertex, tf.argmax(noisy, axis=1, output_type=tf.int32), *options)
+
+
+def device_logits(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
+                  features: tf.Tensor) -> tf.Tensor:
+    """PLC's logits for `vertex` (int32 [B]) in `state`, float32 [B, D]."""
+    return network.device_logits(tf.gather(tables.plc_vertex, state.graph * batch.num_vertices + vertex), placed, features)
 
 
 def after_placing(batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
@@ -76,56 +75,65 @@ def after_placing(batch: GraphBatch, tables: Tables, state: EpisodeState, placed
 
 
 class FusedDriver:
-    """Runs B episodes of the graphs in `batch` in one compiled graph."""
+    """Runs B episodes of the graphs of a batch in one compiled graph, traced once for each shape of batch.
 
-    def __init__(self, network: DualNetwork, batch: GraphBatch, jit_compile: bool = True):
+    The cost of a step does not depend on the number of vertices: the state is updated in place, SEL's choice looks at two blocks
+    of the race, PLC's at the neighbours of one vertex.
+    """
+
+    def __init__(self, network: DualNetwork, jit_compile: bool = True):
         """Args: jit_compile: compile with XLA (once a shape); without it the same graph runs op by op."""
-        self._network, self._batch = network, batch
-        self.run = tf.function(self._run, jit_compile=jit_compile, reduce_retracing=True)
-        self.replay = tf.function(self._replay, jit_compile=jit_compile, reduce_retracing=True)
+        self._network, self._jit_compile = network, jit_compile
+        self.run = tf.function(self._run, jit_compile=jit_compile)
+        self.replay = tf.function(self._replay, jit_compile=jit_compile)
 
-    def _run(self, graph: tf.Tensor, seed: tf.Tensor, temperature: tf.Tensor) -> Episodes:
-        """Episodes of the graphs `graph` (int32 [B]) with the policies as they are; see `choose` for seed and temperature."""
-        tables = self._network.encode(self._batch)
+    def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, temperature: tf.Tensor) -> Episodes:
+        """Episodes of the graphs `graph` (int32 [B]) with the policies as they are.
 
-        def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor) -> Choice:
-            return choose(self._network, self._batch, tables, state, placed, step_seed(seed, t), temperature)
-
-        return self._loop(graph, tables, step)
-
-    def _replay(self, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-        """The record of given episodes (int32 [B, T] each), the teacher's for instance."""
-        tables = Tables(*(tf.zeros([self._batch.vertex.shape[0], 1]) for _ in Tables._fields))
-
-        def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor) -> Choice:
-            vertex, target = order[:, t], device[:, t]
-            options = device_options(self._batch, state, vertex)
-            return Choice(vertex, target, options.features, options.mask, tf.zeros([tf.shape(vertex)[0], 2]), options.start_s)
-
-        return self._loop(graph, tables, step)
-
-    def _loop(self, graph: tf.Tensor, tables: Tables, step) -> Episodes:
-        batch, steps = self._batch, self._batch.num_vertices - 1
+        Args:
+          seed: int32 [2], which random numbers; temperature: float32 [B], 1 samples from the policies, 0 takes the most likely.
+        """
+        if self._jit_compile:  # this runs only when a new shape is traced
+            _LOG.info("compiling the policies' episodes with XLA: up to %s vertices and %s edges, %s devices, %s at a time",
+                      batch.num_vertices - 1, batch.edge.shape[0] // batch.missing.shape[0], batch.num_devices, graph.shape[0])
+        tables = self._network.encode(batch)
         state = initial_state(batch, graph)
-        placed = tf.zeros([tf.shape(graph)[0], batch.num_devices, tables.plc_placed.shape[1]])
-        kinds = (tf.int32, tf.int32, tf.float32, tf.bool, tf.float32)
-        records = tuple(tf.TensorArray(kind, steps) for kind in kinds)
+        race = start_race(batch, tables, state, seed, temperature)
 
-        def body(t, state, placed, records):
-            choice = step(t, state, placed)
-            records = tuple(record.write(t, value) for record, value in zip(records, choice[:5], strict=True))
+        def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor, race: Race):
+            choice = choose(self._network, batch, tables, state, placed, race)
             placed = after_placing(batch, tables, state, placed, choice.vertex, choice.device)
-            return t + 1, place_vertex(batch, state, choice.vertex, choice.device, choice.start_s), placed, records
+            state = place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
+            return choice, state, placed, run_on(batch, tables, state, race, choice.vertex)
 
-        records = tf.while_loop(lambda t, *_: t < steps, body, (tf.constant(0), state, placed, records), maximum_iterations=steps)[3]
-        order, device, features, mask, log_p = (tf.transpose(r.stack(), _batch_first(rank)) for r, rank in
-                                                zip(records, (2, 2, 4, 3, 3), strict=True))
-        return Episodes(graph, order, device, features, mask, log_p)
+        placed = tf.zeros([tf.shape(graph)[0], batch.num_devices, tables.plc_placed.shape[1]])
+        return _loop(batch, state, step, placed, race)
+
+    def _replay(self, batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+        """The record of given episodes (int32 [B, T] each), the teacher's for instance."""
+        def step(t: tf.Tensor, state: EpisodeState):
+            choice = Choice(order[:, t], device[:, t], *device_options(batch, state, order[:, t]))
+            return choice, place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
+
+        return _loop(batch, initial_state(batch, graph), step)
 
 
-def step_seed(seed: tf.Tensor, t: tf.Tensor) -> tf.Tensor:
-    """int32 [2]: the seed of step t of a run; the same for every driver."""
-    return tf.stack([seed[0], seed[1] * (1 << 14) + tf.cast(t, tf.int32)])
+def _loop(batch: GraphBatch, state: EpisodeState, step: Callable, *carried) -> Episodes:
+    """Steps until the longest episode ends; `step(t, state, *carried)` gives a choice, and state and what is carried after it."""
+    steps = batch.num_vertices - 1
+    lengths = tf.gather(batch.num_work, state.graph)
+    records = tuple(tf.TensorArray(kind, steps) for kind in (tf.int32, tf.int32, tf.float32, tf.bool))
+
+    def body(t, state, carried, records):
+        choice, state, *carried = step(t, state, *carried)
+        records = tuple(record.write(t, value) for record, value in zip(records, choice[:4], strict=True))
+        return t + 1, state, tuple(carried), records
+
+    longest = tf.reduce_max(lengths)
+    records = tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), state, carried, records), maximum_iterations=steps)[3]
+    order, device, features, mask = (tf.transpose(r.stack(), _batch_first(rank)) for r, rank in zip(records, (2, 2, 4, 3), strict=True))
+    over = tf.range(steps)[None] >= lengths[:, None]
+    return Episodes(state.graph, tf.where(over, steps, order), tf.where(over, 0, device), features, mask | over[..., None])
 
 
 def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tables, episodes: Episodes
@@ -145,13 +153,16 @@ def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tab
 def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
     """int32 [B, N]: the step from which each vertex is a candidate, one after its last predecessor; NEVER for padding."""
     size, steps = batch.num_vertices, episodes.order.shape[1]
-    episode = tf.repeat(tf.range(tf.shape(episodes.order)[0])[:, None], steps, axis=1)
+    graphs = batch.missing.shape[0]
+    count = tf.shape(episodes.order)[0]
     real = tf.range(steps)[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
+    episode = tf.repeat(tf.range(count)[:, None], steps, axis=1)
     at = tf.stack([episode, tf.where(real, episodes.order, size - 1)], axis=2)
-    position = tf.tensor_scatter_nd_update(tf.zeros([tf.shape(episodes.order)[0], size], tf.int32), at,
-                                           tf.where(real, tf.range(steps)[None] + 1, 0))
-    before = tf.gather(tf.reshape(batch.predecessor, [-1, size, batch.predecessor.shape[1]]), episodes.graph)
-    last = tf.reduce_max(tf.gather(position, before, batch_dims=1), axis=2)
+    position = tf.tensor_scatter_nd_update(tf.zeros([count, size], tf.int32), at, tf.where(real, tf.range(steps)[None] + 1, 0))
+    source, target = (tf.gather(tf.reshape(ends, [graphs, -1]) - tf.range(graphs)[:, None] * size, episodes.graph)
+                      for ends in (batch.source, batch.target))
+    into = tf.stack([tf.repeat(tf.range(count)[:, None], source.shape[1], axis=1), target], axis=2)
+    last = tf.tensor_scatter_nd_max(tf.zeros([count, size], tf.int32), into, tf.gather(position, source, batch_dims=1))
     return tf.where(tf.gather(batch.is_real, episodes.graph), last, NEVER)
 
 

@@ -6,7 +6,7 @@ the graphs are flat ([G * N, ...]) and an episode of graph g finds vertex v at g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +19,11 @@ RELATIONAL_FEATURES = ("fair_share", "start_vs_cost", "input_transfer", "sibling
                        "quarter_cluster")
 DEVICE_FEATURES = {"paper": PAPER_FEATURES, "relational": PAPER_FEATURES + RELATIONAL_FEATURES}
 NEVER = 1 << 20
-_TINY = 1e-12
+_TINY, _FAR = 1e-12, 1e9
 
 
 class GraphBatch(NamedTuple):
-    """G graphs of one padded shape as tensors; fields as in `GraphArrays`, per-vertex ones flat."""
+    """G graphs of one padded shape as tensors; fields as in `GraphArrays`, per-vertex ones flat; `no_group` is -1 [G, groups]."""
 
     num_work: tf.Tensor
     vertex: tf.Tensor
@@ -33,6 +33,8 @@ class GraphBatch(NamedTuple):
     b_next: tf.Tensor
     t_next: tf.Tensor
     missing: tf.Tensor
+    in_row: tf.Tensor
+    out_row: tf.Tensor
     predecessor: tf.Tensor
     successor: tf.Tensor
     fixed_s: tf.Tensor
@@ -43,6 +45,7 @@ class GraphBatch(NamedTuple):
     exec_s: tf.Tensor
     allowed: tf.Tensor
     group: tf.Tensor
+    no_group: tf.Tensor
     memory: tf.Tensor
     memory_left: tf.Tensor
     cluster: tf.Tensor
@@ -73,7 +76,7 @@ class EpisodeState(NamedTuple):
       missing: int32 [B, N], predecessors not yet assigned; -1 once the vertex itself is.
       device: int32 [B, N], -1 while unassigned; start_s, end_s: float32 [B, N], on the episode's own timeline.
       device_end_s, busy_s, memory_left: float32 [B, D].
-      group_device: int32 [B, N], device by colocation group, -1 while open.
+      group_device: int32 [B, groups], device by colocation group, -1 while open.
       cluster_s: float32 [B, C, D], exec placed by cluster; sibling: float32 [B, N, D, 2], what feeds a vertex from where.
     """
 
@@ -112,13 +115,19 @@ def graph_batch(arrays: Sequence[GraphArrays]) -> GraphBatch:
     def stacked(name: str) -> tf.Tensor:
         return tf.constant(np.stack([getattr(a, name) for a in arrays]))
 
-    missing = np.stack([np.where(np.arange(size) < a.num_work, (a.predecessor < size - 1).sum(axis=1), NEVER) for a in arrays])
+    def rows(name: str, table: str) -> tf.Tensor:
+        first = len(getattr(arrays[0], table)) * np.array([1, 0], np.int32)
+        return tf.constant(np.concatenate([getattr(a, name) + g * first for g, a in enumerate(arrays)]))
+
+    missing = np.stack([np.where(np.arange(size) < a.num_work, a.in_degree, NEVER) for a in arrays])
     return GraphBatch(
         num_work=tf.constant([a.num_work for a in arrays], tf.int32), vertex=flat("vertex"), edge=flat("edge"),
         source=offset("source"), target=offset("target"), b_next=offset("b_next"), t_next=offset("t_next"),
-        missing=tf.constant(missing, tf.int32), predecessor=flat("predecessor"), successor=flat("successor"), fixed_s=flat("fixed_s"),
+        missing=tf.constant(missing, tf.int32), in_row=rows("in_row", "predecessor"), out_row=rows("out_row", "successor"),
+        predecessor=flat("predecessor"), successor=flat("successor"), fixed_s=flat("fixed_s"),
         on_link=flat("on_link"), link_bytes=flat("link_bytes"), latency_s=stacked("latency_s"), s_per_byte=stacked("s_per_byte"),
-        exec_s=flat("exec_s"), allowed=flat("allowed"), group=flat("group"), memory=flat("memory"), memory_left=stacked("memory_left"),
+        exec_s=flat("exec_s"), allowed=flat("allowed"), group=flat("group"),
+        no_group=tf.fill([len(arrays), arrays[0].num_groups], -1), memory=flat("memory"), memory_left=stacked("memory_left"),
         cluster=flat("cluster"), cluster_s=stacked("cluster_s"), sibling=flat("sibling"))
 
 
@@ -130,7 +139,7 @@ def initial_state(batch: GraphBatch, graph: tf.Tensor) -> EpisodeState:
         graph=graph, step=tf.zeros([count], tf.int32), missing=tf.gather(batch.missing, graph),
         device=tf.fill([count, size], -1), start_s=tf.zeros([count, size]), end_s=tf.zeros([count, size]),
         device_end_s=tf.zeros([count, devices]), busy_s=tf.zeros([count, devices]),
-        memory_left=tf.gather(batch.memory_left, graph), group_device=tf.fill([count, size], -1),
+        memory_left=tf.gather(batch.memory_left, graph), group_device=tf.gather(batch.no_group, graph),
         cluster_s=tf.zeros([count, size * len(CLUSTER_SCALES), devices]), sibling=tf.zeros([count, size, devices, 2]))
 
 
@@ -150,44 +159,98 @@ def device_options(batch: GraphBatch, state: EpisodeState, vertex: tf.Tensor) ->
     Times are relative to the device that is best in this respect, shares are of what is placed so far, so that units cancel.
     """
     row = state.graph * batch.num_vertices + vertex
-    devices = batch.num_devices
-    inputs = tf.gather(batch.predecessor, row)
-    here = tf.gather(state.device, inputs, batch_dims=1)
-    began, ended = tf.gather(state.start_s, inputs, batch_dims=1), tf.gather(state.end_s, inputs, batch_dims=1)
-    placed = here >= 0
-    source = state.graph[:, None] * devices + tf.maximum(here, 0)
-    latency = tf.gather(tf.reshape(batch.latency_s, [-1, devices]), source)
-    per_byte = tf.gather(tf.reshape(batch.s_per_byte, [-1, devices]), source)
-    local = tf.one_hot(here, devices)
-    fixed = tf.gather(batch.fixed_s, row)
-    transfer = ((fixed[..., None] + tf.gather(batch.on_link, row)[..., None] * latency
-                 + tf.gather(batch.link_bytes, row)[..., None] * per_byte) * (1.0 - local))
-    arrival = tf.where(placed[..., None], ended[..., None] + transfer, 0.0)
-    start = tf.maximum(state.device_end_s, tf.reduce_max(arrival, axis=1))
+    inputs = _inputs(batch, state, row)
+    start = tf.maximum(state.device_end_s, inputs.arrival_s)
     least = tf.reduce_min(start, axis=1, keepdims=True)
-    on_device = local * tf.cast(placed, tf.float32)[..., None]
-    any_there = tf.reduce_max(on_device, axis=1)
-    first = tf.reduce_min(tf.where(on_device > 0, began[..., None], 1e9), axis=1)
-    last = tf.reduce_max(on_device * ended[..., None], axis=1)
-    input_exec = tf.reduce_sum(on_device * (ended - began)[..., None], axis=1)
-    cost_of_input = tf.reduce_max(transfer, axis=2)
-    input_transfer = tf.reduce_sum(on_device * cost_of_input[..., None], axis=1)
-    exec_s = tf.gather(batch.exec_s, row)
-    own = tf.reduce_mean(exec_s, axis=1, keepdims=True) + tf.reduce_max(cost_of_input, axis=1, keepdims=True)
-    consumers = tf.gather(batch.successor, row)
-    fed = tf.gather(state.sibling, consumers, batch_dims=1) * tf.cast(consumers < batch.num_vertices - 1, tf.float32)[..., None, None]
-    kin = tf.reduce_sum(fed, axis=1) / (tf.gather(batch.sibling, row)[:, None, :] + _TINY)
+    any_there = tf.cast(inputs.first_s < _FAR, tf.float32)
+    own = tf.reduce_mean(tf.gather(batch.exec_s, row), axis=1, keepdims=True) + inputs.largest_s[:, None]
+    kin = _fed(batch, state, row) / (tf.gather(batch.sibling, row)[:, None, :] + _TINY)
     cluster = tf.gather(batch.cluster, row)
     cluster_total = tf.gather(tf.gather(batch.cluster_s, state.graph), cluster, batch_dims=1)
     share = tf.gather(state.cluster_s, cluster, batch_dims=1) / (cluster_total[..., None] + _TINY)
     features = tf.concat([
         tf.stack([state.busy_s - tf.reduce_min(state.busy_s, axis=1, keepdims=True),
-                  input_exec / (tf.reduce_sum(input_exec, axis=1, keepdims=True) + _TINY),
-                  any_there * (first - least), any_there * (last - least), start - least,
-                  state.busy_s, tf.tanh((start - least) / (own + _TINY)),
-                  input_transfer / (tf.reduce_sum(input_transfer, axis=1, keepdims=True) + _TINY)], axis=2),
+                  _share(inputs.exec_s), any_there * (inputs.first_s - least), any_there * (inputs.last_s - least), start - least,
+                  state.busy_s, tf.tanh((start - least) / (own + _TINY)), _share(inputs.transfer_s)], axis=2),
         kin, tf.transpose(share, [0, 2, 1])], axis=2)
     return Options(features, _device_mask(batch, state, row), start)
+
+
+class _Inputs(NamedTuple):
+    """What arrives for one vertex, by device where it would run: float32 [B, D]; `largest_s` [B] is the costliest transfer.
+
+    `arrival_s` is when all inputs are there; the others are of the inputs that were placed there, `first_s` _FAR where none was.
+    """
+
+    arrival_s: tf.Tensor
+    first_s: tf.Tensor
+    last_s: tf.Tensor
+    exec_s: tf.Tensor
+    transfer_s: tf.Tensor
+    largest_s: tf.Tensor
+
+
+def _inputs(batch: GraphBatch, state: EpisodeState, row: tf.Tensor) -> _Inputs:
+    devices = batch.num_devices
+    zero = tf.zeros_like(state.busy_s)
+
+    def fold(at: tf.Tensor, so_far: _Inputs) -> _Inputs:
+        inputs = tf.gather(batch.predecessor, at)
+        here = tf.gather(state.device, inputs, batch_dims=1)
+        began, ended = tf.gather(state.start_s, inputs, batch_dims=1), tf.gather(state.end_s, inputs, batch_dims=1)
+        source = state.graph[:, None] * devices + tf.maximum(here, 0)
+        latency = tf.gather(tf.reshape(batch.latency_s, [-1, devices]), source)
+        per_byte = tf.gather(tf.reshape(batch.s_per_byte, [-1, devices]), source)
+        local = tf.one_hot(here, devices)
+        transfer = (1.0 - local) * (tf.gather(batch.fixed_s, at)[..., None] + tf.gather(batch.on_link, at)[..., None] * latency
+                                    + tf.gather(batch.link_bytes, at)[..., None] * per_byte)
+        arrival = tf.where((here >= 0)[..., None], ended[..., None] + transfer, 0.0)
+        cost = tf.reduce_max(transfer, axis=2)
+        return _Inputs(
+            tf.maximum(so_far.arrival_s, tf.reduce_max(arrival, axis=1)),
+            tf.minimum(so_far.first_s, tf.reduce_min(tf.where(local > 0, began[..., None], _FAR), axis=1)),
+            tf.maximum(so_far.last_s, tf.reduce_max(local * ended[..., None], axis=1)),
+            so_far.exec_s + tf.reduce_sum(local * (ended - began)[..., None], axis=1),
+            so_far.transfer_s + tf.reduce_sum(local * cost[..., None], axis=1),
+            tf.maximum(so_far.largest_s, tf.reduce_max(cost, axis=1)))
+
+    nothing = _Inputs(zero, zero + _FAR, zero, zero, zero, zero[:, 0])
+    return over_rows(state.graph, tf.gather(batch.in_row, row), batch.predecessor, batch, fold, nothing)
+
+
+def _fed(batch: GraphBatch, state: EpisodeState, row: tf.Tensor) -> tf.Tensor:
+    """float32 [B, D, 2]: what already feeds the vertex's consumers, number and exec by device."""
+    def fold(at: tf.Tensor, so_far: tuple[tf.Tensor]) -> tuple[tf.Tensor]:
+        consumers = tf.gather(batch.successor, at)
+        real = tf.cast(consumers < batch.num_vertices - 1, tf.float32)[..., None, None]
+        return (so_far[0] + tf.reduce_sum(tf.gather(state.sibling, consumers, batch_dims=1) * real, axis=1),)
+
+    nothing = (tf.zeros([tf.shape(row)[0], batch.num_devices, 2]),)
+    return over_rows(state.graph, tf.gather(batch.out_row, row), batch.successor, batch, fold, nothing)[0]
+
+
+def over_rows(graph: tf.Tensor, rows: tf.Tensor, table: tf.Tensor, batch: GraphBatch, fold: Callable, start: tuple) -> tuple:
+    """`start` after `fold(row of each episode, ...)` over the rows of neighbours of one vertex an episode.
+
+    A single call where no vertex of the batch has more than one row (the table then has as many rows as there are vertices), so
+    that only graphs with vertices of large degree pay for the loop; a vertex costs as many turns as it has rows.
+
+    Args:
+      graph: int32 [B]; rows: int32 [B, 2], first row and count; table: [G * R, K].
+    """
+    by_graph = table.shape[0] // batch.missing.shape[0]
+    if by_graph == batch.num_vertices:
+        return fold(rows[:, 0], start)
+    empty = (graph + 1) * by_graph - 1
+
+    def turn(i: tf.Tensor, so_far: tuple) -> tuple:
+        return i + 1, fold(tf.where(i < rows[:, 1], rows[:, 0] + i, empty), so_far)
+
+    return tf.while_loop(lambda i, _: i < tf.reduce_max(rows[:, 1]), turn, (tf.constant(0), start))[1]
+
+
+def _share(amount: tf.Tensor) -> tf.Tensor:
+    return amount / (tf.reduce_sum(amount, axis=1, keepdims=True) + _TINY)
 
 
 def _device_mask(batch: GraphBatch, state: EpisodeState, row: tf.Tensor) -> tf.Tensor:
@@ -211,17 +274,10 @@ def place_vertex(batch: GraphBatch, state: EpisodeState, vertex: tf.Tensor, devi
     start = tf.gather(start_s, device, batch_dims=1)
     exec_s = tf.gather(tf.gather(batch.exec_s, row), device, batch_dims=1) * live
     end = start + exec_s
-    consumers = tf.gather(batch.successor, row)
-    each = tf.repeat(episode[:, None], consumers.shape[1], axis=1)
-    at_consumer = tf.stack([each, consumers], axis=2)
-    at_feeding = tf.stack([each, consumers, tf.repeat(device[:, None], consumers.shape[1], axis=1)], axis=2)
-    feeding = tf.repeat((tf.stack([tf.ones_like(exec_s), exec_s], axis=1) * live[:, None])[:, None], consumers.shape[1], axis=1)
     clusters = tf.gather(batch.cluster, row)
     levels = clusters.shape[1]
     at_cluster = tf.stack([tf.repeat(episode[:, None], levels, axis=1), clusters, tf.repeat(device[:, None], levels, axis=1)], axis=2)
-    # The null vertex stands for "no consumer"; counting it down would make it a candidate after many steps.
-    fewer = tf.cast(active[:, None] & (consumers < batch.num_vertices - 1), tf.int32)
-    missing = tf.tensor_scatter_nd_sub(state.missing, at_consumer, fewer)
+    missing, sibling = _feed(batch, state, row, device, exec_s, active)
     return state._replace(
         step=state.step + tf.cast(active, tf.int32),
         missing=tf.tensor_scatter_nd_update(missing, at_vertex, tf.where(active, -1, NEVER)),
@@ -234,4 +290,22 @@ def place_vertex(batch: GraphBatch, state: EpisodeState, vertex: tf.Tensor, devi
         group_device=tf.tensor_scatter_nd_update(state.group_device, tf.stack([episode, tf.gather(batch.group, row)], axis=1),
                                                  tf.where(active, device, -1)),
         cluster_s=tf.tensor_scatter_nd_add(state.cluster_s, at_cluster, tf.repeat(exec_s[:, None], levels, axis=1)),
-        sibling=tf.tensor_scatter_nd_add(state.sibling, at_feeding, feeding))
+        sibling=sibling)
+
+
+def _feed(batch: GraphBatch, state: EpisodeState, row: tf.Tensor, device: tf.Tensor, exec_s: tf.Tensor, active: tf.Tensor
+          ) -> tuple[tf.Tensor, tf.Tensor]:
+    """`missing` and `sibling` once the vertex at `row` feeds its consumers from `device`."""
+    added = tf.stack([tf.ones_like(exec_s), exec_s], axis=1) * tf.cast(active, tf.float32)[:, None]
+    width = batch.successor.shape[1]
+    episode = tf.repeat(tf.range(tf.shape(row)[0])[:, None], width, axis=1)
+    there, added = tf.repeat(device[:, None], width, axis=1), tf.repeat(added[:, None], width, axis=1)
+
+    def fold(at: tf.Tensor, so_far: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        consumers = tf.gather(batch.successor, at)
+        # The null vertex stands for "no consumer"; counting it down would make it a candidate after many steps.
+        fewer = tf.cast(active[:, None] & (consumers < batch.num_vertices - 1), tf.int32)
+        return (tf.tensor_scatter_nd_sub(so_far[0], tf.stack([episode, consumers], axis=2), fewer),
+                tf.tensor_scatter_nd_add(so_far[1], tf.stack([episode, consumers, there], axis=2), added))
+
+    return over_rows(state.graph, tf.gather(batch.out_row, row), batch.successor, batch, fold, (state.missing, state.sibling))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -13,6 +15,26 @@ from doppler_tf.ranks import b_levels, t_levels
 
 VERTEX_FEATURES = ("exec", "b_level", "t_level", "in_transfer", "out_transfer")
 CLUSTER_SCALES = (1.0, 0.5, 0.25)
+ROW_WIDTHS = (4, 8, 16)
+
+
+class PaddedSizes(NamedTuple):
+    """The shape that one or several graphs are padded to; graphs of one shape share every compiled function.
+
+    Attributes:
+      vertices, edges: N, a `bucket`, and E, a power of two, as edges are but a small part of the work.
+      in_width, out_width: neighbours a row, the first of ROW_WIDTHS that holds the largest degree, or the last.
+      in_rows, out_rows: rows of neighbours: N where each vertex needs one, else N + E / width, which always suffices.
+      groups: colocation groups, and one more for "none".
+    """
+
+    vertices: int
+    edges: int
+    in_width: int
+    out_width: int
+    in_rows: int
+    out_rows: int
+    groups: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +51,13 @@ class GraphArrays:
       edge: float32 [E, 1], transfer over the largest.
       source, target: int32 [E].
       b_next, t_next: int32 [N], next vertex on the heaviest path (the null vertex ends it).
-      predecessor, successor: int32 [N, K].
-      fixed_s, on_link, link_bytes: float32 [N, K], a predecessor's transfer = fixed + on_link * latency + bytes / bandwidth.
+      in_degree: int32 [N].
+      in_row, out_row: int32 [N, 2], the first row of a vertex in the tables of neighbours, and how many it has.
+      predecessor, successor: int32 [R, K], K neighbours a row, the null vertex where there are fewer; the last row is empty.
+      fixed_s, on_link, link_bytes: float32 [R, K], a predecessor's transfer = fixed + on_link * latency + bytes / bandwidth.
       latency_s, s_per_byte: float32 [D, D], zero on the diagonal.
       exec_s: float32 [N, D]; allowed: bool [N, D].
-      group: int32 [N], colocation group, 0 for none.
+      group: int32 [N], colocation group, 0 for none; num_groups: more than the largest of them.
       memory: float32 [N], output bytes; memory_left: float32 [D] (both in GiB).
       cluster: int32 [N, len(CLUSTER_SCALES)], indices below that times N, and cluster_s: float32, the exec seconds of each.
       sibling: float32 [N, 2], how many vertices share a consumer with this one (counted by consumer), and their exec seconds.
@@ -49,6 +73,9 @@ class GraphArrays:
     target: np.ndarray
     b_next: np.ndarray
     t_next: np.ndarray
+    in_degree: np.ndarray
+    in_row: np.ndarray
+    out_row: np.ndarray
     predecessor: np.ndarray
     successor: np.ndarray
     fixed_s: np.ndarray
@@ -59,6 +86,7 @@ class GraphArrays:
     exec_s: np.ndarray
     allowed: np.ndarray
     group: np.ndarray
+    num_groups: int
     memory: np.ndarray
     memory_left: np.ndarray
     cluster: np.ndarray
@@ -87,23 +115,35 @@ class GraphArrays:
 
 
 def bucket(count: int) -> int:
-    """The padded size for `count`: the next of 1, 2, 4, 6, 8, 12, 16, 24, 32, ... (powers of two and the steps between)."""
-    size = 1
-    while size < count:
-        size *= 2
-    return 3 * size // 4 if size >= 8 and count <= 3 * size // 4 else size
+    """The padded size for `count`, at least 8: four sizes an octave (8, 10, 12, 14, 16, 20, ...), so that at most a fifth is padding."""
+    step = max(2, 1 << max((count - 1).bit_length() - 3, 0))
+    return max(8, -(-count // step) * step)
 
 
-def graph_arrays(graph: DataflowGraph, costs: CostModel, num_vertices: int = 0, num_edges: int = 0, in_degree: int = 0,
-                 out_degree: int = 0) -> GraphArrays:
+def padded_sizes(graphs: Sequence[DataflowGraph]) -> PaddedSizes:
+    """The least shape of buckets that all of `graphs` fit."""
+    vertices = max(bucket(g.work_vertices.size + 1) for g in graphs)
+    edges = max(1 << int(g.work_edges.size).bit_length() for g in graphs)
+
+    def table(ends: str) -> tuple[int, int]:
+        degree = max(int(np.bincount(getattr(g, ends)[g.work_edges], minlength=1).max()) for g in graphs)
+        width = next((w for w in ROW_WIDTHS if w >= degree), ROW_WIDTHS[-1])
+        return width, vertices if degree <= width else vertices + edges // width
+
+    (in_width, in_rows), (out_width, out_rows) = table("targets"), table("sources")
+    groups = max(bucket(len(g.groups) + 1) for g in graphs)
+    return PaddedSizes(vertices, edges, in_width, out_width, in_rows, out_rows, groups)
+
+
+def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | None = None) -> GraphArrays:
     """Features and index arrays of one graph.
 
     Args:
-      num_vertices, ...: least padded sizes, so that several graphs share one shape; see `padded_sizes`.
+      sizes: the padded shape, where several graphs share one (default: the graph's own).
     """
+    sizes = sizes or padded_sizes([graph])
     work, kept = graph.work_vertices, graph.work_edges
-    count, devices = work.size, costs.num_devices
-    size = max(bucket(count + 1), num_vertices)
+    count, devices, size = work.size, costs.num_devices, sizes.vertices
     null = size - 1
     local = np.full(graph.num_vertices + 1, null, np.int32)
     local[work] = np.arange(count)
@@ -115,9 +155,8 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, num_vertices: int = 0, 
                np.bincount(source, transfer_s, count))
     vertex = np.stack(columns, axis=1) / max(float(below.value_s.max()), 1e-30)
     largest = max(float(transfer_s.max(initial=0.0)), 1e-30)
-    edges = max(bucket(len(kept) + 1), num_edges)
-    incoming = _neighbours(target, source, size, null, in_degree)
-    outgoing = _neighbours(source, target, size, null, out_degree)
+    incoming, in_row = _rows(target, size, sizes.in_rows, sizes.in_width)
+    outgoing, out_row = _rows(source, size, sizes.out_rows, sizes.out_width)
     explicit = costs.explicit_transfer_s[kept]
     given = ~np.isnan(explicit)
     clusters, cluster_s = _clusters(source, target, transfer_s, exec_s, size, devices)
@@ -126,38 +165,23 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, num_vertices: int = 0, 
     return GraphArrays(
         graph=graph, costs=costs, scale_s=scale, num_work=count,
         vertex=_pad(vertex, size).astype(np.float32),
-        edge=_pad(transfer_s[:, None] / largest, edges).astype(np.float32),
-        source=_pad(source, edges, null), target=_pad(target, edges, null),
+        edge=_pad(transfer_s[:, None] / largest, sizes.edges).astype(np.float32),
+        source=_pad(source, sizes.edges, null), target=_pad(target, sizes.edges, null),
         b_next=_pad(local[below.next_vertex[work]], size, null), t_next=_pad(local[above.next_vertex[work]], size, null),
-        predecessor=incoming[0], successor=outgoing[0],
-        fixed_s=_by_slot(np.where(given, explicit, 0.0) / scale, incoming[1]),
-        on_link=_by_slot(np.where(given, 0.0, 1.0), incoming[1]),
-        link_bytes=_by_slot(np.where(given, 0.0, costs.edge_bytes[kept]) / 2**30, incoming[1]),
+        in_degree=np.bincount(target, minlength=size).astype(np.int32), in_row=in_row, out_row=out_row,
+        predecessor=_by_slot(source, incoming, null), successor=_by_slot(target, outgoing, null),
+        fixed_s=_by_slot(np.where(given, explicit, 0.0) / scale, incoming).astype(np.float32),
+        on_link=_by_slot(np.where(given, 0.0, 1.0), incoming).astype(np.float32),
+        link_bytes=_by_slot(np.where(given, 0.0, costs.edge_bytes[kept]) / 2**30, incoming).astype(np.float32),
         latency_s=(np.where(other, costs.topology.latency_s, 0.0) / scale).astype(np.float32),
         s_per_byte=(np.where(other, 2**30 / bandwidth, 0.0) / scale).astype(np.float32),
         exec_s=_pad(costs.exec_s[work] / scale, size).astype(np.float32),
         allowed=_pad(costs.allowed[work], size, True),
-        group=_pad(_groups(costs.colocate[work]), size).astype(np.int32),
+        group=_pad(costs.colocate[work] + 1, size).astype(np.int32), num_groups=sizes.groups,
         memory=_pad(costs.output_bytes[work] / 2**30, size).astype(np.float32),
         memory_left=np.minimum(costs.memory_bytes / 2**30, 1e9).astype(np.float32),
         cluster=clusters, cluster_s=(cluster_s / scale).astype(np.float32),
         sibling=_siblings(source, target, exec_s / scale, size))
-
-
-def padded_sizes(graphs: list[DataflowGraph]) -> dict[str, int]:
-    """The sizes that all of `graphs` fit, as keyword arguments of `graph_arrays`."""
-    def degree(ends: str) -> int:
-        return max(int(np.bincount(getattr(g, ends)[g.work_edges], minlength=1).max(initial=1)) for g in graphs)
-
-    return {"num_vertices": max(bucket(g.work_vertices.size + 1) for g in graphs),
-            "num_edges": max(bucket(g.work_edges.size + 1) for g in graphs), "in_degree": degree("targets"),
-            "out_degree": degree("sources")}
-
-
-def _groups(colocate: np.ndarray) -> np.ndarray:
-    """Groups numbered from 1 among the work vertices alone (inputs may have more), 0 for none."""
-    used = np.unique(colocate[colocate >= 0])
-    return np.where(colocate >= 0, np.searchsorted(used, colocate) + 1, 0)
 
 
 def _pad(array: np.ndarray, size: int, fill=0) -> np.ndarray:
@@ -166,19 +190,20 @@ def _pad(array: np.ndarray, size: int, fill=0) -> np.ndarray:
     return padded
 
 
-def _neighbours(keys: np.ndarray, others: np.ndarray, size: int, null: int, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """int32 [N, K] neighbours by vertex and the edge in each place (-1: none), K padded to a bucket."""
-    counts = np.bincount(keys, minlength=size)
-    width = bucket(max(int(counts.max(initial=1)), least, 1))
-    edge = np.full((size, width), -1, np.int64)
+def _rows(keys: np.ndarray, size: int, rows: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """The edges of each vertex in rows of `width`: int [rows, width] edge in each place (-1: none); int32 [N, 2] first row and count."""
+    degree = np.bincount(keys, minlength=size)
+    needed = np.maximum(1, -(-degree // width))
+    first = np.cumsum(needed) - needed
     by_key = np.argsort(keys, kind="stable")
-    slot = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
-    edge[keys[by_key], slot] = by_key
-    return np.where(edge >= 0, np.append(others, null)[edge], null).astype(np.int32), edge
+    place = np.arange(len(keys)) - np.repeat(np.cumsum(degree) - degree, degree)
+    edge = np.full((rows, width), -1, np.int64)
+    edge[first[keys[by_key]] + place // width, place % width] = by_key
+    return edge, np.stack([first, needed], axis=1).astype(np.int32)
 
 
-def _by_slot(values: np.ndarray, edge: np.ndarray) -> np.ndarray:
-    return np.where(edge >= 0, np.append(values, 0.0)[edge], 0.0).astype(np.float32)
+def _by_slot(values: np.ndarray, edge: np.ndarray, none=0.0) -> np.ndarray:
+    return np.where(edge >= 0, np.append(values, none)[edge], none).astype(np.asarray(values).dtype)
 
 
 def _siblings(source: np.ndarray, target: np.ndarray, exec_s: np.ndarray, size: int) -> np.ndarray:

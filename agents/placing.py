@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables
-from agents.config import TrainConfig, stored_config
+from agents.config import stored_config
 from agents.driver import FusedDriver
 from agents.episode import graph_batch
 from agents.features import graph_arrays
@@ -38,19 +38,15 @@ def load_policy(path: str | Path) -> Policy:
     read_state(checkpoint)
     config = stored_config(checkpoint.parent.parent)
 
-    def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> list[Assignment]:
-        return sample(graph, costs, checkpoint, config, samples, seed)
-
-    return policy
-
-
-def sample(graph: DataflowGraph, costs: CostModel, checkpoint: Path, config: TrainConfig, samples: int, seed: int) -> list[Assignment]:
-    """The greedy assignment and `samples` - 1 sampled ones from the best policy of `checkpoint`."""
-    arrays = graph_arrays(graph, costs)
-    batch = graph_batch([arrays])
     network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
-    temperature = tf.constant(np.where(np.arange(samples) == 0, 0.0, 1.0), tf.float32)
-    episodes = FusedDriver(network, batch).run(tf.zeros([samples], tf.int32), tf.constant([seed % 2**31, 0]), temperature)
-    device, order = arrays.to_devices(episodes.order, episodes.device)
-    return [Assignment(d, o, "policy") for d, o in zip(device, order, strict=True)]
+    driver = FusedDriver(network)
+
+    def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> list[Assignment]:
+        arrays = graph_arrays(graph, costs)
+        temperature = tf.constant(np.where(np.arange(samples) == 0, 0.0, 1.0), tf.float32)
+        episodes = driver.run(graph_batch([arrays]), tf.zeros([samples], tf.int32), tf.constant([seed % 2**31, 0]), temperature)
+        device, order = arrays.to_devices(episodes.order, episodes.device)
+        return [Assignment(d, o, "policy") for d, o in zip(device, order, strict=True)]
+
+    return policy

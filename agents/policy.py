@@ -8,10 +8,12 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
-from agents.driver import after_placing, choose, step_seed
+from agents.driver import Choice, after_placing, choose, device_logits
 from agents.environment import action_spec, observation_spec
-from agents.episode import DEVICE_FEATURES, EpisodeState, GraphBatch
+from agents.episode import DEVICE_FEATURES, EpisodeState, GraphBatch, candidates, place_vertex
+from agents.losses import masked_log_probability
 from agents.networks import DualNetwork, Tables
+from agents.race import Race, block_size, run_on, start_race
 
 
 class DualPolicy(tf_policy.TFPolicy):
@@ -29,9 +31,11 @@ class DualPolicy(tf_policy.TFPolicy):
         tables = network.encode(batch)
         self._tables = Tables(*(tf.Variable(value, trainable=False) for value in tables))
         self.seed = tf.Variable([0, 0], dtype=tf.int32, trainable=False)
-        devices, hidden = batch.num_devices, tables.plc_placed.shape[1]
-        state_spec = {"placed": tf.TensorSpec([devices, hidden], tf.float32), "step": tf.TensorSpec([], tf.int32),
-                      "seed": tf.TensorSpec([2], tf.int32)}
+        blocks = batch.num_vertices // block_size(batch.num_vertices)
+        state_spec = {"placed": tf.TensorSpec([batch.num_devices, tables.plc_placed.shape[1]], tf.float32),
+                      "seed": tf.TensorSpec([2], tf.int32), "now": tf.TensorSpec([], tf.float64),
+                      "end": tf.TensorSpec([blocks, block_size(batch.num_vertices)], tf.float64),
+                      "soonest": tf.TensorSpec([blocks], tf.float64)}
         super().__init__(ts.time_step_spec(observation_spec(batch), tensor_spec.TensorSpec([], tf.float32, "reward")), action_spec(batch),
                          policy_state_spec=state_spec, info_spec=info_spec(batch), clip=False, automatic_state_reset=False, name=name)
 
@@ -42,21 +46,40 @@ class DualPolicy(tf_policy.TFPolicy):
         for variable, value in zip(self._tables, self._network.encode(self._batch), strict=True):
             variable.assign(value)
         seed = self.seed.assign_add([0, 1])
-        placed = tf.zeros([batch_size, *self.policy_state_spec["placed"].shape])
-        return {"placed": placed, "step": tf.zeros([batch_size], tf.int32), "seed": tf.tile(tf.identity(seed)[None], [batch_size, 1])}
+        empty = {name: tf.zeros([batch_size, *spec.shape], spec.dtype) for name, spec in self.policy_state_spec.items()}
+        return {**empty, "seed": tf.tile(tf.identity(seed)[None], [batch_size, 1])}
 
     def _action(self, time_step: ts.TimeStep, policy_state: dict[str, tf.Tensor], seed=None) -> policy_step.PolicyStep:
         state = EpisodeState(**time_step.observation)
-        first = time_step.is_first()[:, None, None]
-        placed = tf.where(first, 0.0, policy_state["placed"])
         tables = Tables(*(tf.identity(value) for value in self._tables))
-        temperature = tf.fill(tf.shape(state.graph), self._temperature)
-        choice = choose(self._network, self._batch, tables, state, placed, step_seed(policy_state["seed"][0], policy_state["step"][0]),
-                        temperature)
+        race, placed = self._taken_up(tables, state, time_step.is_first(), policy_state)
+        choice = choose(self._network, self._batch, tables, state, placed, race)
+        info = {"log_probability": self._log_probability(tables, state, placed, choice), "features": choice.features, "mask": choice.mask}
         placed = after_placing(self._batch, tables, state, placed, choice.vertex, choice.device)
-        info = {"log_probability": choice.log_p, "features": choice.features, "mask": choice.mask}
+        after = place_vertex(self._batch, state, choice.vertex, choice.device, choice.start_s)
+        race = run_on(self._batch, tables, after, race, choice.vertex)
         return policy_step.PolicyStep({"vertex": choice.vertex, "device": choice.device},
-                                      {"placed": placed, "step": policy_state["step"] + 1, "seed": policy_state["seed"]}, info)
+                                      {"placed": placed, "seed": policy_state["seed"], "now": race.now, "end": race.end,
+                                       "soonest": race.soonest}, info)
+
+    def _taken_up(self, tables: Tables, state: EpisodeState, first: tf.Tensor, policy_state: dict[str, tf.Tensor]
+                  ) -> tuple[Race, tf.Tensor]:
+        """Race and sums as the last step left them; new ones where an episode begins."""
+        temperature = tf.fill(tf.shape(state.graph), self._temperature)
+        fresh = start_race(self._batch, tables, state, policy_state["seed"][0], temperature)
+        now, end, soonest, placed = (
+            tf.where(tf.reshape(first, [-1] + [1] * (new.shape.rank - 1)), new, policy_state[name]) for name, new in
+            (("now", fresh.now), ("end", fresh.end), ("soonest", fresh.soonest), ("placed", tf.zeros_like(policy_state["placed"]))))
+        return fresh._replace(now=now, end=end, soonest=soonest), placed
+
+    def _log_probability(self, tables: Tables, state: EpisodeState, placed: tf.Tensor, choice: Choice) -> tf.Tensor:
+        """float32 [B, 2]: of the vertex among all candidates, and of the device."""
+        size = self._batch.num_vertices
+        # The null vertex, "chosen" by finished episodes, counts as a candidate, so that no row is fully masked.
+        mask = candidates(state) | (tf.range(size)[None] == choice.vertex[:, None])
+        sel = masked_log_probability(tf.gather(tf.reshape(tables.sel_logit, [-1, size]), state.graph), mask, choice.vertex)
+        logits = device_logits(self._network, self._batch, tables, state, placed, choice.vertex, choice.features)
+        return tf.stack([sel.chosen, masked_log_probability(logits, choice.mask, choice.device).chosen], axis=1)
 
 
 def info_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:

@@ -8,15 +8,24 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def gumbel(seed: tf.Tensor, rows: int | tf.Tensor, columns: int) -> tf.Tensor:
-    """float32 [rows, columns] standard Gumbel numbers, a function of seed (int32 [2]), row and column alone."""
+def gumbel(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
+    """float32 standard Gumbel numbers, a function of seed (int32 [2]) and index (int32, broadcast together) alone."""
+    bits = tf.bitwise.right_shift(_bits(seed, *index), tf.constant(8, tf.uint32))
+    uniform = tf.cast(bits, tf.float32) * 2.0**-24 + 2.0**-25
+    return -tf.math.log(-tf.math.log(uniform))
+
+
+def exponential(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
+    """float64 exponential numbers of mean 1, a function of seed (int32 [2]) and index (int32, broadcast together) alone."""
+    return -tf.math.log(tf.cast(_bits(seed, *index), tf.float64) * 2.0**-32 + 2.0**-33)
+
+
+def _bits(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
     key = _mix(tf.cast(seed[0], tf.uint32) + tf.constant(0x9E3779B9, tf.uint32))
     key = _mix(tf.bitwise.bitwise_xor(key, tf.cast(seed[1], tf.uint32)))
-    row = _mix(tf.cast(tf.range(rows), tf.uint32) * tf.constant(0x85EBCA6B, tf.uint32) + key)
-    column = tf.cast(tf.range(columns), tf.uint32) * tf.constant(0xC2B2AE35, tf.uint32)
-    bits = _mix(_mix(row[:, None] + column[None]) + key)
-    uniform = tf.cast(tf.bitwise.right_shift(bits, tf.constant(8, tf.uint32)), tf.float32) * 2.0**-24 + 2.0**-25
-    return -tf.math.log(-tf.math.log(uniform))
+    for part in index:
+        key = _mix(key + (tf.cast(part, tf.uint32) + tf.constant(1, tf.uint32)) * tf.constant(0xC2B2AE35, tf.uint32))
+    return key
 
 
 def _mix(bits: tf.Tensor) -> tf.Tensor:

@@ -27,15 +27,18 @@ from doppler_tf.simulator import Simulator
 
 STAGES = ("imitation", "simulated", "real")
 _CLEARLY = 0.02
+_WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
 
 @dataclass(eq=False)
 class Best:
-    """The best episode seen of one graph: int32 [T] order and device (padded vertices), simulated seconds."""
+    """The best episode seen of one graph: int32 [T] order and device (padded vertices), simulated seconds; its record, [1, T] each,
+    unless it comes from a checkpoint."""
 
     makespan_s: float
     order: np.ndarray
     device: np.ndarray
+    record: Episodes | None = None
 
 
 class Learner:
@@ -47,16 +50,17 @@ class Learner:
     def __init__(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig):
         self.config, self.graphs, self.costs = config, tuple(graphs), tuple(costs)
         sizes = padded_sizes(list(graphs))
-        self.arrays: list[GraphArrays] = [graph_arrays(g, c, **sizes) for g, c in zip(graphs, costs, strict=True)]
+        self.arrays: list[GraphArrays] = [graph_arrays(g, c, sizes) for g, c in zip(graphs, costs, strict=True)]
         self.simulators = [FastSimulator(g, c) for g, c in zip(graphs, costs, strict=True)]
         self.bounds_s = [lower_bounds(g, c).best_s for g, c in zip(graphs, costs, strict=True)]
         self.batch = graph_batch(self.arrays)
         self.network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
         self.best_network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.agent = DopplerAgent(self.network, self.batch, config, self.updates)
-        self.driver = FusedDriver(self.network, self.batch)
         self.rows = max(1, config.batch // len(graphs))
+        worthwhile = config.imitation + config.simulated >= _WORTH_COMPILING * self.rows
+        self.agent = DopplerAgent(self.network, self.batch, config, self.updates, jit_compile=worthwhile)
+        self.driver = FusedDriver(self.network)
         each = self.rows + 1
         self.graph = tf.constant(np.repeat(np.arange(len(graphs)), each), tf.int32)
         self._is_greedy = np.tile(np.arange(each) == 0, len(graphs))
@@ -86,7 +90,7 @@ class Learner:
             padded_device[:, :arrays.num_work] = device
         graph = np.repeat(np.arange(len(orders)), [len(o) for o in orders])
         order, device = (tf.constant(np.concatenate(column)) for column in zip(*rows, strict=True))
-        return self.driver.replay(tf.constant(graph, tf.int32), order, device)
+        return self.driver.replay(self.batch, tf.constant(graph, tf.int32), order, device)
 
     def simulate(self, seed: int, step: int, progress: float) -> dict[str, dict[str, float]]:
         """One update of stage II.
@@ -104,7 +108,7 @@ class Learner:
 
     def rollout(self, seed: int, step: int) -> tuple[Episodes, np.ndarray]:
         """A batch of episodes with their simulated seconds (float64 [B])."""
-        episodes = self.driver.run(self.graph, tf.constant([seed, step]), self._temperature)
+        episodes = self.driver.run(self.batch, self.graph, tf.constant([seed, step]), self._temperature)
         makespan_s = np.empty(len(self.graph))
         for rows, arrays, simulator in zip(self._rows_by_graph(), self.arrays, self.simulators, strict=True):
             makespan_s[rows] = simulator.makespans(*arrays.to_devices(episodes.order[rows], episodes.device[rows]))
@@ -174,7 +178,8 @@ class Learner:
         for g, rows in enumerate(self._rows_by_graph()):
             b = rows.start + int(np.argmin(makespan_s[rows]))
             if makespan_s[b] < self.best[g].makespan_s:
-                self.best[g] = Best(float(makespan_s[b]), episodes.order[b].numpy(), episodes.device[b].numpy())
+                record = Episodes(*(value[b:b + 1] for value in episodes))
+                self.best[g] = Best(float(makespan_s[b]), episodes.order[b].numpy(), episodes.device[b].numpy(), record)
                 self._elite = None
         if greedy:
             now = [float(makespan_s[rows.start]) for rows in self._rows_by_graph()]
@@ -185,14 +190,19 @@ class Learner:
 
     def _reinforce(self, episodes: Episodes, seconds: np.ndarray, counts: np.ndarray, entropy: float,
                    elite: float) -> UpdateInfo:
-        if not all(np.isfinite(best.makespan_s) for best in self.best):
-            elite = 0.0  # a graph has no episode yet that is worth imitating
+        if self._elite is None and all(np.isfinite(best.makespan_s) for best in self.best):
+            records = [best.record or self._replayed(g, best) for g, best in enumerate(self.best)]
+            self._elite = Episodes(*(tf.concat(column, axis=0) for column in zip(*records, strict=True)))
+        if self._elite is None:  # a graph has no episode yet that is worth imitating
+            elite = 0.0
+        best = self._elite or Episodes(*(value[:len(self.graphs)] for value in episodes))
         scale = np.repeat([a.scale_s for a in self.arrays], self.rows + 1)
-        if self._elite is None:
-            order, device = (tf.constant(np.stack([getattr(best, name) for best in self.best])) for name in ("order", "device"))
-            self._elite = self.driver.replay(tf.range(len(self.graphs)), order, device)
         return self.agent.reinforce(episodes, tf.constant(-seconds / scale, tf.float32), tf.constant(counts, tf.float32),
-                                    tf.constant(entropy, tf.float32), self._elite, tf.constant(elite, tf.float32))
+                                    tf.constant(entropy, tf.float32), best, tf.constant(elite, tf.float32))
+
+    def _replayed(self, g: int, best: Best) -> Episodes:
+        order, device = (tf.constant(column[None]) for column in (best.order, best.device))
+        return self.driver.replay(self.batch, tf.constant([g]), order, device)
 
     def _report(self, makespan_s: np.ndarray, info: UpdateInfo, extra: dict[str, float]) -> dict[str, dict[str, float]]:
         report = {}

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from doppler_tf.errors import ConfigError
 
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # as the agents need it, whichever room imports TensorFlow first
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.register_profile("thorough", max_examples=10_000, deadline=None, suppress_health_check=_SLOW)
@@ -21,7 +22,6 @@ def pytest_configure(config):
     rooms = [Path(__file__).parent / "runtime", *(Path(__file__).parent / "runtime").parents]
     asked = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
     if any(path in rooms or rooms[0] in path.parents for path in asked):
-        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # as the agents need it, who come later
         from runtime import prepare_devices
 
         with contextlib.suppress(ConfigError):  # too late: the runtime tests' own fixture says so

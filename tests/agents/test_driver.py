@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,6 +14,7 @@ from agents.agent import DopplerAgent
 from agents.config import TrainConfig
 from agents.driver import FusedDriver, episode_log_probability
 from agents.environment import AssignmentEnvironment
+from agents.features import padded_sizes
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.topology import ideal
@@ -29,19 +33,21 @@ def collect(environment: AssignmentEnvironment, policy, steps: int) -> list:
     return [np.stack(column, axis=1) for column in zip(*seen[:steps], strict=True)]
 
 
-def test_same_trajectories_as_the_standard_driver(random_graph, learning):
-    graph = random_graph(11, 0)
+@pytest.mark.parametrize(("count", "hub"), [(11, False), (20, True)])
+def test_same_trajectories_as_the_standard_driver(random_graph, learning, count, hub):
+    graph = random_graph(count, 0, hub=hub)
     arrays, batch, network = learning([graph])
     simulator = FastSimulator(graph, build_costs(graph, ideal(3)))
     environment = AssignmentEnvironment(arrays, [simulator.makespans], batch_size=5)
     policy = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2)).collect_policy
     policy.seed.assign([7, 2])
-    vertex, device, log_p, features, reward = collect(environment, policy, 11)
-    fused = FusedDriver(network, batch).run(tf.zeros([5], tf.int32), tf.constant([7, 3]), tf.ones([5]))
-    np.testing.assert_array_equal(fused.order[:, :11], vertex)
-    np.testing.assert_array_equal(fused.device[:, :11], device)
-    np.testing.assert_allclose(fused.log_p[:, :11], log_p, atol=1e-5)
-    np.testing.assert_allclose(fused.features[:, :11], features, atol=1e-5)
+    vertex, device, log_p, features, reward = collect(environment, policy, count)
+    fused = FusedDriver(network).run(batch, tf.zeros([5], tf.int32), tf.constant([7, 3]), tf.ones([5]))
+    np.testing.assert_array_equal(fused.order[:, :count], vertex)
+    np.testing.assert_array_equal(fused.device[:, :count], device)
+    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), fused)
+    np.testing.assert_allclose(tf.stack([sel.chosen, plc.chosen], axis=2)[:, :count], log_p, atol=1e-5)
+    np.testing.assert_allclose(fused.features[:, :count], features, atol=1e-5)
     makespans = simulator.makespans(*arrays[0].to_devices(fused.order, fused.device))
     np.testing.assert_allclose(reward[:, -1], -makespans / arrays[0].scale_s, rtol=1e-6)
     np.testing.assert_array_equal(reward[:, :-1], 0.0)
@@ -53,11 +59,9 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
     graphs = [random_graph(5, 1), random_graph(9, 2)]
     arrays, batch, network = learning(graphs, features=features)
     graph = tf.constant([0, 1, 1, 0, 1])
-    episodes = FusedDriver(network, batch, jit_compile=False).run(graph, tf.constant([0, 0]), tf.constant([1.0, 1, 1, 1, 0]))
-    sel, plc, valid = episode_log_probability(network, batch, network.encode(batch), episodes)
+    episodes = FusedDriver(network, jit_compile=False).run(batch, graph, tf.constant([0, 0]), tf.constant([1.0, 1, 1, 1, 0]))
+    sel, _, valid = episode_log_probability(network, batch, network.encode(batch), episodes)
     assert valid.numpy().sum(axis=1).tolist() == [5, 9, 9, 5, 9]
-    together = tf.stack([sel.chosen, plc.chosen], axis=2).numpy()
-    np.testing.assert_allclose(together[valid], episodes.log_p.numpy()[valid], atol=1e-5)
     np.testing.assert_array_equal(sel.chosen.numpy()[~valid.numpy()], 0)
     for b, g in enumerate(graph.numpy()):
         order = arrays[g].to_devices(episodes.order[b:b + 1], episodes.device[b:b + 1])[1][0]
@@ -68,27 +72,48 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
 
 def test_temperature_zero_is_greedy_and_seeds_repeat(random_graph, learning):
     _, batch, network = learning([random_graph(8, 4)])
-    driver = FusedDriver(network, batch, jit_compile=False)
-    greedy = [driver.run(tf.zeros([2], tf.int32), tf.constant([s, 0]), tf.zeros([2])) for s in range(2)]
+    driver = FusedDriver(network, jit_compile=False)
+    greedy = [driver.run(batch, tf.zeros([2], tf.int32), tf.constant([s, 0]), tf.zeros([2])) for s in range(2)]
     np.testing.assert_array_equal(greedy[0].order, greedy[1].order)
     np.testing.assert_array_equal(greedy[0].device[0], greedy[0].device[1])
-    sampled = [driver.run(tf.zeros([4], tf.int32), tf.constant([s, 0]), tf.ones([4])) for s in (0, 0, 1)]
+    sampled = [driver.run(batch, tf.zeros([4], tf.int32), tf.constant([s, 0]), tf.ones([4])) for s in (0, 0, 1)]
     np.testing.assert_array_equal(sampled[0].order, sampled[1].order)
     assert (sampled[0].order.numpy() != sampled[2].order.numpy()).any()
 
 
 def test_replay_gives_the_record_of_the_rollout(random_graph, learning):
     _, batch, network = learning([random_graph(8, 5)])
-    driver = FusedDriver(network, batch, jit_compile=False)
-    episodes = driver.run(tf.zeros([3], tf.int32), tf.constant([1, 1]), tf.ones([3]))
-    again = driver.replay(episodes.graph, episodes.order, episodes.device)
+    driver = FusedDriver(network, jit_compile=False)
+    episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([1, 1]), tf.ones([3]))
+    again = driver.replay(batch, episodes.graph, episodes.order, episodes.device)
     np.testing.assert_array_equal(again.features, episodes.features)
     np.testing.assert_array_equal(again.mask, episodes.mask)
 
 
-def test_one_trace_serves_every_graph_of_a_bucket(random_graph, learning):
-    _, batch, network = learning([random_graph(8, 5)])
-    driver = FusedDriver(network, batch, jit_compile=False)
-    for seed in range(3):
-        driver.run(tf.zeros([3], tf.int32), tf.constant([seed, 0]), tf.ones([3]))
-    assert driver.run.experimental_get_tracing_count() == 1
+def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
+    driver, shapes = None, []
+    for seed, count in enumerate((18, 19, 18, 19, 18, 40)):
+        graph = random_graph(count, seed)
+        _, batch, network = learning([graph])
+        driver = driver or FusedDriver(network, jit_compile=False)
+        episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([seed, 0]), tf.ones([3]))
+        assert sorted(episodes.order[0].numpy()[:count]) == list(range(count))
+        shapes.append(padded_sizes([graph]))
+        assert driver.run.experimental_get_tracing_count() == len(set(shapes))
+    assert 2 <= len(set(shapes)) <= 4
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_no_step_copies_an_array_of_all_vertices(random_graph, learning, hub):
+    """What makes the cost of a step independent of the number of vertices: XLA updates the state in place."""
+    _, batch, network = learning([random_graph(150, 0, hub=hub)])
+    compiled = FusedDriver(network).run.experimental_get_compiler_ir(batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1]))
+    copies, bodies, body = [], 0, False
+    for line in compiled(stage="optimized_hlo").splitlines():
+        if line.endswith("{") and not line.startswith(" "):
+            body = "body" in line.split()[0]
+            bodies += body
+        elif body and " copy(" in line:
+            copies.append(math.prod(int(size) for size in re.search(r"\[([\d,]*)\]", line)[1].split(",") if size))
+    assert bodies >= (4 if hub else 1)
+    assert max(copies, default=0) < batch.num_vertices

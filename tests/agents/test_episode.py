@@ -54,9 +54,9 @@ def slow_features(arrays, placed: dict[int, tuple[int, float, float]], v: int) -
         "quarter_cluster": share(same[2], exec_s)}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_whole_episodes_against_the_slow_loop(random_graph, seed):
-    graph = random_graph(14, seed)
+@pytest.mark.parametrize(("count", "seed", "hub"), [(14, 0, False), (14, 1, False), (14, 2, False), (24, 3, True)])
+def test_whole_episodes_against_the_slow_loop(random_graph, count, seed, hub):
+    graph = random_graph(count, seed, hub=hub)
     arrays = graph_arrays(graph, build_costs(graph, ideal(3)))
     batch = graph_batch([arrays])
     state, rng, placed = initial_state(batch, tf.zeros([1], tf.int32)), np.random.default_rng(seed), {}

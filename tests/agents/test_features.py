@@ -11,15 +11,40 @@ import tensorflow as tf
 from agents.episode import graph_batch
 from agents.features import bucket, graph_arrays, padded_sizes
 from agents.networks import DualNetwork, path_sums
+from agents.race import block_size
 from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import ideal
 
 
-def test_buckets_grow_by_at_most_half():
+def test_buckets_waste_a_fifth_at_most_and_divide_into_blocks():
     sizes = [bucket(n) for n in range(1, 3000)]
-    assert all(n <= size <= max(1.5 * n, 8) + 1 for n, size in enumerate(sizes, 1))
+    assert all(n <= size <= max(1.25 * n, 8) for n, size in enumerate(sizes, 1))
     assert sizes == sorted(sizes)
-    assert len(set(sizes)) < 25
+    assert len(set(sizes)) <= 4 * 9
+    assert all(size % block_size(size) == 0 for size in (bucket(n) for n in [*range(1, 3000), 99_999, 100_001]))
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_rows_hold_every_neighbour_once(random_graph, hub):
+    graph = random_graph(60, 0, hub=hub)
+    arrays = graph_arrays(graph, build_costs(graph, ideal(3)))
+    null, work = arrays.num_vertices - 1, graph.work_vertices
+    for table, rows, ends, others in (("predecessor", "in_row", "targets", "sources"), ("successor", "out_row", "sources", "targets")):
+        for local, v in enumerate(work):
+            first, count = getattr(arrays, rows)[local]
+            found = getattr(arrays, table)[first:first + count].ravel()
+            edges = [e for e in graph.work_edges if getattr(graph, ends)[e] == v]
+            assert sorted(found[found < null].tolist()) == sorted(np.searchsorted(work, getattr(graph, others)[edges]).tolist())
+        assert (getattr(arrays, table)[-1] == null).all()
+        assert (len(getattr(arrays, table)) > arrays.num_vertices) == hub
+
+
+def test_a_star_of_many_leaves_takes_memory_by_its_edges():
+    nodes = [{"id": v, "exec_s": 1.0} for v in range(5001)]
+    graph = graph_from_records(nodes, [{"source": 0, "target": v, "transfer_s": 1.0} for v in range(1, 5001)], {"name": "star"})
+    arrays = graph_arrays(graph, build_costs(graph, ideal(2)))
+    assert arrays.successor.size < 20 * graph.num_vertices
 
 
 def test_units_cancel(random_graph):
@@ -34,7 +59,7 @@ def test_padding_leaves_the_tables_of_real_vertices_alone(random_graph):
     graph, larger = random_graph(12, 0), random_graph(60, 1)
     costs = build_costs(graph, ideal(3))
     network = DualNetwork(hidden=16, rounds=3, seed=0)
-    small, padded = graph_arrays(graph, costs), graph_arrays(graph, costs, **padded_sizes([graph, larger]))
+    small, padded = graph_arrays(graph, costs), graph_arrays(graph, costs, padded_sizes([graph, larger]))
     assert padded.num_vertices > small.num_vertices
     for a, b in zip(network.encode(graph_batch([small])), network.encode(graph_batch([padded])), strict=True):
         np.testing.assert_allclose(a[:12], b[:12], rtol=1e-4, atol=1e-6)

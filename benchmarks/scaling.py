@@ -1,0 +1,167 @@
+"""Seconds and peak memory from 1,000 to 100,000 vertices on 8 devices: `make bench NAME=scaling`.
+
+Random layered graphs and deep Llama stacks. Each graph has a process of its own, so that its peak memory is its own; the steps run in
+the order of the table and memory is the process's peak after each. A last process makes training steps on 10,000 vertices.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.tables import best_seconds, finish
+from data import build_workload
+from doppler_tf.bounds import lower_bounds
+from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import CriticalPath
+from doppler_tf.topology import v100x8
+
+SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
+ASSIGNMENTS, REPEATS, EPISODES = 16, 5, 8
+STACK_HEAD, STACK_LAYER = 83, 408  # vertices of a llama_stack on 8 devices
+
+
+def main() -> None:
+    """Prints the tables and the JSON line."""
+    result: dict[str, dict] = {}
+    jobs = [(name, size) for name in ("layered", "llama_stack") for size in SIZES]
+    for name, size in track(jobs, "measuring", console=Console(stderr=True)):
+        result.setdefault(name, {})[str(size)] = _in_a_process("steps", name, size)
+    for name, by_size in result.items():
+        _show(name, by_size)
+    result["training_step"] = _in_a_process("training", "layered", 10_000)
+    step = result["training_step"]
+    print(f"training step, {EPISODES} episodes of {step['vertices']:,} vertices: rollout, simulation and update {step['seconds']:.1f} s "
+          f"(the first one, which compiles, {step['first_s']:.1f} s), peak {step['peak_gib']:.2f} GiB")
+    finish(result)
+
+
+def measure_steps(name: str, size: int) -> dict:
+    """Seconds and peak memory of each step, for one graph in this process."""
+    graph, building = _timed(lambda: _graph(name, size))
+    report = {"vertices": graph.num_vertices, "edges": graph.num_edges, "steps": {"build": building}}
+    steps = report["steps"]
+    topology = v100x8()
+    costs, steps["costs, bounds"] = _timed(lambda: _costs_and_bounds(graph, topology))
+    teacher, rng = CriticalPath(graph, costs), np.random.default_rng(0)
+    teacher.sample(rng)
+    _, steps["critical path"] = _best(lambda: teacher.sample(rng))
+    devices = np.stack([teacher.sample(rng).device for _ in range(ASSIGNMENTS)])
+    for step, links in (("simulation", None), ("simulation, contended", 1)):
+        simulator = FastSimulator(graph, build_costs(graph, _with_links(topology, links)))
+        simulator.makespans(devices)
+        _, steps[step] = _best(lambda simulator=simulator: simulator.makespans(devices), ASSIGNMENTS)
+    return {**report, **_measure_policy(graph, costs, steps)}
+
+
+def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict:
+    import agents  # noqa: F401  (chooses Keras 2 before TensorFlow is imported)
+
+    # isort: split
+    import tensorflow as tf
+
+    from agents.driver import FusedDriver
+    from agents.episode import graph_batch
+    from agents.features import graph_arrays
+    from agents.networks import DualNetwork
+
+    graph_arrays(graph, costs)
+    arrays, steps["features"] = _best(lambda: graph_arrays(graph, costs))
+    driver = FusedDriver(DualNetwork())
+
+    def greedy() -> np.ndarray:
+        episodes = driver.run(graph_batch([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1]))
+        return arrays.to_devices(episodes.order, episodes.device)[0]
+
+    _, first = _timed(greedy)
+    _, steps["greedy placement"] = _best(greedy)
+    return {"first_greedy_s": first["seconds"], "peak_gib": _peak_gib()}
+
+
+def measure_training(name: str, size: int) -> dict:
+    """Seconds and peak memory of training steps on one graph, in this process."""
+    import agents  # noqa: F401
+
+    # isort: split
+    from agents.config import TrainConfig
+    from agents.stages import Learner
+
+    graph = _graph(name, size)
+    learner = Learner([graph], [build_costs(graph, v100x8())], TrainConfig(batch=EPISODES))
+    _, first = _timed(lambda: learner.simulate(0, 0, 0.0))
+    _, later = _timed(lambda: learner.simulate(0, 1, 0.0))
+    return {"vertices": graph.num_vertices, "first_s": first["seconds"], **later}
+
+
+def _graph(name: str, size: int) -> DataflowGraph:
+    if name == "layered":
+        return build_workload(name, 8, vertices=size)
+    return build_workload(name, 8, layers=max(1, round((size - STACK_HEAD) / STACK_LAYER)))
+
+
+def _costs_and_bounds(graph: DataflowGraph, topology) -> CostModel:
+    costs = build_costs(graph, topology)
+    lower_bounds(graph, costs)
+    return costs
+
+
+def _with_links(topology, link_slots: int | None):
+    import dataclasses
+    return dataclasses.replace(topology, link_slots=link_slots)
+
+
+def _timed(call: Callable) -> tuple[object, dict[str, float]]:
+    started = time.perf_counter()
+    value = call()
+    return value, {"seconds": time.perf_counter() - started, "peak_gib": _peak_gib()}
+
+
+def _best(call: Callable, share: int = 1) -> tuple[object, dict[str, float]]:
+    """The value, and the least seconds of several calls divided by `share`."""
+    values = []
+    seconds = best_seconds(lambda: values.append(call()), REPEATS)
+    return values[-1], {"seconds": seconds / share, "peak_gib": _peak_gib()}
+
+
+def _peak_gib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def _in_a_process(*job) -> dict:
+    command = [sys.executable, "-m", "benchmarks.scaling", *map(str, job)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _show(name: str, by_size: dict[str, dict]) -> None:
+    table = Table(title=f"{name} on 8 V100: microseconds a vertex, and the process's peak GiB so far")
+    table.add_column("step")
+    for row in by_size.values():
+        table.add_column(f"{row['vertices']:,} vertices\n{row['edges']:,} edges", justify="right")
+    table.add_column("last / first", justify="right")
+    for step in next(iter(by_size.values()))["steps"]:
+        each = [(row["steps"][step]["seconds"] / row["vertices"], row["steps"][step]["peak_gib"]) for row in by_size.values()]
+        table.add_row(step, *(f"{1e6 * seconds:.3f}  {peak:.2f}" for seconds, peak in each), f"{each[-1][0] / each[0][0]:.2f}")
+    table.add_row("greedy, first (compiles)", *(f"{row['first_greedy_s']:.1f} s  {row['peak_gib']:.2f}" for row in by_size.values()), "")
+    Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        kind, graph_name, count = sys.argv[1:]
+        print(json.dumps({"steps": measure_steps, "training": measure_training}[kind](graph_name, int(count))))
+    else:
+        main()

@@ -6,6 +6,7 @@ the order of the table and memory is the process's peak after each. A last proce
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import resource
 import subprocess
@@ -25,10 +26,12 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
-from doppler_tf.topology import v100x8
+from doppler_tf.topology import Topology, v100x8
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 ASSIGNMENTS, REPEATS, EPISODES = 16, 5, 8
+# A device of 32 GB holds all of a small graph and not all of a large one; so that like is compared with like, limits are apart.
+_LIMITS = {"simulation": {"link_slots": None, "memory_bytes": None}, "simulation, contended": {"link_slots": 1, "memory_bytes": None}}
 STACK_HEAD, STACK_LAYER = 83, 408  # vertices of a llama_stack on 8 devices
 
 
@@ -58,8 +61,8 @@ def measure_steps(name: str, size: int) -> dict:
     teacher.sample(rng)
     _, steps["critical path"] = _best(lambda: teacher.sample(rng))
     devices = np.stack([teacher.sample(rng).device for _ in range(ASSIGNMENTS)])
-    for step, links in (("simulation", None), ("simulation, contended", 1)):
-        simulator = FastSimulator(graph, build_costs(graph, _with_links(topology, links)))
+    for step, limits in _LIMITS.items():
+        simulator = FastSimulator(graph, build_costs(graph, _limited(topology, **limits)))
         simulator.makespans(devices)
         _, steps[step] = _best(lambda simulator=simulator: simulator.makespans(devices), ASSIGNMENTS)
     return {**report, **_measure_policy(graph, costs, steps)}
@@ -110,15 +113,15 @@ def _graph(name: str, size: int) -> DataflowGraph:
     return build_workload(name, 8, layers=max(1, round((size - STACK_HEAD) / STACK_LAYER)))
 
 
-def _costs_and_bounds(graph: DataflowGraph, topology) -> CostModel:
+def _costs_and_bounds(graph: DataflowGraph, topology: Topology) -> CostModel:
     costs = build_costs(graph, topology)
     lower_bounds(graph, costs)
     return costs
 
 
-def _with_links(topology, link_slots: int | None):
-    import dataclasses
-    return dataclasses.replace(topology, link_slots=link_slots)
+def _limited(topology: Topology, link_slots: int | None, memory_bytes: float | None) -> Topology:
+    devices = tuple(dataclasses.replace(device, memory_bytes=memory_bytes) for device in topology.devices)
+    return dataclasses.replace(topology, link_slots=link_slots, devices=devices)
 
 
 def _timed(call: Callable) -> tuple[object, dict[str, float]]:

@@ -88,21 +88,22 @@ def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Seq
     if len(devices) != graph.num_vertices:
         raise AssignmentError(f"{where}: device: expected {graph.num_vertices} entries (one a vertex of {graph.name}), got {len(devices)}; "
                               f"is it made for another graph?")
-    device = np.full(graph.num_vertices, -1, np.int32)
-    for v, d in enumerate(devices):
-        if graph.is_input[v] and d is None:
+    device = [-1] * graph.num_vertices
+    for v, (d, is_input) in enumerate(zip(devices, graph.is_input.tolist(), strict=True)):
+        if is_input and d is None:
             continue
         if isinstance(d, bool) or not isinstance(d, int | np.integer):
             raise field_error(AssignmentError, where, f"vertex {graph.ids[v]!r}", "device", "an integer", d,
                               "only input vertices may be null")
-        if graph.is_input[v]:
+        if is_input:
             continue
         if not 0 <= d < costs.num_devices:
             raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected 0 to {costs.num_devices - 1} "
                                   f"({costs.topology.name} has {costs.num_devices} devices), got {d}")
         device[v] = d
-    check_constraints(graph, costs, device, where)
-    return Assignment(device, None if order is None else _check_order(graph, order, where), method)
+    checked = np.array(device, np.int32)
+    check_constraints(graph, costs, checked, where)
+    return Assignment(checked, None if order is None else _check_order(graph, order, where), method)
 
 
 def check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str) -> None:
@@ -113,11 +114,16 @@ def check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray
         v = int(broken[0])
         raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected one of {np.flatnonzero(costs.allowed[v]).tolist()} "
                               f"(its pin or that of its colocate group), got {device[v]}")
-    for g, group in enumerate(graph.groups):
-        used = np.unique(device[(costs.colocate == g) & ~graph.is_input])
-        if used.size > 1:
-            raise AssignmentError(f"{where}: colocate group {group!r}: device: expected one device for the whole group, "
-                                  f"got {used.tolist()}")
+    members = work[costs.colocate[work] >= 0]
+    group = costs.colocate[members]
+    lowest, highest = np.full(len(graph.groups), costs.num_devices), np.full(len(graph.groups), -1)
+    np.minimum.at(lowest, group, device[members])
+    np.maximum.at(highest, group, device[members])
+    split = np.flatnonzero(lowest < highest)
+    if split.size:
+        used = np.unique(device[members[group == split[0]]])
+        raise AssignmentError(f"{where}: colocate group {graph.groups[split[0]]!r}: device: expected one device for the whole group, "
+                              f"got {used.tolist()}")
 
 
 def _check_order(graph: DataflowGraph, order: Sequence, where: str) -> np.ndarray:

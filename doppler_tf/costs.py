@@ -191,11 +191,14 @@ def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray
                             f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}")
         allowed[v] = False
         allowed[v, d] = True
-    for g, group in enumerate(graph.groups):
-        members = np.flatnonzero((graph.colocate == g) & ~graph.is_input)
-        common = allowed[members].all(axis=0)
-        if members.size and not common.any():
-            raise CostError(f"{where}: colocate group {group!r}: pin: expected pins of its vertices to agree, got different devices "
-                            f"for {', '.join(repr(graph.ids[v]) for v in members if graph.pin[v] is not None)}; mend the pins")
-        allowed[members] = common
+    members = np.flatnonzero((graph.colocate >= 0) & ~graph.is_input)
+    common = np.ones((len(graph.groups), topology.num_devices), bool)
+    np.logical_and.at(common, graph.colocate[members], allowed[members])
+    nowhere = np.flatnonzero(~common.any(axis=1))
+    if nowhere.size:
+        g = int(nowhere[0])
+        pinned = [repr(graph.ids[v]) for v in members[graph.colocate[members] == g].tolist() if graph.pin[v] is not None]
+        raise CostError(f"{where}: colocate group {graph.groups[g]!r}: pin: expected pins of its vertices to agree, got different "
+                        f"devices for {', '.join(pinned)}; mend the pins")
+    allowed[members] = common[graph.colocate[members]]
     return allowed

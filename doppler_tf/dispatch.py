@@ -5,7 +5,6 @@ The simulator feeds it with a virtual clock, the runtime with the wall clock; bo
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels
 from doppler_tf.trace import Trace
+from doppler_tf.waiting import FittingQueue, Queue
 
 
 class VertexEnded(NamedTuple):
@@ -80,12 +80,13 @@ class Dispatcher:
         self._transfers_of = _grouped(plan.producer, np.arange(len(plan.producer)), count)
         self._inputs_missing = np.zeros(count, np.int64)
         self._index_consumers(assignment.device)
-        self._device_queue: list[list] = [[] for _ in range(devices)]
-        self._link_queue: list[list] = [[] for _ in range(devices * devices)]
         self._device_slots: list[int] = costs.slots.tolist()
         link_slots = costs.topology.link_slots
         self._link_slots = [len(self._producer) + 1 if link_slots is None else link_slots] * (devices * devices)
-        self._limited = np.isfinite(costs.memory_bytes).tolist()
+        # A device holds each tensor once at most: where all of them fit, the limit can never bind.
+        self._limited = (costs.output_bytes.sum() > costs.memory_bytes).tolist()
+        self._device_queue = self._queues(graph.work_vertices, assignment.device[graph.work_vertices], list(range(devices)))
+        self._link_queue = self._queues(plan.producer, np.array(self._link, np.int64), list(range(devices)) * devices)
         self._memory_left: list[float] = (costs.memory_bytes - self._inputs_bytes).tolist()
         self._dirty_devices: set[int] = set()
         self._dirty_links: set[int] = set()
@@ -117,6 +118,14 @@ class Dispatcher:
         self._waiting_for = _grouped(entry[waiting], graph.targets[waiting], count + copies)
         self._inputs_missing = np.bincount(graph.targets[waiting], minlength=count).tolist()
         self._inputs_bytes = np.bincount(input_device, self._costs.output_bytes[input_producer], self._costs.num_devices)
+
+    def _queues(self, vertices: np.ndarray, lanes: np.ndarray, device_of: list[int]) -> list[Queue | FittingQueue]:
+        """A queue a lane, for the tensors of `vertices` that may wait in `lanes`; a lane leads to device `device_of[lane]`."""
+        if not any(self._limited):
+            return [Queue() for _ in device_of]
+        size = self._costs.output_bytes.tolist()
+        mine = _grouped(lanes, vertices, len(device_of))
+        return [FittingQueue({v: size[v] for v in mine[k]}) if self._limited[d] else Queue() for k, d in enumerate(device_of)]
 
     @property
     def done(self) -> bool:
@@ -150,7 +159,7 @@ class Dispatcher:
         for t in self._transfers_of[v]:
             link = self._link[t]
             key = now_s if self._priority is None else self._priority[v]
-            insort(self._link_queue[link], (key, v, t))
+            self._link_queue[link].add((key, v, t))
             self._dirty_links.add(link)
         self._resident(v, now_s)
         for entry in self._used_by[v]:
@@ -172,7 +181,7 @@ class Dispatcher:
 
     def _enqueue_vertex(self, v: int, now_s: float) -> None:
         d = self._device[v]
-        insort(self._device_queue[d], (now_s if self._priority is None else self._priority[v], v))
+        self._device_queue[d].add((now_s if self._priority is None else self._priority[v], v))
         self._dirty_devices.add(d)
 
     def _release(self, entry: int, instructions: list) -> None:
@@ -192,16 +201,16 @@ class Dispatcher:
         instructions: list[Instruction] = []
         for d in sorted(self._dirty_devices):
             queue = self._device_queue[d]
-            while self._device_slots[d] and (i := self._first_fit(queue, d)) >= 0:
-                v = queue.pop(i)[-1]
+            while self._device_slots[d] and (entry := queue.take(self._memory_left[d])) is not None:
+                v = entry[1]
                 self._device_slots[d] -= 1
                 self._memory_left[d] -= self._entry_bytes[v]
                 self.vertex_start_s[v] = now_s
                 instructions.append(StartVertex(v, d))
         for link in sorted(self._dirty_links):
             queue, d = self._link_queue[link], link % self._costs.num_devices
-            while self._link_slots[link] and (i := self._first_fit(queue, d)) >= 0:
-                _, producer, t = queue.pop(i)
+            while self._link_slots[link] and (entry := queue.take(self._memory_left[d])) is not None:
+                _, producer, t = entry
                 self._link_slots[link] -= 1
                 self._memory_left[d] -= self._entry_bytes[producer]
                 self.transfer_start_s[t] = now_s
@@ -210,23 +219,16 @@ class Dispatcher:
         self._dirty_links.clear()
         return instructions
 
-    def _first_fit(self, queue: list, d: int) -> int:
-        """Position of the first entry whose output fits on device d (`entry[1]` is the vertex whose tensor it is), -1 if none."""
-        if not self._limited[d]:
-            return 0 if queue else -1
-        left = self._memory_left[d]
-        return next((i for i, entry in enumerate(queue) if self._entry_bytes[entry[1]] <= left), -1)
-
     def stuck(self) -> str:
         """Why nothing can start, for a deadlock message: who waits, where, what is resident and what is needed."""
         graph, costs = self._graph, self._costs
         for d, left in enumerate(self._memory_left):
-            waiting = [entry[1] for entry in self._device_queue[d]]
-            waiting += [entry[1] for s in range(costs.num_devices) for entry in self._link_queue[s * costs.num_devices + d]]
-            if waiting:
-                used = costs.memory_bytes[d] - left
+            queues = [self._device_queue[d], *(self._link_queue[s * costs.num_devices + d] for s in range(costs.num_devices))]
+            entry = next((entry for queue in queues if (entry := queue.first()) is not None), None)
+            if entry is not None:
+                v, used = entry[1], costs.memory_bytes[d] - left
                 return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex "
-                        f"{graph.vertex_label(waiting[0])!r} needs {self._entry_bytes[waiting[0]]:.6g} bytes, {used:.6g} of "
+                        f"{graph.vertex_label(v)!r} needs {self._entry_bytes[v]:.6g} bytes, {used:.6g} of "
                         f"{costs.memory_bytes[d]:.6g} are resident and nothing that runs will free any; spread the vertices wider")
         return f"{graph.name}: {self.remaining} vertices wait and none is queued"
 

@@ -114,13 +114,26 @@ class DataflowGraph:
 
     @cached_property
     def topological_order(self) -> np.ndarray:
-        """int32 [N]: every vertex after its predecessors (Kahn's algorithm, level by level, index order within a level)."""
-        return np.concatenate(self.levels)
+        """int32 [N]: every vertex after its predecessors, level by level, index order within a level."""
+        order = np.argsort(self._level, kind="stable").astype(np.int32)
+        return order[self._level[order] >= 0]
 
     @cached_property
     def levels(self) -> tuple[np.ndarray, ...]:
         """Vertices by the length of the longest path (in edges) that leads to them."""
-        return _levels(self.sources, self.targets, self.num_vertices)
+        ends = np.cumsum(np.bincount(self._level[self.topological_order])).tolist()
+        return tuple(self.topological_order[begin:end] for begin, end in zip([0, *ends], ends, strict=False))
+
+    @cached_property
+    def depth(self) -> int:
+        """Vertices on the longest path, inputs not counted."""
+        edges, work = self.work_edges, self.work_vertices
+        return int(_longest_paths(self.sources[edges], self.targets[edges], self.num_vertices)[work].max(initial=-1)) + 1
+
+    @cached_property
+    def _level(self) -> np.ndarray:
+        """int32 [N]: the length of the longest path that leads to a vertex, -1 on or behind a cycle."""
+        return _longest_paths(self.sources, self.targets, self.num_vertices)
 
     @cached_property
     def graph_hash(self) -> str:
@@ -145,17 +158,20 @@ def _csr(keys: np.ndarray, others: np.ndarray, num_vertices: int) -> CSR:
     return CSR(ptr, others[edge].astype(np.int32), edge)
 
 
-def _levels(sources: np.ndarray, targets: np.ndarray, num_vertices: int) -> tuple[np.ndarray, ...]:
-    """Kahn's algorithm by whole levels; vertices on or behind a cycle are in no level."""
+def _longest_paths(sources: np.ndarray, targets: np.ndarray, num_vertices: int) -> np.ndarray:
+    """Kahn's algorithm: int32 [N], edges on the longest path that leads to each vertex, -1 on or behind a cycle.
+
+    In plain Python, which for one graph is done sooner than Numba is imported.
+    """
     out = _csr(sources, targets, num_vertices)
-    missing = np.bincount(targets, minlength=num_vertices)
-    level, levels = np.flatnonzero(missing == 0).astype(np.int32), []
-    while level.size:
-        levels.append(level)
-        starts, counts = out.ptr[level], out.ptr[level + 1] - out.ptr[level]
-        offsets = np.repeat(starts - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-        reached = out.vertex[offsets + np.arange(counts.sum())]
-        np.subtract.at(missing, reached, 1)
-        reached = np.unique(reached)
-        level = reached[missing[reached] == 0].astype(np.int32)
-    return tuple(levels)
+    ptr, consumer = out.ptr.tolist(), out.vertex.tolist()
+    missing = np.bincount(targets, minlength=num_vertices).tolist()
+    length, queue = [0] * num_vertices, [v for v in range(num_vertices) if not missing[v]]
+    for v in queue:  # which grows meanwhile
+        beyond = length[v] + 1
+        for w in consumer[ptr[v]:ptr[v + 1]]:
+            length[w] = max(length[w], beyond)
+            missing[w] -= 1
+            if not missing[w]:
+                queue.append(w)
+    return np.array([-1 if waits else edges for edges, waits in zip(length, missing, strict=True)], np.int32)

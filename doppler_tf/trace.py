@@ -24,6 +24,10 @@ class Trace:
       device_kind: `virtual` (simulated clock), `emulated` (wall clock, modelled times) or `tf` (real kernels).
       log: the same run as the dispatcher saw it (when it gave an instruction, when it heard of the end), where a wall clock
         makes the two differ.
+      peak_bytes: float64 [D], from a real run: the most bytes ever reserved on each device, in the graph's sizes, counted while it
+        ran. `peak_bytes(graph, costs, assignment, trace.log)` predicts them.
+      peak_tensor_bytes: float64 [D], from a run of real kernels: the most bytes of tensors ever held on each device, in the tensors'
+        own sizes, fetched outputs and kept inputs included; a kernel's scratch memory is not.
     """
 
     vertex: np.ndarray
@@ -38,6 +42,8 @@ class Trace:
     dispatch: str = "fifo"
     device_kind: str = "virtual"
     log: Trace | None = None
+    peak_bytes: np.ndarray | None = None
+    peak_tensor_bytes: np.ndarray | None = None
 
     @property
     def makespan_s(self) -> float:
@@ -59,33 +65,44 @@ def memory_profiles(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     An output is reserved when its vertex starts, a copy when its transfer starts, inputs at time 0 where they are used; all are
     freed after the last use there (a consumer or an outgoing transfer); outputs that nothing uses stay.
     """
+    count, device, work = costs.num_devices, assignment.device.astype(np.int64), graph.work_vertices.astype(np.int64)
     start, end = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
     start[trace.vertex], end[trace.vertex] = trace.start_s, trace.end_s
-    device = assignment.device
-    reserved: dict[tuple[int, int], float] = {(v, int(device[v])): float(start[v]) for v in graph.work_vertices.tolist()}
-    last_use: dict[tuple[int, int], float] = {}
-    for p, source, destination, begun, ended in zip(trace.producer.tolist(), trace.source.tolist(), trace.destination.tolist(),
-                                                    trace.transfer_start_s.tolist(), trace.transfer_end_s.tolist(), strict=True):
-        reserved[p, destination] = begun
-        last_use[p, source] = max(last_use.get((p, source), 0.0), ended)
-    for p, v in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True):
-        key = (p, int(device[v]))
-        last_use[key] = max(last_use.get(key, 0.0), float(end[v]))
-        if graph.is_input[p]:
-            reserved[key] = 0.0
-    changes: list[list[tuple[float, float]]] = [[] for _ in range(costs.num_devices)]
-    for (p, d), begun in reserved.items():
-        size = float(costs.output_bytes[p])
-        changes[d].append((begun, size))
-        if (p, d) in last_use:
-            changes[d].append((last_use[p, d], -size))
-    return [_profile(rows) for rows in changes]
+    producer = trace.producer.astype(np.int64)
+    used = graph.sources.astype(np.int64) * count + device[graph.targets]
+    from_input = used[graph.is_input[graph.sources]]
+    # A tensor on a device has the key vertex * D + device.
+    keys, inverse = np.unique(np.concatenate([work * count + device[work], producer * count + trace.destination, from_input]),
+                              return_inverse=True)
+    begun, last_use = np.zeros(len(keys)), np.full(len(keys), -np.inf)
+    begun[inverse] = np.concatenate([start[work], trace.transfer_start_s, np.zeros(len(from_input))])
+    uses = np.concatenate([used, producer * count + trace.source])
+    at = np.minimum(np.searchsorted(keys, uses), len(keys) - 1)
+    held = keys[at] == uses
+    np.maximum.at(last_use, at[held], np.concatenate([end[graph.targets], trace.transfer_end_s])[held])
+    size, on = costs.output_bytes[keys // count], keys % count
+    freed = last_use >= 0
+    return [_profile(np.concatenate([begun[on == d], last_use[freed & (on == d)]]),
+                     np.concatenate([size[on == d], -size[freed & (on == d)]])) for d in range(count)]
 
 
-def _profile(changes: list[tuple[float, float]]) -> MemoryProfile:
+def peak_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> np.ndarray:
+    """float64 [D]: the most bytes in use on each device, by the rules of memory, from a complete trace."""
+    return np.array([profile.used_bytes.max() for profile in memory_profiles(graph, costs, assignment, trace)])
+
+
+def by_link(source: np.ndarray, destination: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
+    """Positions by (source, destination) of every link that occurs; links and positions in order."""
+    order = np.lexsort((destination, source))
+    links = np.stack([source[order], destination[order]], axis=1)
+    cuts = np.flatnonzero((links[1:] != links[:-1]).any(axis=1)) + 1
+    return {(int(links[at, 0]), int(links[at, 1])): members
+            for at, members in zip([0, *cuts.tolist()], np.split(order, cuts), strict=True) if members.size}
+
+
+def _profile(time_s: np.ndarray, change_bytes: np.ndarray) -> MemoryProfile:
     """Net change at each instant, summed up: at one instant what ends is freed before what starts is reserved."""
-    if not changes:
+    if not time_s.size:
         return MemoryProfile(np.zeros(1), np.zeros(1))
-    table = np.array(changes)
-    times, inverse = np.unique(table[:, 0], return_inverse=True)
-    return MemoryProfile(times, np.cumsum(np.bincount(inverse, table[:, 1])))
+    times, inverse = np.unique(time_s, return_inverse=True)
+    return MemoryProfile(times, np.cumsum(np.bincount(inverse, change_bytes)))

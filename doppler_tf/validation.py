@@ -12,7 +12,7 @@ from doppler_tf.assignment import Assignment, Transfers, plan_transfers
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.topology import Topology
-from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
+from doppler_tf.trace import MemoryProfile, Trace, by_link, memory_profiles
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _Run:
         self.edge_resident = resident
         self.ready = np.zeros(graph.num_vertices)
         np.maximum.at(self.ready, graph.targets, resident)
-        self.devices, self.links = _lanes(assignment.device, graph.work_vertices), _link_lanes(plan)
+        self.devices, self.links = _lanes(assignment.device, graph.work_vertices), by_link(plan.source, plan.destination)
 
     def dependencies(self) -> list[Violation]:
         """No vertex before its inputs, no transfer before its producer has ended."""
@@ -163,37 +163,36 @@ class _Run:
         size = self.costs.output_bytes
         for d, members in self.devices.items():
             gaps = _gaps(self.start[members], self.end[members], int(self.costs.slots[d]))
-            for v in members[_overlapping(gaps, self.ready[members], self.start[members])].tolist():
-                gap = self._longest(gaps, self.ready[v], self.start[v], d, size[v], profiles)
-                if gap > self.tolerance_s:
-                    found.append(Violation("idle device", f"device {self._name(d)} idled {gap:.9g} s beside vertex "
-                                           f"{self.graph.vertex_label(v)}, ready from {self.ready[v]:.9g} s, "
-                                           f"started at {self.start[v]:.9g} s"))
+            idled = self._idled(gaps, self.ready[members], self.start[members], size[members], d, profiles)
+            for i in np.flatnonzero(idled > self.tolerance_s).tolist():
+                v = int(members[i])
+                found.append(Violation("idle device", f"device {self._name(d)} idled {idled[i]:.9g} s beside vertex "
+                                       f"{self.graph.vertex_label(v)}, ready from {self.ready[v]:.9g} s, started at {self.start[v]:.9g} s"))
         for (source, destination), members in self.links.items():
-            queued = self.end[self.plan.producer[members]]
-            gaps = _gaps(self.transfer_start[members], self.transfer_end[members], self.costs.topology.link_slots)
-            for i in np.flatnonzero(_overlapping(gaps, queued, self.transfer_start[members])).tolist():
-                p, begun = int(self.plan.producer[members[i]]), self.transfer_start[members[i]]
-                gap = self._longest(gaps, queued[i], begun, destination, size[p], profiles)
-                if gap > self.tolerance_s:
-                    found.append(Violation("idle link", f"link {self._name(source)} -> {self._name(destination)} idled {gap:.9g} s "
-                                           f"beside the output of vertex {self.graph.vertex_label(p)}, queued from {queued[i]:.9g} s, "
-                                           f"sent at {begun:.9g} s"))
+            producer, begun = self.plan.producer[members], self.transfer_start[members]
+            queued = self.end[producer]
+            gaps = _gaps(begun, self.transfer_end[members], self.costs.topology.link_slots)
+            idled = self._idled(gaps, queued, begun, size[producer], destination, profiles)
+            for i in np.flatnonzero(idled > self.tolerance_s).tolist():
+                found.append(Violation("idle link", f"link {self._name(source)} -> {self._name(destination)} idled {idled[i]:.9g} s "
+                                       f"beside the output of vertex {self.graph.vertex_label(int(producer[i]))}, queued from "
+                                       f"{queued[i]:.9g} s, sent at {begun[i]:.9g} s"))
         return found
 
-    def _longest(self, gaps: tuple[np.ndarray, np.ndarray], ready: float, start: float, d: int, size: float,
-                 profiles: list[MemoryProfile] | None) -> float:
-        """Longest stretch within [ready, start] in which the lane has a free slot and `size` bytes fit on device d."""
-        begin, end = np.maximum(gaps[0], ready), np.minimum(gaps[1], start)
-        begin, end = begin[end > begin], end[end > begin]
-        if profiles is None or not np.isfinite(self.costs.memory_bytes[d]):
-            return float((end - begin).max(initial=0.0))
-        profile = profiles[d]
-        until = np.append(profile.time_s[1:], np.inf)
-        fits = profile.used_bytes + size <= self.costs.memory_bytes[d]
-        low = np.maximum(begin[:, None], profile.time_s[fits])
-        high = np.minimum(end[:, None], until[fits])
-        return float((high - low).max(initial=0.0))
+    def _idled(self, gaps: tuple[np.ndarray, np.ndarray], ready: np.ndarray, start: np.ndarray, size: np.ndarray, d: int,
+               profiles: list[MemoryProfile] | None) -> np.ndarray:
+        """float64 [n]: longest stretch within [ready, start] in which a lane had a free slot and `size` bytes fitted on device d; 0 where
+        it is within the tolerance."""
+        begin, end, room = _stretches(gaps, profiles[d], self.costs.memory_bytes[d]) if profiles else (*gaps, np.full(len(gaps[0]), np.inf))
+        first, last = np.searchsorted(end, ready, side="right"), np.searchsorted(begin, start, side="left")
+        # Few waits are left to be looked at one by one, where the trace is good: those which some stretch is long and roomy enough for.
+        worth = (_range_max(end - begin, first, last) > self.tolerance_s) & (_range_max(room, first, last) >= size)
+        idled = np.zeros(len(ready))
+        for i in np.flatnonzero(worth).tolist():
+            during = slice(first[i], last[i])
+            stretch = np.minimum(end[during], start[i]) - np.maximum(begin[during], ready[i])
+            idled[i] = stretch[room[during] >= size[i]].max(initial=0.0)
+        return idled
 
     def _profiles(self) -> list[MemoryProfile]:
         return memory_profiles(self.graph, self.costs, self.assignment, self.trace)
@@ -204,11 +203,6 @@ class _Run:
 
 def _lanes(device: np.ndarray, work: np.ndarray) -> dict[int, np.ndarray]:
     return {int(d): work[device[work] == d] for d in np.unique(device[work])}
-
-
-def _link_lanes(plan: Transfers) -> dict[tuple[int, int], np.ndarray]:
-    pairs = sorted(set(zip(plan.source.tolist(), plan.destination.tolist(), strict=True)))
-    return {(s, d): np.flatnonzero((plan.source == s) & (plan.destination == d)) for s, d in pairs}
 
 
 def _overbooked(start: np.ndarray, end: np.ndarray, slots: int, tolerance_s: float) -> list[tuple[int, float]]:
@@ -235,8 +229,23 @@ def _gaps(start: np.ndarray, end: np.ndarray, slots: int | None) -> tuple[np.nda
     return instants[free], np.append(instants[1:], np.inf)[free]
 
 
-def _overlapping(gaps: tuple[np.ndarray, np.ndarray], ready: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """bool: whether any gap shares a stretch of positive length with [ready, start]."""
-    first = np.searchsorted(gaps[1], ready, side="right")
-    begin = np.append(gaps[0], np.inf)[first]
-    return np.maximum(begin, ready) < start
+def _stretches(gaps: tuple[np.ndarray, np.ndarray], profile: MemoryProfile, limit: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The gaps cut where the memory in use changes: begins, ends and bytes left."""
+    times = np.unique(np.concatenate([[0.0], *gaps, profile.time_s]))
+    begin, end = times[:-1], times[1:]
+    gap = np.searchsorted(gaps[0], begin, side="right") - 1
+    free = (gap >= 0) & (begin < np.append(gaps[1], -np.inf)[gap])
+    used = np.append(profile.used_bytes, 0.0)[np.searchsorted(profile.time_s, begin, side="right") - 1]
+    return begin[free], end[free], (limit - used)[free]
+
+
+def _range_max(values: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """float64 [n]: the largest of `values[first:last]`, -infinity where that is empty; by maxima over all ranges of 2^k values."""
+    largest = np.full(len(first), -np.inf)
+    step, length = 1, last - first
+    while len(values):
+        mine = np.flatnonzero((length >= step) & (length < 2 * step))
+        largest[mine] = np.maximum(values[first[mine]], values[last[mine] - step])
+        values = np.maximum(values[:-step], values[step:])
+        step *= 2
+    return largest

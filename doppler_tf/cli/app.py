@@ -13,7 +13,6 @@ from typing import NoReturn
 
 from doppler_tf import __version__
 from doppler_tf.cli import compare, info, place, run, simulate, trace, train, workload
-from doppler_tf.cli.compiling import announce_compiling
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.errors import ConfigError, DopplerError, UserError
@@ -57,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = build_parser().parse_args(argv)
         with contextlib.redirect_stdout(sys.stderr):  # whatever libraries chat, stdout stays ours
-            announce_compiling()
             result = args.command.run(args)
         print_tables(args.command.render(result), sys.stderr if args.json else sys.stdout)
         if args.json:

@@ -21,10 +21,11 @@ def announce_compiling() -> None:
             self._said = set()
 
         def on_start(self, started) -> None:
-            module = started.data["dispatcher"].py_func.__module__
-            if module.split(".")[0] in _OURS and module not in self._said:
-                self._said.add(module)
-                note(f"compiling {module} (the first time only; it stays on disk)")
+            room, *rest = started.data["dispatcher"].py_func.__module__.split(".")
+            part = ".".join([room, *rest[:1]])
+            if room in _OURS and part not in self._said:
+                self._said.add(part)
+                note(f"compiling {part} (the first time only; it stays on disk)")
 
         def on_end(self, ended) -> None:
             """Nothing to say."""

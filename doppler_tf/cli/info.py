@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from doppler_tf.graph import DataflowGraph
 
 EXAMPLE = "python -m doppler_tf info chainmm.json --topology p100x4"
+SHOWN_KINDS = 20
 _BOUNDS = {"work_s": "work over all devices", "path_s": "longest path", "join_s": "longest path with joins"}
 
 
@@ -39,11 +40,13 @@ def describe(graph: DataflowGraph) -> dict[str, Any]:
     import numpy as np
 
     work = graph.work_vertices
-    kinds = np.array(graph.kinds, object)[work]
-    rows = {kind: work[kinds == kind] for kind in sorted(set(kinds), key=lambda kind: (-np.count_nonzero(kinds == kind), kind))}
+    members: dict[str, list[int]] = {}
+    for v in work.tolist():
+        members.setdefault(graph.kinds[v], []).append(v)
+    rows = {kind: np.array(members[kind]) for kind in sorted(members, key=lambda kind: (-len(members[kind]), kind))}
     return {
         "name": graph.name, "vertices": graph.num_vertices, "edges": graph.num_edges, "input_vertices": int(graph.is_input.sum()),
-        "work_vertices": len(work), "work_edges": len(graph.work_edges), "depth": _depth(graph),
+        "work_vertices": len(work), "work_edges": len(graph.work_edges), "depth": graph.depth,
         "meta_ops": len(set(graph.meta_op) - {None}), "has_kernels": all(graph.kernel[v] is not None for v in work.tolist()),
         "flops": _total(graph.flops[work]), "output_bytes": _total(graph.output_bytes[work]), "edge_bytes": _total(graph.edge_bytes),
         "kinds": {kind: {"vertices": len(rows[kind]), "flops": _total(graph.flops[rows[kind]]),
@@ -53,7 +56,7 @@ def describe(graph: DataflowGraph) -> dict[str, Any]:
 
 def render(result: dict[str, Any]) -> list:
     """A table of facts, one of kinds, one of bounds."""
-    from doppler_tf.report.tables import facts, grid, quantity, time_unit, yes_no
+    from doppler_tf.report.tables import NOTHING, facts, grid, quantity, time_unit, yes_no
 
     tables = [facts(f"graph {result['name']}", {
         "vertices": f"{result['work_vertices']:,} and {result['input_vertices']:,} inputs",
@@ -61,9 +64,12 @@ def render(result: dict[str, Any]) -> list:
         "depth": f"{result['depth']:,}", "meta-ops": f"{result['meta_ops']:,}", "kernels": yes_no(result["has_kernels"]),
         "flops": quantity(result["flops"], "FLOP"), "outputs": quantity(result["output_bytes"], "B"),
         **({"written to": str(result["out"])} if "out" in result else {})})]
-    tables.append(grid("kinds", ("kind", "vertices", "flops", "outputs"),
-                       [(kind, f"{row['vertices']:,}", quantity(row["flops"], "FLOP"), quantity(row["output_bytes"], "B"))
-                        for kind, row in result["kinds"].items()]))
+    shown = list(result["kinds"].items())[:SHOWN_KINDS]
+    rows = [(kind, f"{row['vertices']:,}", quantity(row["flops"], "FLOP"), quantity(row["output_bytes"], "B")) for kind, row in shown]
+    more = len(result["kinds"]) - len(shown)
+    if more:
+        rows.append((f"{more:,} more", f"{result['work_vertices'] - sum(row['vertices'] for _, row in shown):,}", NOTHING, NOTHING))
+    tables.append(grid("kinds", ("kind", "vertices", "flops", "outputs"), rows))
     if "bounds" in result:
         bounds = result["bounds"]
         unit = time_unit([result["work_s"]])
@@ -83,17 +89,6 @@ def _on_topology(graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
     bounds = lower_bounds(graph, costs)
     return {"topology": costs.topology.name, "devices": costs.num_devices,
             "work_s": float(costs.exec_s[graph.work_vertices].min(axis=1).sum()), "lower_bound_s": bounds.best_s, "bounds": asdict(bounds)}
-
-
-def _depth(graph: DataflowGraph) -> int:
-    import numpy as np
-
-    depth = np.zeros(graph.num_vertices, np.int64)
-    into = graph.predecessors
-    for v in graph.topological_order.tolist():
-        before = depth[into.vertex[into.ptr[v]:into.ptr[v + 1]]].max(initial=0)
-        depth[v] = before + (not graph.is_input[v])
-    return int(depth.max())
 
 
 def _total(values: np.ndarray) -> float | None:

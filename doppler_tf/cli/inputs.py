@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostModel]:
-    """A graph and its costs on a topology; messages name the graph's file."""
+    """A graph and its costs on a topology; messages name the graph's file. Whoever wants costs may have to wait for a compiler."""
+    from doppler_tf.cli.compiling import announce_compiling
     from doppler_tf.costs import build_costs
     from doppler_tf.formats.graph_json import read_graph
     from doppler_tf.formats.topology_json import read_topology
 
+    announce_compiling()
     graph = read_graph(graph_path)
     return graph, build_costs(graph, read_topology(topology), str(graph_path))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from doppler_tf.cli.options import add_pictures, natural_real
 
+SHOWN_LINKS = 56
 EXAMPLE = "python -m doppler_tf trace run.trace.json --gantt run.png"
 
 
@@ -47,8 +48,12 @@ def render(result: dict[str, Any]) -> list:
         rows[f"on the clock, within {unit.text(clock['tolerance_s'])}"] = (f"valid {yes_no(clock['valid'])}, "
                                                                            f"work conserving {yes_no(clock['work_conserving'])}")
     busy = {**result["busy"], **result["busy_links"]}
+    links, name = result["busy_links"], "device or link"
+    if len(links) > SHOWN_LINKS:
+        busiest = set(sorted(links, key=links.get, reverse=True)[:SHOWN_LINKS])
+        links, name = {link: share for link, share in links.items() if link in busiest}, f"device or one of the {SHOWN_LINKS} busiest links"
     tables = [facts(f"{result['graph']} on {result['topology']}", rows),
-              grid("", ("device or link", "busy"), [(name, percent(share)) for name, share in busy.items()])]
+              grid("", (name, "busy"), [(lane, percent(share)) for lane, share in {**result["busy"], **links}.items()])]
     if result["violations"]:
         shown = result["first_violations"]
         tables.append(facts(f"violations, {len(shown)} of {result['violations']}", {str(i + 1): text for i, text in enumerate(shown)}))

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import heapq
-
-import numba
 import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.prefetch import prefetch
+from doppler_tf.fastsim.queues import AHEAD, ENTRY, edge_cost, edge_records, pop, push
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels
+
+_TIES = 2.0**31
+# One cache line a vertex: on large graphs a schedule is a chain of cache misses. `missing` is -1 for inputs.
+_VERTEX = np.dtype([("rank", np.float64), ("end", np.float64), ("exec_s", np.float64), ("output_bytes", np.float64),
+                    ("first_in", np.int32), ("last_in", np.int32), ("first_out", np.int32), ("last_out", np.int32),
+                    ("missing", np.int32), ("device", np.int32), ("name", np.int32)], align=True)
 
 
 class CriticalPath:
@@ -22,20 +28,36 @@ class CriticalPath:
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel):
-        self._graph, self._costs = graph, costs
-        into, out = graph.predecessors, graph.successors
-        self._b_level_s = b_levels(graph, costs).value_s
-        self._arrays = (into.ptr, into.vertex, costs.explicit_transfer_s[into.edge], costs.edge_bytes[into.edge], out.ptr, out.vertex,
-                        graph.is_input, costs.exec_s, costs.allowed, costs.colocate, costs.output_bytes, costs.memory_bytes,
-                        costs.topology.latency_s, costs.topology.bandwidth_bytes_per_s)
+        level_s = b_levels(graph, costs).value_s
+        # Vertices are chosen almost in the order of their b-levels; what is chosen together is stored together.
+        name = np.argsort(-level_s, kind="stable").astype(np.int32)
+        vertices = np.zeros(graph.num_vertices, _VERTEX)
+        vertices["rank"] = np.cumsum(np.diff(level_s[name], prepend=level_s[name[:1]]) != 0)
+        vertices["exec_s"], vertices["output_bytes"] = costs.exec_s[name, 0], costs.output_bytes[name]
+        incoming = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices)
+        vertices["missing"], vertices["device"], vertices["name"] = np.where(graph.is_input, -1, incoming)[name], -1, name
+        position = np.empty(graph.num_vertices, np.int32)
+        position[name] = np.arange(graph.num_vertices)
+        edges = []
+        for adjacency, first, last in ((graph.predecessors, "first_in", "last_in"), (graph.successors, "first_out", "last_out")):
+            degree = np.diff(adjacency.ptr)[name]
+            vertices[last] = np.cumsum(degree)
+            vertices[first] = vertices[last] - degree
+            at = np.repeat(adjacency.ptr[name] - vertices[first], degree) + np.arange(graph.num_edges)
+            records = edge_records(adjacency, costs)[at]
+            records["vertex"] = position[records["vertex"]]
+            edges.append(records)
+        uniform = bool((costs.exec_s == costs.exec_s[:, :1]).all())
+        constrained = bool((costs.colocate >= 0).any() or not costs.allowed.all())
+        # Used again by every sample: fresh memory of that size would cost more than what is done with it.
+        self._tie, self._vertices = np.empty((graph.num_vertices, costs.num_devices)), np.empty_like(vertices)
+        self._arrays = (vertices, edges[0], edges[1]["vertex"].copy(), uniform, costs.exec_s, constrained, costs.allowed, costs.colocate,
+                        costs.memory_bytes, costs.topology.latency_s, costs.topology.bandwidth_bytes_per_s)
 
     def sample(self, rng: np.random.Generator) -> Assignment:
-        """One assignment with the order in which the vertices were chosen."""
-        count = self._graph.num_vertices
-        ranked = np.lexsort((rng.random(count), -self._b_level_s))
-        rank = np.empty(count, np.int64)
-        rank[ranked] = np.arange(count)
-        device, order = _schedule(rank, ranked, rng.random((count, self._costs.num_devices)), *self._arrays)
+        """One assignment with the order in which the vertices were chosen; by one thread at a time."""
+        choice_tie = rng.random(len(self._vertices))
+        device, order = _schedule(choice_tie, rng.random(out=self._tie), self._vertices, *self._arrays)
         return Assignment(device, order, "critical_path")
 
 
@@ -44,55 +66,74 @@ def critical_path(graph: DataflowGraph, costs: CostModel, rng: np.random.Generat
     return CriticalPath(graph, costs).sample(rng)
 
 
-@numba.njit(cache=True)
-def _schedule(rank, ranked, tie, in_ptr, producer, explicit_s, edge_bytes, out_ptr, consumer, is_input, exec_s, allowed, colocate,
-              output_bytes, memory_bytes, latency_s, bandwidth):
+@compiled
+def _schedule(choice_tie, tie, vertices, prepared, in_edges, consumer, uniform, exec_s, constrained, allowed, colocate, memory_bytes,
+              latency_s, bandwidth):
+    """One schedule.
+
+    Args:
+      choice_tie: float64 [N], says which of several vertices of one b-level comes first; tie: float64 [N, D], which device.
+      vertices: _VERTEX [N], anything; prepared: _VERTEX [N], by b-level, with the number of the b-level (the largest has 0) as rank;
+        in_edges: EDGE [E], consumer: int32 [E], whose vertices are positions in it. All else is by vertex.
+      uniform: whether all devices take equally long; constrained: whether there are pins or groups.
+
+    Returns:
+      int32 [N], the device by vertex, -1 for inputs, and int32 [M], the vertices in the order of choice.
+    """
     count, num_devices = exec_s.shape
+    vertices[:] = prepared
     device, order = np.full(count, -1, np.int32), np.empty(count, np.int32)
-    missing, end = np.zeros(count, np.int64), np.zeros(count)
-    device_end, memory_left = np.zeros(num_devices), memory_bytes.copy()
+    device_end, start, memory_left = np.zeros(num_devices), np.empty(num_devices), memory_bytes.copy()
     group_device = np.full(colocate.max() + 2, -1, np.int64)
-    candidates = [np.int64(0) for _ in range(0)]
-    for v in range(count):
-        for i in range(in_ptr[v], in_ptr[v + 1]):
-            if not is_input[producer[i]]:
-                missing[v] += 1
-        if missing[v] == 0 and not is_input[v]:
-            heapq.heappush(candidates, rank[v])
-    chosen = 0
-    while len(candidates):
-        v = ranked[heapq.heappop(candidates)]
-        best, best_start, best_fits = -1, 0.0, False
-        for d in range(num_devices):
-            if not allowed[v, d] or (colocate[v] >= 0 and group_device[colocate[v]] not in (-1, d)):
+    candidates, waiting, chosen = np.empty(count, ENTRY), 0, 0
+    for p in range(count):
+        vertex = vertices[p]
+        # 31 bits for the tie leave the sum exact for 4 million levels.
+        vertex.rank += np.floor(choice_tie[vertex.name] * _TIES) / _TIES
+        if vertex.missing == 0:
+            push(candidates, 0, waiting, vertex.rank, p)
+            waiting += 1
+    while waiting:
+        p = pop(candidates, 0, waiting)
+        vertex, later = vertices[p], vertices[min(p + AHEAD // 2, count - 1)]
+        prefetch(vertices, p + AHEAD)
+        prefetch(in_edges, later.first_in)
+        prefetch(consumer, later.first_out)
+        waiting -= 1
+        v = vertex.name
+        start[:] = device_end
+        for i in range(vertex.first_in, vertex.last_in):
+            before, cost = vertices[in_edges[i].vertex], in_edges[i].cost
+            if before.device < 0:
                 continue
-            start = device_end[d]
-            for i in range(in_ptr[v], in_ptr[v + 1]):
-                u = producer[i]
-                if is_input[u]:
-                    continue
-                arrival = end[u]
-                if device[u] != d:
-                    if np.isnan(explicit_s[i]):
-                        arrival += latency_s[device[u], d] + edge_bytes[i] / bandwidth[device[u], d]
-                    else:
-                        arrival += explicit_s[i]
-                start = max(start, arrival)
-            fits = memory_left[d] >= output_bytes[v]
-            better = start < best_start or (start == best_start and tie[v, d] < tie[v, best])
-            if best < 0 or (fits and not best_fits) or (fits == best_fits and better):
-                best, best_start, best_fits = d, start, fits
-        device[v] = best
-        end[v] = best_start + exec_s[v, best]
-        device_end[best] = end[v]
-        memory_left[best] -= output_bytes[v]
-        if colocate[v] >= 0:
+            for d in range(num_devices):
+                arrival = before.end
+                if d != before.device:
+                    arrival += edge_cost(cost, before.device, d, latency_s, bandwidth)
+                start[d] = max(start[d], arrival)
+        best, best_fits = -1, False
+        for d in range(num_devices):
+            if constrained and (not allowed[v, d] or (colocate[v] >= 0 and group_device[colocate[v]] not in (-1, d))):
+                continue
+            fits = memory_left[d] >= vertex.output_bytes
+            if best >= 0 and fits == best_fits:
+                better = start[d] < start[best] or (start[d] == start[best] and tie[v, d] < tie[v, best])
+            else:
+                better = best < 0 or fits
+            if better:
+                best, best_fits = d, fits
+        vertex.device = best
+        vertex.end = start[best] + (vertex.exec_s if uniform else exec_s[v, best])
+        device_end[best] = vertex.end
+        memory_left[best] -= vertex.output_bytes
+        if constrained and colocate[v] >= 0:
             group_device[colocate[v]] = best
-        order[chosen] = v
+        device[v], order[chosen] = best, v
         chosen += 1
-        for i in range(out_ptr[v], out_ptr[v + 1]):
-            w = consumer[i]
-            missing[w] -= 1
-            if missing[w] == 0:
-                heapq.heappush(candidates, rank[w])
+        for i in range(vertex.first_out, vertex.last_out):
+            after = vertices[consumer[i]]
+            after.missing -= 1
+            if after.missing == 0:
+                push(candidates, 0, waiting, after.rank, consumer[i])
+                waiting += 1
     return device, order[:chosen]

@@ -37,7 +37,8 @@ def _first_allowed(graph: DataflowGraph, costs: CostModel, ranked: np.ndarray) -
     permitted = np.take_along_axis(costs.allowed, ranked, axis=1)
     device = np.take_along_axis(ranked, np.argmax(permitted, axis=1)[:, None], axis=1)[:, 0].astype(np.int32)
     device[graph.is_input] = -1
-    for g in range(len(graph.groups)):
-        members = np.flatnonzero((costs.colocate == g) & ~graph.is_input)
-        device[members] = device[members[:1]]
+    members = np.flatnonzero((costs.colocate >= 0) & ~graph.is_input)
+    first = np.full(len(graph.groups), graph.num_vertices)
+    np.minimum.at(first, costs.colocate[members], members)
+    device[members] = device[first[costs.colocate[members]]]
     return device

@@ -18,7 +18,7 @@ from doppler_tf.formats.files import write_bytes
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation, link_utilisation
-from doppler_tf.trace import Trace
+from doppler_tf.trace import Trace, by_link
 
 # Paul Tol's "muted" scheme, distinct for every kind of colour vision, and grey for the rest (https://personal.sron.nl/~pault/).
 PALETTE = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
@@ -178,8 +178,8 @@ def _link_rows(costs: CostModel, trace: Trace) -> list[tuple[str, np.ndarray]]:
     """(label, members) of each row: a link that was used, or all links into one device where those would be too many rows."""
     names, shares = costs.topology.device_names, link_utilisation(trace)
     if len(shares) <= _MAX_LINK_ROWS:
-        return [(f"{names[s]} → {names[d]}   {share:4.0%}", np.flatnonzero((trace.source == s) & (trace.destination == d)))
-                for (s, d), share in shares.items()]
+        return [(f"{names[s]} → {names[d]}   {shares[s, d]:4.0%}", members)
+                for (s, d), members in by_link(trace.source, trace.destination).items()]
     return [(f"all → {names[d]}", np.flatnonzero(trace.destination == d)) for d in sorted({d for _, d in shares})]
 
 

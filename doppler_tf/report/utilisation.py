@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from doppler_tf.costs import CostModel
-from doppler_tf.trace import Trace
+from doppler_tf.trace import Trace, by_link
 
 
 def device_utilisation(costs: CostModel, trace: Trace) -> np.ndarray:
@@ -16,13 +16,8 @@ def device_utilisation(costs: CostModel, trace: Trace) -> np.ndarray:
 
 def link_utilisation(trace: Trace) -> dict[tuple[int, int], float]:
     """By (source, destination) of every link used: the fraction of the makespan in which it carried anything."""
-    pairs = sorted(set(zip(trace.source.tolist(), trace.destination.tolist(), strict=True)))
-    shares = {}
-    for source, destination in pairs:
-        members = (trace.source == source) & (trace.destination == destination)
-        covered = _union(trace.transfer_start_s[members], trace.transfer_end_s[members])
-        shares[source, destination] = covered / trace.makespan_s if trace.makespan_s > 0 else 0.0
-    return shares
+    return {link: _union(trace.transfer_start_s[members], trace.transfer_end_s[members]) / trace.makespan_s if trace.makespan_s > 0 else 0.0
+            for link, members in by_link(trace.source, trace.destination).items()}
 
 
 def _union(start: np.ndarray, end: np.ndarray) -> float:

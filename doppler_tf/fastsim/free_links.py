@@ -1,0 +1,131 @@
+"""The rules of time where links never wait and memory has no limit: a transfer's arrival is known as soon as its producer ends."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.prefetch import prefetch
+from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, heap, pop, push, take, touch, wait
+
+
+@compiled
+def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots):
+    """Makespans of a batch.
+
+    Args:
+      devices: int32 [B, N]; priority: float64 [1 or B, N], queue keys unless `fifo`.
+      patience: queues are sorted arrays until, in all, that many entries were moved in a simulation; then they are heaps.
+      ptr: int32 [N + 1], edges: EDGE [E], by producer; incoming: int32 [N], predecessors that are no inputs, -1 for inputs.
+      exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
+
+    Returns:
+      float64 [B] seconds.
+    """
+    batch, count = devices.shape
+    num_devices = len(slots)
+    noisy = factor.shape[0] > 1
+    makespan = np.zeros(batch)
+    vertices, lanes, queue = np.empty(count, VERTEX), np.empty(num_devices, LANE), np.empty(count, ENTRY)
+    # Events: vertex v < N ends; the last input of vertex v - N arrives.
+    events = np.empty(2 * count + 1, ENTRY)
+    touched, coming, sent = np.empty(num_devices, np.int64), np.empty(count, np.int32), np.zeros(count, np.int64)
+    cost_to, seen = np.zeros(num_devices), np.empty(num_devices, np.int64)
+    turn = 0
+    for b in range(batch):
+        device, rank = devices[b], priority[b if len(priority) > 1 else 0]
+        for d in range(num_devices):
+            lanes[d].tail, lanes[d].free, lanes[d].touched = 0, slots[d], False
+        left = 0
+        for v in range(count):
+            if incoming[v] >= 0:
+                vertex = vertices[v]
+                vertex.key, vertex.exec_s, vertex.device, vertex.missing = 0.0, exec_s[v, device[v]], device[v], incoming[v]
+                vertex.first, vertex.last = ptr[v], ptr[v + 1]
+                lanes[device[v]].tail += 1
+                left += 1
+        base = 0
+        for d in range(num_devices):
+            lane = lanes[d]
+            lane.base, lane.head, lane.tail, base = base, base, base, base + lane.tail
+        now, running, noted, moved, heaped = 0.0, 0, 0, 0, False
+        for v in range(count):
+            if incoming[v] == 0:
+                moved += wait(queue, lanes[device[v]], now if fifo else rank[v], v, heaped)
+                noted = touch(lanes, touched, noted, device[v])
+                if moved > patience and not heaped:
+                    heap(queue, lanes)
+                    heaped = True
+        seen[:] = -1
+        while True:
+            later = 0
+            turn += 1
+            # 1. All that ends at this instant.
+            while running and events[0].key == now:
+                item = pop(events, 0, running)
+                running -= 1
+                if item >= count:
+                    w = item - count
+                    d = vertices[w].device
+                    moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
+                    noted = touch(lanes, touched, noted, d)
+                else:
+                    v = item
+                    home = vertices[v].device
+                    lanes[home].free += 1
+                    noted = touch(lanes, touched, noted, home)
+                    left -= 1
+                    first, last = vertices[v].first, vertices[v].last
+                    for i in range(first, last):
+                        d = vertices[edges[i].vertex].device
+                        if d != home:
+                            cost = edge_cost(edges[i].cost, home, d, latency_s, bandwidth)
+                            if seen[d] != v:
+                                seen[d], cost_to[d] = v, cost
+                            elif cost > cost_to[d]:
+                                cost_to[d] = cost
+                    for i in range(first, last):
+                        w = edges[i].vertex
+                        vertex = vertices[w]
+                        d = vertex.device
+                        vertex.missing -= 1
+                        if d != home:
+                            arrival = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
+                            vertex.key = max(vertex.key, arrival)
+                            # What is sent and arrives at this very instant comes only after what starts now.
+                            if arrival == now:
+                                sent[w] = turn
+                        if vertex.missing == 0:
+                            if vertex.key < now or (vertex.key == now and sent[w] != turn):
+                                moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
+                                noted = touch(lanes, touched, noted, d)
+                            elif vertex.key > now:
+                                push(events, 0, running, vertex.key, count + w)
+                                running += 1
+                            else:
+                                coming[later] = w
+                                later += 1
+                if moved > patience and not heaped:
+                    heap(queue, lanes)
+                    heaped = True
+            # 2. All that can start.
+            for t in range(noted):
+                d = touched[t]
+                lane = lanes[d]
+                lane.touched = False
+                while lane.free and lane.head < lane.tail:
+                    v = take(queue, lane, heaped)
+                    lane.free -= 1
+                    push(events, 0, running, now + vertices[v].exec_s, v)
+                    prefetch(edges, vertices[v].first)
+                    prefetch(vertices, v + AHEAD)
+                    running += 1
+            noted = 0
+            for j in range(later):
+                push(events, 0, running, now, count + coming[j])
+                running += 1
+            if not running:
+                break
+            now = events[0].key
+        makespan[b] = now if left == 0 else np.inf
+    return makespan

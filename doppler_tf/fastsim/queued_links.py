@@ -1,0 +1,235 @@
+"""The rules of time where transfers queue for links, and where memory may be short."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.fitting import first_fitting, leave_fitting, plant, wait_fitting
+from doppler_tf.fastsim.prefetch import prefetch
+from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
+
+
+@numba.njit(nogil=True)
+def _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges):
+    """Turns sorted queues into what suits long ones."""
+    if limited:
+        plant(vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+    else:
+        heap(queue, lanes)
+    return True
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _sort(touched, noted):
+    """Sorts the few lanes noted, without the allocation that NumPy's sort makes."""
+    for i in range(1, noted):
+        k, j = touched[i], i
+        while j > 0 and touched[j - 1] > k:
+            touched[j] = touched[j - 1]
+            j -= 1
+        touched[j] = k
+
+
+@numba.njit(nogil=True)
+def _unblock(lanes, touched, noted, blocked, d):
+    """Memory is free on device d: what was too large for it, there and on the links that lead there, is tried again."""
+    num_devices = len(blocked)
+    for k in range(d, len(lanes), num_devices):
+        if lanes[k].blocked:
+            lanes[k].blocked = False
+            noted = touch(lanes, touched, noted, k)
+    blocked[d] = 0
+    return noted
+
+
+@compiled
+def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, link_slots, limited,
+             in_ptr, producer, output_bytes, memory_bytes, by_bytes):
+    """Makespans of a batch.
+
+    Args:
+      devices: int32 [B, N]; priority: float64 [1 or B, N], queue keys unless `fifo`.
+      patience: queues are sorted arrays until, in all, that many entries were moved or passed in a simulation; then they are heaps,
+        or under a memory limit tournament trees.
+      ptr: int32 [N + 1], edges: EDGE [E], by producer; incoming: int32 [N], predecessors that are no inputs, -1 for inputs.
+      exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
+      link_slots: -1 where links never wait.
+      limited: whether memory may run short; in_ptr: int32 [N + 1], producer: int32 [E], by consumer; output_bytes: float64 [N],
+        memory_bytes: float64 [D], by_bytes: int32 [N], the vertices by output bytes.
+
+    Returns:
+      float64 [B] seconds, infinity where memory runs out for good.
+    """
+    batch, count = devices.shape
+    num_devices = len(slots)
+    num_lanes = num_devices + num_devices * num_devices
+    noisy = factor.shape[0] > 1
+    makespan = np.zeros(batch)
+    vertices, lanes = np.empty(count, VERTEX), np.empty(num_lanes, LANE)
+    # An edge causes at most one transfer, so edges bound both the links' queues and the transfers in flight.
+    places = count + len(edges)
+    queue, events = np.empty(places, ENTRY), np.empty(places + 1, ENTRY)
+    touched, seen, blocked = np.empty(num_lanes, np.int64), np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
+    cells, memory_left = count if limited else 0, memory_bytes.copy()
+    uses, leaves = np.empty((cells, num_devices), np.int32), np.empty((cells, num_devices), np.int32)
+    members, tree = np.empty(places if limited else 0, np.int32), np.empty(2 * places if limited else 0, np.int32)
+    for b in range(batch):
+        device, rank = devices[b], priority[b if len(priority) > 1 else 0]
+        # Regions of the queues: as many places as vertices on a device, as transfers on a link.
+        for k in range(num_lanes):
+            lanes[k].tail, lanes[k].touched, lanes[k].blocked, lanes[k].free = 0, False, False, link_slots if link_slots >= 0 else places
+        for d in range(num_devices):
+            lanes[d].free = slots[d]
+        if limited:
+            memory_left[:], uses[:] = memory_bytes, 0
+        seen[:] = -1
+        left = 0
+        for v in range(count):
+            vertex = vertices[v]
+            if incoming[v] < 0:
+                vertex.device = -1
+                if limited:
+                    for i in range(ptr[v], ptr[v + 1]):
+                        d = device[edges[i].vertex]
+                        if uses[v, d] == 0:
+                            memory_left[d] -= output_bytes[v]
+                        uses[v, d] += 1
+                continue
+            home = device[v]
+            vertex.key, vertex.exec_s, vertex.device, vertex.missing = rank[v], exec_s[v, home], home, incoming[v]
+            vertex.first, vertex.last = ptr[v], ptr[v + 1]
+            lanes[home].tail += 1
+            left += 1
+            for i in range(vertex.first, vertex.last):
+                d = device[edges[i].vertex]
+                if limited:
+                    uses[v, d] += 1
+                if d != home and seen[d] != v:
+                    seen[d] = v
+                    lanes[num_devices + home * num_devices + d].tail += 1
+                    if limited:
+                        uses[v, home] += 1
+        base = 0
+        for k in range(num_lanes):
+            lane = lanes[k]
+            lane.base, lane.head, lane.tail, base = base, base, base, base + lane.tail
+        now, running, noted, moved, long = 0.0, 0, 0, 0, False
+        for v in range(count):
+            if incoming[v] == 0:
+                d = device[v]
+                if fifo:
+                    vertices[v].key = now
+                if long and limited:
+                    wait_fitting(vertices, tree, lanes[d], leaves[v, d], v)
+                else:
+                    moved += wait(queue, lanes[d], vertices[v].key, v, long)
+                noted = touch(lanes, touched, noted, d)
+                if moved > patience and not long:
+                    long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+        seen[:], blocked[:] = -1, 0
+        while True:
+            # 1. All that ends at this instant.
+            while running and events[0].key == now:
+                item = pop(events, 0, running)
+                running -= 1
+                if item < count:
+                    p = item
+                    home = vertices[p].device
+                    source, arrived = home, home
+                    lanes[home].free += 1
+                    noted = touch(lanes, touched, noted, home)
+                    left -= 1
+                    if fifo:
+                        vertices[p].key = now
+                else:
+                    p, arrived = (item - count) // num_devices, (item - count) % num_devices
+                    home = -1
+                    source = vertices[p].device
+                    k = num_devices + source * num_devices + arrived
+                    lanes[k].free += 1
+                    noted = touch(lanes, touched, noted, k)
+                for i in range(vertices[p].first, vertices[p].last):
+                    w = edges[i].vertex
+                    vertex = vertices[w]
+                    d = vertex.device
+                    if d == arrived:
+                        vertex.missing -= 1
+                        if vertex.missing > 0:
+                            continue
+                        k, item = d, w
+                        if fifo:
+                            vertex.key = now
+                    elif d != home and home >= 0 and seen[d] != p:
+                        seen[d] = p
+                        k, item = num_devices + home * num_devices + d, p
+                    else:
+                        continue
+                    if long and limited:
+                        wait_fitting(vertices, tree, lanes[k], leaves[item, d], item)
+                    else:
+                        moved += wait(queue, lanes[k], vertices[item].key, item, long)
+                    noted = touch(lanes, touched, noted, k)
+                    if moved > patience and not long:
+                        long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+                if limited:
+                    if home < 0:
+                        uses[p, source] -= 1
+                        if uses[p, source] == 0:
+                            memory_left[source] += output_bytes[p]
+                            if blocked[source]:
+                                noted = _unblock(lanes, touched, noted, blocked, source)
+                    else:
+                        for i in range(in_ptr[p], in_ptr[p + 1]):
+                            u = producer[i]
+                            uses[u, home] -= 1
+                            if uses[u, home] == 0:
+                                memory_left[home] += output_bytes[u]
+                                if blocked[home]:
+                                    noted = _unblock(lanes, touched, noted, blocked, home)
+            if moved > patience and not long:
+                long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+            # 2. All that can start: devices by index, then links, who compete for memory in that order.
+            if limited:
+                _sort(touched, noted)
+            for t in range(noted):
+                k = touched[t]
+                lane = lanes[k]
+                lane.touched = False
+                d = k if k < num_devices else (k - num_devices) % num_devices
+                while lane.free:
+                    if long and limited:
+                        p = first_fitting(vertices, tree, members, lane, output_bytes, memory_left[d])
+                        if p >= 0:
+                            leave_fitting(vertices, tree, lane, leaves[p, d], p)
+                    elif lane.head == lane.tail:
+                        break
+                    elif limited:
+                        p, passed = take_fitting(queue, lane, output_bytes, memory_left[d])
+                        moved += passed
+                    else:
+                        p = take(queue, lane, long)
+                    if p < 0:
+                        blocked[d] += not lane.blocked
+                        lane.blocked = True
+                        break
+                    lane.free -= 1
+                    memory_left[d] -= output_bytes[p]
+                    if k < num_devices:
+                        push(events, 0, running, now + vertices[p].exec_s, p)
+                        prefetch(edges, vertices[p].first)
+                        prefetch(vertices, p + AHEAD)
+                    else:
+                        source, longest = vertices[p].device, 0.0
+                        for i in range(vertices[p].first, vertices[p].last):
+                            if vertices[edges[i].vertex].device == d:
+                                longest = max(longest, edge_cost(edges[i].cost, source, d, latency_s, bandwidth))
+                        push(events, 0, running, now + (longest * factor[p, d] if noisy else longest), count + p * num_devices + d)
+                    running += 1
+            noted = 0
+            if not running:
+                break
+            now = events[0].key
+        makespan[b] = now if left == 0 else np.inf
+    return makespan

@@ -1,0 +1,141 @@
+"""What waits and what runs, compiled: sorted queues that become heaps once they are long, and the records they are made of."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import CSR
+
+# Fields that are read together lie in one cache line: on large graphs a simulation is a chain of cache misses.
+ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
+EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32)], align=True)
+VERTEX = np.dtype([("key", np.float64), ("exec_s", np.float64), ("first", np.int32), ("last", np.int32), ("missing", np.int32),
+                   ("device", np.int32)], align=True)
+# What waits in a lane (a device or a link) stands in `queue[head:tail]`, whose places begin at `base`.
+LANE = np.dtype([("base", np.int64), ("head", np.int64), ("tail", np.int64), ("free", np.int64), ("touched", np.bool_),
+                 ("blocked", np.bool_)], align=True)
+
+# How many vertices ahead of the one that starts are fetched: those that it and its neighbours make ready, as indices go.
+AHEAD = 384
+
+
+def edge_records(adjacency: CSR, costs: CostModel) -> np.ndarray:
+    """EDGE [E] in the order of `adjacency`: the other end, and the explicit cost, or else the negative of the bytes."""
+    explicit_s, edge_bytes = costs.explicit_transfer_s[adjacency.edge], costs.edge_bytes[adjacency.edge]
+    edges = np.empty(len(adjacency.edge), EDGE)
+    edges["cost"], edges["vertex"] = np.where(np.isnan(explicit_s), -edge_bytes, np.abs(explicit_s)), adjacency.vertex
+    return edges
+
+
+@numba.njit(nogil=True, forceinline=True)
+def insert(queue, head, tail, key, item):
+    """Inserts into the sorted `queue[head:tail]` from its end (under `fifo` keys come in order); returns how many entries moved."""
+    i = tail
+    while i > head and (queue[i - 1].key > key or (queue[i - 1].key == key and queue[i - 1].item > item)):
+        queue[i].key, queue[i].item = queue[i - 1].key, queue[i - 1].item
+        i -= 1
+    queue[i].key, queue[i].item = key, item
+    return tail - i
+
+
+@numba.njit(nogil=True, forceinline=True)
+def push(queue, base, size, key, item):
+    """Adds to the binary heap `queue[base:base + size]`, smallest (key, item) first."""
+    i = size
+    while i > 0:
+        above = (i - 1) >> 1
+        other = queue[base + above]
+        if other.key < key or (other.key == key and other.item < item):
+            break
+        queue[base + i].key, queue[base + i].item = other.key, other.item
+        i = above
+    queue[base + i].key, queue[base + i].item = key, item
+
+
+@numba.njit(nogil=True, forceinline=True)
+def pop(queue, base, size):
+    """Removes the first of the heap and returns its item."""
+    top = queue[base].item
+    last = size - 1
+    key, item = queue[base + last].key, queue[base + last].item
+    i, child = 0, 1
+    while child < last:
+        if child + 1 < last:
+            left, right = queue[base + child], queue[base + child + 1]
+            if right.key < left.key or (right.key == left.key and right.item < left.item):
+                child += 1
+        smaller = queue[base + child]
+        if key < smaller.key or (key == smaller.key and item < smaller.item):
+            break
+        queue[base + i].key, queue[base + i].item = smaller.key, smaller.item
+        i, child = child, 2 * child + 1
+    queue[base + i].key, queue[base + i].item = key, item
+    return top
+
+
+@numba.njit(nogil=True, forceinline=True)
+def wait(queue, lane, key, item, heaped):
+    """Queues an item in a lane; returns how many entries moved, where the lane is no heap."""
+    if heaped:
+        push(queue, lane.base, lane.tail - lane.base, key, item)
+        moved = 0
+    else:
+        moved = insert(queue, lane.head, lane.tail, key, item)
+    lane.tail += 1
+    return moved
+
+
+@numba.njit(nogil=True, forceinline=True)
+def take(queue, lane, heaped):
+    """Removes the first item of a lane and returns it."""
+    if heaped:
+        item = pop(queue, lane.base, lane.tail - lane.base)
+        lane.tail -= 1
+        return item
+    item = queue[lane.head].item
+    lane.head += 1
+    return item
+
+
+@numba.njit(nogil=True, forceinline=True)
+def take_fitting(queue, lane, output_bytes, left):
+    """Removes the first item of a sorted lane that has at most `left` bytes; returns it (-1: none) and how many were passed by."""
+    for at in range(lane.head, lane.tail):
+        item = queue[at].item
+        if output_bytes[item] <= left:
+            for i in range(at, lane.head, -1):
+                queue[i].key, queue[i].item = queue[i - 1].key, queue[i - 1].item
+            lane.head += 1
+            return item, at - lane.head + 1
+    return -1, lane.tail - lane.head
+
+
+@numba.njit(nogil=True, forceinline=True)
+def heap(queue, lanes):
+    """Makes every lane a heap, which what is sorted already is; it must begin at the lane's base."""
+    for k in range(len(lanes)):
+        lane = lanes[k]
+        size = lane.tail - lane.head
+        for i in range(size):
+            queue[lane.base + i].key, queue[lane.base + i].item = queue[lane.head + i].key, queue[lane.head + i].item
+        lane.head, lane.tail = lane.base, lane.base + size
+
+
+@numba.njit(nogil=True, forceinline=True)
+def touch(lanes, touched, count, k):
+    """Notes that lane k may be able to start something; returns how many lanes are noted."""
+    if lanes[k].touched:
+        return count
+    lanes[k].touched = True
+    touched[count] = k
+    return count + 1
+
+
+@numba.njit(nogil=True, forceinline=True)
+def edge_cost(cost, source, destination, latency_s, bandwidth):
+    """Seconds of a transfer: what the edge says, or where that is the negative of its bytes, what the link says."""
+    if np.signbit(cost):
+        return latency_s[source, destination] + -cost / bandwidth[source, destination]
+    return cost

@@ -42,7 +42,7 @@ class DopplerAgent(tf_agent.TFAgent):
         takes seconds once and makes each two to three times as fast."""
         self._network, self._batch, self._config, self._jit_compile = network, batch, config, jit_compile
         self.optimizers = tuple(tf.keras.optimizers.Adam(config.learning_rate, name=name) for name in ("sel", "plc"))
-        collect, greedy = DualPolicy(network, batch, 1.0, "collect_policy"), DualPolicy(network, batch, 0.0, "greedy_policy")
+        collect, greedy = DualPolicy(network, batch, False, "collect_policy"), DualPolicy(network, batch, True, "greedy_policy")
         graph_only = {"graph": collect.time_step_spec.observation["graph"]}
         super().__init__(collect.time_step_spec, collect.action_spec, greedy, collect, train_sequence_length=None,
                          training_data_spec=collect.trajectory_spec._replace(observation=graph_only), train_step_counter=train_step_counter)

@@ -48,14 +48,15 @@ def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: Episo
 
     Args:
       placed: float32 [B, D, hidden], sums of `tables.plc_placed` by device.
-      race: of the candidates of `state`; its temperature holds for PLC too.
+      race: of the candidates of `state`; where it is greedy, PLC is too.
     """
     # A finished episode has no candidate left; it "chooses" the null vertex.
     vertex = tf.where(finished(batch, state), batch.num_vertices - 1, winner(race))
     options = device_options(batch, state, vertex)
     logits = device_logits(network, batch, tables, state, placed, vertex, options.features)
     noise = gumbel(race.seed, tf.range(tf.shape(vertex)[0])[:, None], state.step[:, None], tf.range(batch.num_devices)[None])
-    noisy = tf.where(options.mask, logits + noise * race.temperature[:, None], -tf.float32.max)
+    noisy = tf.where(race.greedy[:, None], logits, logits + noise)
+    noisy = tf.where(options.mask, noisy, -tf.float32.max)
     return Choice(vertex, tf.argmax(noisy, axis=1, output_type=tf.int32), *options)
 
 
@@ -87,18 +88,18 @@ class FusedDriver:
         self.run = tf.function(self._run, jit_compile=jit_compile)
         self.replay = tf.function(self._replay, jit_compile=jit_compile)
 
-    def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, temperature: tf.Tensor) -> Episodes:
+    def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
         """Episodes of the graphs `graph` (int32 [B]) with the policies as they are.
 
         Args:
-          seed: int32 [2], which random numbers; temperature: float32 [B], 1 samples from the policies, 0 takes the most likely.
+          seed: int32 [2], which random numbers; greedy: bool [B], False samples from the policies, True takes the most likely.
         """
         if self._jit_compile:  # this runs only when a new shape is traced
             _LOG.info("compiling the policies' episodes with XLA: up to %s vertices and %s edges, %s devices, %s at a time",
                       batch.num_vertices - 1, batch.edge.shape[0] // batch.missing.shape[0], batch.num_devices, graph.shape[0])
         tables = self._network.encode(batch)
         state = initial_state(batch, graph)
-        race = start_race(batch, tables, state, seed, temperature)
+        race = start_race(batch, tables, state, seed, greedy)
 
         def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor, race: Race):
             choice = choose(self._network, batch, tables, state, placed, race)

@@ -15,6 +15,7 @@ from doppler_tf.ranks import b_levels, t_levels
 
 VERTEX_FEATURES = ("exec", "b_level", "t_level", "in_transfer", "out_transfer")
 CLUSTER_SCALES = (1.0, 0.5, 0.25)
+LARGEST = 1e8
 ROW_WIDTHS = (4, 8, 16)
 
 
@@ -164,24 +165,29 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
     bandwidth = costs.topology.bandwidth_bytes_per_s
     return GraphArrays(
         graph=graph, costs=costs, scale_s=scale, num_work=count,
-        vertex=_pad(vertex, size).astype(np.float32),
+        vertex=_float32(_pad(vertex, size)),
         edge=_pad(transfer_s[:, None] / largest, sizes.edges).astype(np.float32),
         source=_pad(source, sizes.edges, null), target=_pad(target, sizes.edges, null),
         b_next=_pad(local[below.next_vertex[work]], size, null), t_next=_pad(local[above.next_vertex[work]], size, null),
         in_degree=np.bincount(target, minlength=size).astype(np.int32), in_row=in_row, out_row=out_row,
         predecessor=_by_slot(source, incoming, null), successor=_by_slot(target, outgoing, null),
-        fixed_s=_by_slot(np.where(given, explicit, 0.0) / scale, incoming).astype(np.float32),
+        fixed_s=_float32(_by_slot(np.where(given, explicit, 0.0) / scale, incoming)),
         on_link=_by_slot(np.where(given, 0.0, 1.0), incoming).astype(np.float32),
-        link_bytes=_by_slot(np.where(given, 0.0, costs.edge_bytes[kept]) / 2**30, incoming).astype(np.float32),
-        latency_s=(np.where(other, costs.topology.latency_s, 0.0) / scale).astype(np.float32),
-        s_per_byte=(np.where(other, 2**30 / bandwidth, 0.0) / scale).astype(np.float32),
+        link_bytes=_float32(_by_slot(np.where(given, 0.0, costs.edge_bytes[kept]) / 2**30, incoming)),
+        latency_s=_float32(np.where(other, costs.topology.latency_s, 0.0) / scale),
+        s_per_byte=_float32(np.where(other, 2**30 / bandwidth, 0.0) / scale),
         exec_s=_pad(costs.exec_s[work] / scale, size).astype(np.float32),
         allowed=_pad(costs.allowed[work], size, True),
         group=_pad(costs.colocate[work] + 1, size).astype(np.int32), num_groups=sizes.groups,
-        memory=_pad(costs.output_bytes[work] / 2**30, size).astype(np.float32),
-        memory_left=np.minimum(costs.memory_bytes / 2**30, 1e9).astype(np.float32),
+        memory=_float32(_pad(costs.output_bytes[work] / 2**30, size)),
+        memory_left=_float32(costs.memory_bytes / 2**30),
         cluster=clusters, cluster_s=(cluster_s / scale).astype(np.float32),
         sibling=_siblings(source, target, exec_s / scale, size))
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    """Figures beyond LARGEST (a transfer of 100 million times the work's share) are as good as it, and their products stay finite."""
+    return np.minimum(array, LARGEST).astype(np.float32)
 
 
 def _pad(array: np.ndarray, size: int, fill=0) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +19,16 @@ from doppler_tf.costs import CostModel
 from doppler_tf.errors import CheckpointError
 from doppler_tf.graph import DataflowGraph
 
-Policy = Callable[[DataflowGraph, CostModel, int, int], list[Assignment]]
+Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]
+# Episodes run in batches whose records and states take about a GiB.
+_BATCH_BYTES, _BYTES_A_CHOICE = 1 << 30, 160
 
 
 def load_policy(path: str | Path) -> Policy:
     """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
 
     Returns:
-      (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones.
+      (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones, drawn as they are asked for.
 
     Raises:
       CheckpointError: no complete checkpoint is there.
@@ -42,11 +44,15 @@ def load_policy(path: str | Path) -> Policy:
     restore_variables(checkpoint, {"best_network": network}, partial=True)
     driver = FusedDriver(network)
 
-    def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> list[Assignment]:
+    def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs)
-        temperature = tf.constant(np.where(np.arange(samples) == 0, 0.0, 1.0), tf.float32)
-        episodes = driver.run(graph_batch([arrays]), tf.zeros([samples], tf.int32), tf.constant([seed % 2**31, 0]), temperature)
-        device, order = arrays.to_devices(episodes.order, episodes.device)
-        return [Assignment(d, o, "policy") for d, o in zip(device, order, strict=True)]
+        batch = graph_batch([arrays])
+        rows = min(samples, max(1, _BATCH_BYTES // (_BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
+        for i in range(-(-samples // rows)):
+            greedy = tf.constant(np.arange(i * rows, (i + 1) * rows) == 0)
+            episodes = driver.run(batch, tf.zeros([rows], tf.int32), tf.constant([seed % 2**31, i]), greedy)
+            device, order = arrays.to_devices(episodes.order, episodes.device)
+            for d, o in zip(device[:samples - i * rows], order, strict=False):
+                yield Assignment(d, o, "policy")
 
     return policy

@@ -25,9 +25,9 @@ class DualPolicy(tf_policy.TFPolicy):
     The policy info carries what an update needs: `log_probability` [2] (vertex, device), PLC's `features` [D, F] and `mask` [D].
     """
 
-    def __init__(self, network: DualNetwork, batch: GraphBatch, temperature: float = 1.0, name: str = "dual_policy"):
-        """Args: temperature: 1 samples (collect), 0 takes the most likely (greedy)."""
-        self._network, self._batch, self._temperature = network, batch, temperature
+    def __init__(self, network: DualNetwork, batch: GraphBatch, greedy: bool = False, name: str = "dual_policy"):
+        """Args: greedy: take the most likely instead of sampling."""
+        self._network, self._batch, self._greedy = network, batch, greedy
         tables = network.encode(batch)
         self._tables = Tables(*(tf.Variable(value, trainable=False) for value in tables))
         self.seed = tf.Variable([0, 0], dtype=tf.int32, trainable=False)
@@ -65,8 +65,8 @@ class DualPolicy(tf_policy.TFPolicy):
     def _taken_up(self, tables: Tables, state: EpisodeState, first: tf.Tensor, policy_state: dict[str, tf.Tensor]
                   ) -> tuple[Race, tf.Tensor]:
         """Race and sums as the last step left them; new ones where an episode begins."""
-        temperature = tf.fill(tf.shape(state.graph), self._temperature)
-        fresh = start_race(self._batch, tables, state, policy_state["seed"][0], temperature)
+        greedy = tf.fill(tf.shape(state.graph), self._greedy)
+        fresh = start_race(self._batch, tables, state, policy_state["seed"][0], greedy)
         now, end, soonest, placed = (
             tf.where(tf.reshape(first, [-1] + [1] * (new.shape.rank - 1)), new, policy_state[name]) for name, new in
             (("now", fresh.now), ("end", fresh.end), ("soonest", fresh.soonest), ("placed", tf.zeros_like(policy_state["placed"]))))

@@ -24,14 +24,14 @@ class Race(NamedTuple):
     """Where the races of B episodes stand.
 
     Attributes:
-      seed: int32 [2], temperature: float32 [B]; as given to `start_race`.
+      seed: int32 [2], greedy: bool [B]; as given to `start_race`.
       now: float64 [B], when the last winner ended.
       end: float64 [B, N / S, S], when a candidate ends, infinity for other vertices; float64, as rates may differ by exp(20).
       soonest: float64 [B, N / S], the least of each block.
     """
 
     seed: tf.Tensor
-    temperature: tf.Tensor
+    greedy: tf.Tensor
     now: tf.Tensor
     end: tf.Tensor
     soonest: tf.Tensor
@@ -42,20 +42,20 @@ def block_size(num_vertices: int) -> int:
     return 1 << (num_vertices.bit_length() - 1) // 2
 
 
-def start_race(batch: GraphBatch, tables: Tables, state: EpisodeState, seed: tf.Tensor, temperature: tf.Tensor) -> Race:
+def start_race(batch: GraphBatch, tables: Tables, state: EpisodeState, seed: tf.Tensor, greedy: tf.Tensor) -> Race:
     """The race of all present candidates.
 
     Args:
       seed: int32 [2], the random numbers of these episodes.
-      temperature: float32 [B]: rates are e^(logit / temperature); at 0 the largest logit wins (the first among equals).
+      greedy: bool [B]: the largest logit wins (the first among equals) instead.
     """
     size = batch.num_vertices
     now = tf.zeros(tf.shape(state.graph), tf.float64)
     everyone = tf.repeat(tf.range(size)[None], tf.shape(state.graph)[0], axis=0)
-    end = tf.where(candidates(state), _ends(batch, tables, state.graph, everyone, seed, temperature, now), _NEVER)
+    end = tf.where(candidates(state), _ends(batch, tables, state.graph, everyone, seed, greedy, now), _NEVER)
     block = block_size(size)
     end = tf.reshape(end, [-1, size // block, block])
-    return Race(seed, temperature, now, end, tf.reduce_min(end, axis=2))
+    return Race(seed, greedy, now, end, tf.reduce_min(end, axis=2))
 
 
 def winner(race: Race) -> tf.Tensor:
@@ -81,7 +81,7 @@ def run_on(batch: GraphBatch, tables: Tables, state: EpisodeState, race: Race, v
     def enter(at: tf.Tensor, so_far: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         consumers = tf.gather(batch.successor, at)
         waited = tf.gather(state.missing, consumers, batch_dims=1) == 0
-        ends = tf.where(waited, _ends(batch, tables, state.graph, consumers, race.seed, race.temperature, now), _NEVER)
+        ends = tf.where(waited, _ends(batch, tables, state.graph, consumers, race.seed, race.greedy, now), _NEVER)
         block = consumers // size
         return (tf.tensor_scatter_nd_min(so_far[0], tf.stack([each, block, consumers % size], axis=2), ends),
                 tf.tensor_scatter_nd_min(so_far[1], tf.stack([each, block], axis=2), ends))
@@ -95,11 +95,9 @@ def run_on(batch: GraphBatch, tables: Tables, state: EpisodeState, race: Race, v
     return race._replace(now=now, end=end, soonest=soonest)
 
 
-def _ends(batch: GraphBatch, tables: Tables, graph: tf.Tensor, vertex: tf.Tensor, seed: tf.Tensor, temperature: tf.Tensor,
+def _ends(batch: GraphBatch, tables: Tables, graph: tf.Tensor, vertex: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor,
           now: tf.Tensor) -> tf.Tensor:
-    """float64 [B, K]: when vertices [B, K] that become candidates now end; at temperature 0 minus their logits."""
+    """float64 [B, K]: when vertices [B, K] that become candidates now end; minus their logits where greedy."""
     logit = tf.cast(tf.gather(tables.sel_logit, graph[:, None] * batch.num_vertices + vertex), tf.float64)
-    greedy = temperature[:, None] == 0
-    rate = tf.exp(logit / tf.cast(tf.where(greedy, 1.0, temperature[:, None]), tf.float64))
-    waits = exponential(seed, tf.range(tf.shape(vertex)[0])[:, None], vertex) / rate
-    return tf.where(greedy, -logit, now[:, None] + waits)
+    waits = exponential(seed, tf.range(tf.shape(vertex)[0])[:, None], vertex) / tf.exp(logit)
+    return tf.where(greedy[:, None], -logit, now[:, None] + waits)

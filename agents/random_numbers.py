@@ -10,14 +10,18 @@ import tensorflow as tf
 
 def gumbel(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
     """float32 standard Gumbel numbers, a function of seed (int32 [2]) and index (int32, broadcast together) alone."""
-    bits = tf.bitwise.right_shift(_bits(seed, *index), tf.constant(8, tf.uint32))
-    uniform = tf.cast(bits, tf.float32) * 2.0**-24 + 2.0**-25
-    return -tf.math.log(-tf.math.log(uniform))
+    return _gumbel(_bits(seed, *index))
 
 
 def exponential(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
     """float64 exponential numbers of mean 1, a function of seed (int32 [2]) and index (int32, broadcast together) alone."""
     return -tf.math.log(tf.cast(_bits(seed, *index), tf.float64) * 2.0**-32 + 2.0**-33)
+
+
+def _gumbel(bits: tf.Tensor) -> tf.Tensor:
+    # 23 bits and a half: 24 would round up to 1, whose Gumbel number is infinite.
+    uniform = tf.cast(tf.bitwise.right_shift(bits, tf.constant(9, tf.uint32)), tf.float32) * 2.0**-23 + 2.0**-24
+    return -tf.math.log(-tf.math.log(uniform))
 
 
 def _bits(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:

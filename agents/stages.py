@@ -19,7 +19,7 @@ from agents.networks import DualNetwork
 from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel
-from doppler_tf.errors import DopplerError
+from doppler_tf.errors import CancelledError, DopplerError
 from doppler_tf.executor import Executor
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
@@ -64,7 +64,6 @@ class Learner:
         each = self.rows + 1
         self.graph = tf.constant(np.repeat(np.arange(len(graphs)), each), tf.int32)
         self._is_greedy = np.tile(np.arange(each) == 0, len(graphs))
-        self._temperature = tf.constant(np.where(self._is_greedy, 0.0, 1.0), tf.float32)
         self.best = [Best(np.inf, *np.zeros((2, self.batch.num_vertices - 1), np.int32)) for _ in graphs]
         self.greedy_s = [np.inf] * len(graphs)
         self._elite: Episodes | None = None
@@ -108,7 +107,7 @@ class Learner:
 
     def rollout(self, seed: int, step: int) -> tuple[Episodes, np.ndarray]:
         """A batch of episodes with their simulated seconds (float64 [B])."""
-        episodes = self.driver.run(self.batch, self.graph, tf.constant([seed, step]), self._temperature)
+        episodes = self.driver.run(self.batch, self.graph, tf.constant([seed, step]), tf.constant(self._is_greedy))
         makespan_s = np.empty(len(self.graph))
         for rows, arrays, simulator in zip(self._rows_by_graph(), self.arrays, self.simulators, strict=True):
             makespan_s[rows] = simulator.makespans(*arrays.to_devices(episodes.order[rows], episodes.device[rows]))
@@ -215,9 +214,11 @@ class Learner:
 
 
 def measure(executor: Executor, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> float:
-    """Seconds of one run; NaN if it failed (a failed run must not stop training)."""
+    """Seconds of one run; NaN if it failed (a failed run must not stop training; one that was cancelled must)."""
     try:
         return executor.execute(graph, costs, assignment).makespan_s
+    except CancelledError:
+        raise
     except DopplerError:
         return np.nan
 

@@ -84,7 +84,7 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
     driver = FusedDriver(DualNetwork())
 
     def greedy() -> np.ndarray:
-        episodes = driver.run(graph_batch([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1]))
+        episodes = driver.run(graph_batch([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool))
         return arrays.to_devices(episodes.order, episodes.device)[0]
 
     _, first = _timed(greedy)

@@ -66,7 +66,7 @@ def measure_training(learner: Learner, eager: EagerTrainer) -> dict[str, float]:
 
 def measure_rollout(learner: Learner, eager: EagerTrainer) -> dict[str, float]:
     """The same without simulation and update."""
-    given = learner.batch, tf.zeros([BATCH], tf.int32), tf.constant([0, 1]), tf.ones([BATCH])
+    given = learner.batch, tf.zeros([BATCH], tf.int32), tf.constant([0, 1]), tf.zeros([BATCH], tf.bool)
     learner.driver.run(*given)
     ours_s = best_seconds(lambda: learner.driver.run(*given).order.numpy(), UPDATES) / BATCH
     yardstick_s = best_seconds(eager.rollout, EAGER_EPISODES)
@@ -75,7 +75,7 @@ def measure_rollout(learner: Learner, eager: EagerTrainer) -> dict[str, float]:
 
 def greedy_seconds(learner: Learner) -> float:
     """One greedy episode by itself, compiled."""
-    given = learner.batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1])
+    given = learner.batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool)
     learner.driver.run(*given)
     return best_seconds(lambda: np.asarray(learner.driver.run(*given).device), UPDATES)
 

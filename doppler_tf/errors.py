@@ -58,6 +58,23 @@ class ExecutionError(DopplerError):
     """A kernel, transfer or device failed while an assignment was executed."""
 
 
+class DeviceLostError(ExecutionError):
+    """A device is gone for good; a backend raises it from whatever it was asked to do there."""
+
+    def __init__(self, message: object = "", device: int | None = None):
+        """Args: device: index of the device."""
+        super().__init__(message)
+        self.device = device
+
+
+class StalledError(ExecutionError):
+    """A vertex or transfer has not ended within the time that the caller allowed."""
+
+
+class CancelledError(DopplerError):
+    """A run was cancelled before its end, at the caller's wish."""
+
+
 def shown(value) -> str:
     """`repr` of a value from outside, cut to 80 characters; it never fails."""
     try:

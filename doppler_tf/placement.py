@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from doppler_tf.topology import Topology
 
 Sampler = Callable[[np.random.Generator], Assignment]
 DETERMINISTIC = ("one_device", "round_robin")
-DEFAULT_SAMPLES, LEARNED_SAMPLES = 50, 64
+DEFAULT_SAMPLES, LEARNED_SAMPLES, LEARNED_CHOICES = 50, 64, 1_280_000
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,16 @@ class Placement:
 
 def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,
           dispatch: str = "fifo", budget_s: float | None = None,
-          learned: Mapping[str, Callable[[DataflowGraph, CostModel, int, int], list[Assignment]]] | None = None) -> Placement:
+          learned: Mapping[str, Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]] | None = None) -> Placement:
     """Finds an assignment.
 
     Args:
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all of them.
-      samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64.
+      samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
+        fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000).
       budget_s: the portfolio starts no further member, and a member no further sample, after this many seconds.
-      learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments.
+      learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments, the greedy one first.
 
     Raises:
       ConfigError: an unknown method or a bad number.
@@ -81,8 +82,10 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     for name in known if method == "auto" else (method,):
         if best and time.perf_counter() > deadline:
             break
-        count = samples or (LEARNED_SAMPLES if name in learned else DEFAULT_SAMPLES)
-        found = learned[name](graph, costs, count, seed) if name in learned else _sample(name, graph, costs, count, seed, deadline)
+        if name in learned:
+            found = _until(deadline, learned[name](graph, costs, samples or learned_samples(graph), seed))
+        else:
+            found = _until(deadline, _draws(name, graph, costs, samples or DEFAULT_SAMPLES, seed))
         makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
         winner = int(np.argmin(makespans))
         check_constraints(graph, costs, found[winner].device, f"place: method {name}")
@@ -96,12 +99,24 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
                      lower_bounds(graph, costs).best_s, time.perf_counter() - started, {key: value for key, (value, _) in best.items()})
 
 
-def _sample(name: str, graph: DataflowGraph, costs: CostModel, samples: int, seed: int, deadline: float) -> list[Assignment]:
+def learned_samples(graph: DataflowGraph) -> int:
+    """How many assignments of a policy are worth their time where nobody says."""
+    return min(LEARNED_SAMPLES, max(1, LEARNED_CHOICES // max(1, graph.work_vertices.size)))
+
+
+def _draws(name: str, graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
     rng = np.random.default_rng(seed)
     draw: Sampler = CriticalPath(graph, costs).sample if name == "critical_path" else lambda r: HEURISTICS[name](graph, costs, r)
-    found = [draw(rng)]
-    while len(found) < (1 if name in DETERMINISTIC else samples) and time.perf_counter() < deadline:
-        found.append(draw(rng))
+    return (draw(rng) for _ in range(1 if name in DETERMINISTIC else samples))
+
+
+def _until(deadline: float, assignments: Iterable[Assignment]) -> list[Assignment]:
+    """The first, and those that are drawn in time."""
+    found = []
+    for assignment in assignments:
+        found.append(assignment)
+        if time.perf_counter() >= deadline:
+            break
     return found
 
 

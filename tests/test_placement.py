@@ -122,3 +122,18 @@ def test_memory_makes_the_portfolio_spread():
     assert placement.makespans_s["one_device"] == math.inf
     assert (placement.makespan_s, sorted(placement.assignment.device.tolist())) == (10, [0, 0, 1, 1])
     assert build_costs(graph, topology).memory_bytes.tolist() == [2, math.inf]
+
+
+def test_a_policy_is_asked_for_no_sample_after_the_deadline():
+    graph, drawn = pipeline(), []
+
+    def policy(graph, costs, samples, seed):
+        for d in range(samples):
+            drawn.append(d)
+            yield Assignment(np.full(graph.num_vertices, d, np.int32), np.arange(graph.num_vertices, dtype=np.int32), "policy")
+
+    assert place(graph, ideal(4), "policy", 3, learned={"policy": policy}).makespan_s == 6
+    assert drawn == [0, 1, 2]
+    drawn.clear()
+    place(graph, ideal(4), "policy", 3, budget_s=0, learned={"policy": policy})
+    assert drawn == [0]

@@ -11,13 +11,14 @@ from hypothesis import given
 
 from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.costs import build_costs
+from doppler_tf.errors import AssignmentError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim import simulator as fastsim_simulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS
 from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, p100x4, v100x8
+from doppler_tf.topology import Topology, ideal, p100x4, v100x8
 from doppler_tf.trace import by_link, memory_profiles
 from doppler_tf.validation import validate_trace
 from tests.strategies import Case, cases, cases_short_of_memory, makespan_or_inf
@@ -147,3 +148,14 @@ def test_links_are_grouped_in_order():
     assert {link: members.tolist() for link, members in by_link(source, destination).items()} == {
         (0, 1): [1], (0, 2): [3], (1, 0): [4], (2, 0): [0, 2]}
     assert by_link(source[:0], destination[:0]) == {}
+
+
+def test_batches_of_another_shape_are_refused():
+    graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(3)], [])
+    fast = FastSimulator(graph, build_costs(graph, ideal(2)), "order")
+    with pytest.raises(AssignmentError, match=r"device: expected shape \[assignments, 3\], got \[3\]"):
+        fast.makespans(np.zeros(3, np.int32), np.arange(3)[None])
+    for orders in ([[0, 1]], [[0, 1, 1]], [[-1, 1, 2]], [[0.0, 1.0, 2.0]], [[0, 1, 2], [0, 1, 2]]):
+        with pytest.raises(AssignmentError, match="order: expected for each of 1 assignments all 3 vertices"):
+            fast.makespans(np.zeros((1, 3), np.int32), np.array(orders))
+    assert fast.makespans(np.zeros((1, 3), np.int32), np.array([[2, 0, 1]])) == 3

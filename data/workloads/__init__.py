@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 
 from data.decompose import decompose
@@ -16,6 +17,7 @@ from doppler_tf.graph import DataflowGraph
 WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block": LLAMA_BLOCK, "llama_layer": LLAMA_LAYER,
                                   "llama_stack": LLAMA_STACK}
 NAMES = (*WORKLOADS, "layered")  # the programs, and random graphs without one
+MOST_LAYERS = 10_000
 DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times fit float16; small sizes are executed in float32
 
 
@@ -81,5 +83,7 @@ def _check_keys(name: str, valid: Collection[str], options: Collection[str]) -> 
 
 def _check_sizes(name: str, sizes: Mapping[str, int]) -> None:
     for key, value in sizes.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise field_error(ConfigError, "workload", name, key, "an integer >= 1", value)
+        most = MOST_LAYERS if key == "layers" else math.inf
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            expected = "an integer >= 1" if most == math.inf else f"an integer from 1 to {most}"
+            raise field_error(ConfigError, "workload", name, key, expected, value)

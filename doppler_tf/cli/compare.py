@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import DISPATCH, add_graph, add_topology, names, positive
+from doppler_tf.cli.options import DISPATCH, add_graph, add_topology, names, positive, sample_count
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topology(parser)
     parser.add_argument("--methods", type=names, metavar="A,B,…", help="what to compare (default: every heuristic, and `policy` if given)")
     parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; shown greedy and best of K")
-    parser.add_argument("--samples", type=positive, metavar="K",
+    parser.add_argument("--samples", type=sample_count, metavar="K",
                         help="assignments that each randomised method tries, the best counts (default: 50, of a policy 64)")
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds and show mean and best (default: 1)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
@@ -73,9 +73,10 @@ def render(result: dict[str, Any]) -> list:
 
 def _row(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, member: str, learned: dict[str, Policy]) -> dict[str, float]:
     """One method over all seeds; infinite where it runs out of memory, which is a result too."""
-    from doppler_tf.placement import DEFAULT_SAMPLES, DETERMINISTIC, LEARNED_SAMPLES, place
+    from doppler_tf.placement import DEFAULT_SAMPLES, DETERMINISTIC, learned_samples, place
 
-    samples = 1 if member in (*DETERMINISTIC, GREEDY) else args.samples or (LEARNED_SAMPLES if member in learned else DEFAULT_SAMPLES)
+    usual = learned_samples(graph) if member in learned else DEFAULT_SAMPLES
+    samples = 1 if member in (*DETERMINISTIC, GREEDY) else args.samples or usual
     makespans_s, seconds = [], []
     for seed in range(args.seed, args.seed + args.seeds):
         started = time.perf_counter()

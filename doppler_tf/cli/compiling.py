@@ -33,6 +33,7 @@ def announce_compiling() -> None:
     event.register("numba:compile", OneNoteAModule())
     log = logging.getLogger("agents")
     log.setLevel(logging.INFO)
+    log.propagate = False  # absl's handler at the root would say it again
     log.addHandler(_Notes())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
 
-    Policy = Callable[[DataflowGraph, CostModel, int, int], list[Assignment]]
+    Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 
 
 def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostModel]:

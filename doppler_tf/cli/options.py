@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 TOPOLOGIES = "p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
+MOST_SAMPLES = 100_000
 DISPATCH = "fifo|b_level|order"
 
 
@@ -18,6 +19,14 @@ def natural(text: str) -> int:
 def positive(text: str) -> int:
     """An integer >= 1."""
     return _integer(text, 1)
+
+
+def sample_count(text: str) -> int:
+    """An integer from 1 to 100,000: all samples are kept until the best is known."""
+    value = _integer(text, 1)
+    if value > MOST_SAMPLES:
+        raise argparse.ArgumentTypeError(f"expected an integer from 1 to {MOST_SAMPLES}, got {text!r}")
+    return value
 
 
 def positive_real(text: str) -> float:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, positive, positive_real
+from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, positive_real, sample_count
 from doppler_tf.errors import ConfigError
 
 EXAMPLE = "python -m doppler_tf place chainmm.json --topology p100x4 --out placed.json --gantt chainmm.png"
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="auto", metavar="NAME",
                         help="critical_path, round_robin, one_device, random or policy; auto (the default) is the portfolio of all")
     parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; joins the portfolio, or is method `policy`")
-    parser.add_argument("--samples", type=positive, metavar="K",
+    parser.add_argument("--samples", type=sample_count, metavar="K",
                         help="assignments that each randomised method may try (default: 50, of a policy 64)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="start nothing further after this many seconds")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")

@@ -39,6 +39,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.formats.graph_json import write_graph
 
     options = {key: _size(args.name, key, value) for key, value in args.option}
+    twice = next((key for i, (key, _) in enumerate(args.option) if key in dict(args.option[:i])), None)
+    if twice is not None:
+        given = ", ".join(value for key, value in args.option if key == twice)
+        raise field_error(ConfigError, "workload", args.name, twice, "one value", given)
     graph = build_workload(args.name, args.devices, args.scale, args.seed, **options)
     write_graph(args.out, graph)
     return {**info.describe(graph), "out": args.out}

@@ -61,6 +61,9 @@ class FastSimulator:
         Raises:
           AssignmentError: a device that does not exist, or no orders for rule `order`.
         """
+        if np.ndim(devices) != 2:
+            raise AssignmentError(f"{self._graph.name}: device: expected shape [assignments, {self._graph.num_vertices}], got "
+                                  f"{list(np.shape(devices))}")
         check_devices(self._graph, self._costs, np.asarray(devices))
         devices = np.ascontiguousarray(devices, np.int32)
         priority = self._priorities(len(devices), orders)
@@ -96,6 +99,11 @@ class FastSimulator:
             return np.zeros((1, self._graph.num_vertices))
         if orders is None:
             raise AssignmentError(f"{self._graph.name}: order: expected orders for dispatch rule 'order', got none")
+        work = self._graph.work_vertices
+        orders = np.asarray(orders)
+        if orders.shape != (batch, work.size) or orders.dtype.kind not in "iu" or (np.sort(orders, axis=1) != work).any():
+            raise AssignmentError(f"{self._graph.name}: order: expected for each of {batch} assignments all {work.size} vertices that are "
+                                  f"no inputs, once each, got {orders.dtype} of shape {list(orders.shape)}")
         priority = np.zeros((batch, self._graph.num_vertices))
         np.put_along_axis(priority, np.asarray(orders, np.int64), np.arange(np.shape(orders)[1], dtype=np.float64)[None], axis=1)
         return priority

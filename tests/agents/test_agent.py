@@ -47,7 +47,7 @@ def _log_likelihood(network, batch, experience) -> np.ndarray:
 def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):
     _, batch, network = learning([random_graph(8, 0)])
     driver = FusedDriver(network, jit_compile=False)
-    episodes = driver.run(batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1]))
+    episodes = driver.run(batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1], tf.bool))
     agent = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
     losses = [float(agent.imitate(episodes).loss) for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]

@@ -42,7 +42,7 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
     policy = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2)).collect_policy
     policy.seed.assign([7, 2])
     vertex, device, log_p, features, reward = collect(environment, policy, count)
-    fused = FusedDriver(network).run(batch, tf.zeros([5], tf.int32), tf.constant([7, 3]), tf.ones([5]))
+    fused = FusedDriver(network).run(batch, tf.zeros([5], tf.int32), tf.constant([7, 3]), tf.zeros([5], tf.bool))
     np.testing.assert_array_equal(fused.order[:, :count], vertex)
     np.testing.assert_array_equal(fused.device[:, :count], device)
     sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), fused)
@@ -59,7 +59,8 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
     graphs = [random_graph(5, 1), random_graph(9, 2)]
     arrays, batch, network = learning(graphs, features=features)
     graph = tf.constant([0, 1, 1, 0, 1])
-    episodes = FusedDriver(network, jit_compile=False).run(batch, graph, tf.constant([0, 0]), tf.constant([1.0, 1, 1, 1, 0]))
+    greedy = tf.constant([False, False, False, False, True])
+    episodes = FusedDriver(network, jit_compile=False).run(batch, graph, tf.constant([0, 0]), greedy)
     sel, _, valid = episode_log_probability(network, batch, network.encode(batch), episodes)
     assert valid.numpy().sum(axis=1).tolist() == [5, 9, 9, 5, 9]
     np.testing.assert_array_equal(sel.chosen.numpy()[~valid.numpy()], 0)
@@ -70,13 +71,13 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
         assert all(position[int(graphs[g].sources[e])] < position[int(graphs[g].targets[e])] for e in graphs[g].work_edges)
 
 
-def test_temperature_zero_is_greedy_and_seeds_repeat(random_graph, learning):
+def test_greedy_is_greedy_and_seeds_repeat(random_graph, learning):
     _, batch, network = learning([random_graph(8, 4)])
     driver = FusedDriver(network, jit_compile=False)
-    greedy = [driver.run(batch, tf.zeros([2], tf.int32), tf.constant([s, 0]), tf.zeros([2])) for s in range(2)]
+    greedy = [driver.run(batch, tf.zeros([2], tf.int32), tf.constant([s, 0]), tf.ones([2], tf.bool)) for s in range(2)]
     np.testing.assert_array_equal(greedy[0].order, greedy[1].order)
     np.testing.assert_array_equal(greedy[0].device[0], greedy[0].device[1])
-    sampled = [driver.run(batch, tf.zeros([4], tf.int32), tf.constant([s, 0]), tf.ones([4])) for s in (0, 0, 1)]
+    sampled = [driver.run(batch, tf.zeros([4], tf.int32), tf.constant([s, 0]), tf.zeros([4], tf.bool)) for s in (0, 0, 1)]
     np.testing.assert_array_equal(sampled[0].order, sampled[1].order)
     assert (sampled[0].order.numpy() != sampled[2].order.numpy()).any()
 
@@ -84,7 +85,7 @@ def test_temperature_zero_is_greedy_and_seeds_repeat(random_graph, learning):
 def test_replay_gives_the_record_of_the_rollout(random_graph, learning):
     _, batch, network = learning([random_graph(8, 5)])
     driver = FusedDriver(network, jit_compile=False)
-    episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([1, 1]), tf.ones([3]))
+    episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([1, 1]), tf.zeros([3], tf.bool))
     again = driver.replay(batch, episodes.graph, episodes.order, episodes.device)
     np.testing.assert_array_equal(again.features, episodes.features)
     np.testing.assert_array_equal(again.mask, episodes.mask)
@@ -96,7 +97,7 @@ def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
         graph = random_graph(count, seed)
         _, batch, network = learning([graph])
         driver = driver or FusedDriver(network, jit_compile=False)
-        episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([seed, 0]), tf.ones([3]))
+        episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([seed, 0]), tf.zeros([3], tf.bool))
         assert sorted(episodes.order[0].numpy()[:count]) == list(range(count))
         shapes.append(padded_sizes([graph]))
         assert driver.run.experimental_get_tracing_count() == len(set(shapes))
@@ -107,7 +108,8 @@ def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
 def test_no_step_copies_an_array_of_all_vertices(random_graph, learning, hub):
     """What makes the cost of a step independent of the number of vertices: XLA updates the state in place."""
     _, batch, network = learning([random_graph(150, 0, hub=hub)])
-    compiled = FusedDriver(network).run.experimental_get_compiler_ir(batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1]))
+    given = batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1], tf.bool)
+    compiled = FusedDriver(network).run.experimental_get_compiler_ir(*given)
     copies, bodies, body = [], 0, False
     for line in compiled(stage="optimized_hlo").splitlines():
         if line.endswith("{") and not line.startswith(" "):

@@ -9,7 +9,7 @@ import tensorflow as tf
 from agents.episode import candidates, device_options, finished, initial_state, place_vertex
 from agents.networks import Tables
 from agents.race import run_on, start_race, winner
-from agents.random_numbers import exponential, gumbel
+from agents.random_numbers import _gumbel, exponential, gumbel
 from doppler_tf.formats.records import graph_from_records
 
 
@@ -25,7 +25,7 @@ def test_choices_are_distributed_as_a_softmax_over_the_candidates(learning):
     logit, episodes = np.array([1.0, 0.0, -1.0, 2.0]), 20_000
     tables = tables_with(np.pad(logit, (0, batch.num_vertices - 4)))
     state = initial_state(batch, tf.zeros([episodes], tf.int32))
-    race = start_race(batch, tables, state, tf.constant([0, 0]), tf.ones([episodes]))
+    race = start_race(batch, tables, state, tf.constant([0, 0]), tf.zeros([episodes], tf.bool))
     first = winner(race)
     state = place_vertex(batch, state, first, tf.zeros_like(first), tf.zeros([episodes, 3]))
     second = winner(run_on(batch, tables, state, race, first)).numpy()
@@ -46,7 +46,7 @@ def test_the_blocks_hold_the_candidates_and_their_least_end(random_graph, learni
     _, batch, _ = learning([random_graph(count, 1, hub=hub), random_graph(count // 2, 2)])
     tables = tables_with(np.random.default_rng(0).normal(size=2 * batch.num_vertices))
     state = initial_state(batch, tf.constant([0, 1, 0]))
-    race = start_race(batch, tables, state, tf.constant([3, 4]), tf.constant([1.0, 1.0, 0.0]))
+    race = start_race(batch, tables, state, tf.constant([3, 4]), tf.constant([False, False, True]))
     for _ in range(count):
         ends = tf.reshape(race.end, [3, -1]).numpy()
         np.testing.assert_array_equal(np.isfinite(ends), candidates(state))
@@ -76,3 +76,13 @@ def test_random_numbers_have_their_moments_and_depend_on_every_index():
     for other in (gumbel(tf.constant([1, 3]), rows, columns), gumbel(tf.constant([2, 2]), rows, columns),
                   gumbel(tf.constant([1, 2]), rows, 5, columns)):
         assert abs(np.corrcoef(numbers.ravel(), other.numpy().ravel())[0, 1]) < 0.02
+
+
+def test_the_largest_hash_is_a_finite_number():
+    bits = tf.constant([0, 2**32 - 1], tf.uint32)
+    numbers = _gumbel(bits).numpy()
+    assert np.isfinite(numbers).all()
+    assert numbers[0] < -2 < 15 < numbers[1]
+    # A draw whose first 24 bits are ones: 24 bits and a half would round to 1.
+    assert np.isfinite(gumbel(tf.constant([8630, 0]), 0, tf.range(40)[:, None], tf.range(8)[None])).all()
+    assert np.isfinite(gumbel(tf.constant([3, 0]), 0, 86723, 5))

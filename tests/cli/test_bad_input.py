@@ -81,6 +81,7 @@ def test_assignments_that_do_not_fit(cli, diamond, write, devices, fragments):
     (["--topology", "ideal:2", "--method", "policy"], ["--policy"]),
     (["--topology", "ideal:2", "--dispatch", "lifo"], ["lifo", "b_level"]),
     (["--topology", "ideal:2", "--samples", "0"], ["--samples", ">= 1", "'0'"]),
+    (["--topology", "ideal:2", "--samples", "1000000000"], ["--samples", "1 to 100000"]),
     (["--topology", "ideal:2", "--budget-s", "nan"], ["--budget-s", "> 0"]),
     (["--topology", "ideal:2", "--sample", "3"], ["--sample"]),
     (["--topology"], ["--topology", "argument"]),
@@ -124,10 +125,11 @@ def test_traces_of_another_make(cli, diamond, write):
     (["chainmm", "--devices", "4", "--option", "size=big"], ["size", "big"]),
     (["chainmm", "--devices", "4", "--layers", "3"], ["chainmm", "n, dtype_bytes", "'layers'"]),
     (["llama_stack", "--devices", "4", "--vertices", "3"], ["llama_stack", "layers", "'vertices'"]),
-    (["llama_stack", "--devices", "4", "--layers", "2.5"], ["layers", "integer >= 1", "2.5"]),
+    (["llama_stack", "--devices", "4", "--layers", "2.5"], ["layers", "integer from 1 to 10000", "2.5"]),
     (["layered", "--devices", "4", "--layers", "3"], ["layered", "vertices, width", "'layers'"]),
     (["layered", "--devices", "4", "--vertices", "many"], ["vertices", "number", "'many'"]),
     (["layered", "--devices", "4", "--vertices", "0"], ["vertices", "1 to", "0"]),
+    (["layered", "--devices", "4", "--vertices", "10", "--option", "vertices=20"], ["vertices", "one value", "10, 20"]),
 ])
 def test_bad_workloads(cli, tmp_path, argv, fragments):
     refused(cli("workload", *argv, "--out", tmp_path / "g.json", "--json"), *fragments)

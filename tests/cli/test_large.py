@@ -26,7 +26,7 @@ def test_trace_shows_the_busiest_links(cli, write, tmp_path):
     assert cli("simulate", path, "--topology", "cpu:12", "--assignment", write(devices, "a.json"), "--trace", trace).code == 0
     outcome = cli("trace", trace, "--json")
     assert len(outcome.json["busy_links"]) == 132
-    shown = [line for line in outcome.err.splitlines() if "->" in line]
+    shown = [line for line in outcome.err.splitlines() if "->" in line and "%" in line]
     assert len(shown) == SHOWN_LINKS
     assert "CPU:0 -> CPU:1 " in shown[0]
     assert f"{SHOWN_LINKS} busiest links" in outcome.err

@@ -211,7 +211,7 @@ def test_bad_requests_name_culprit_and_choices(arguments, words):
 @pytest.mark.parametrize(("name", "options", "words"), [
     ("chainmm", {"tokens": 64}, ["option", "n, dtype_bytes", "'tokens'"]),
     ("ffnn", {"hidden": -1}, ["ffnn", "hidden", "integer >= 1", "-1"]),
-    ("llama_stack", {"layers": 0}, ["llama_stack", "layers", "integer >= 1", "0"]),
+    ("llama_stack", {"layers": 0}, ["llama_stack", "layers", "integer from 1 to 10000", "0"]),
     ("llama_block", {"dim": 100}, ["llama", "dim", "multiple of 2 * heads", "100"]),
 ])
 def test_bad_options_name_culprit_and_choices(name, options, words):
@@ -224,3 +224,8 @@ def test_bad_options_name_culprit_and_choices(name, options, words):
 def test_a_record_that_no_workload_wrote(record):
     with pytest.raises(ConfigError):
         workload_program(record)
+
+
+def test_a_stack_of_too_many_layers_is_refused_at_once():
+    with pytest.raises(ConfigError, match="layers: expected an integer from 1 to 10000, got 1000000000"):
+        build_workload("llama_stack", 4, layers=1_000_000_000)

@@ -28,6 +28,8 @@ class Trace:
         ran. `peak_bytes(graph, costs, assignment, trace.log)` predicts them.
       peak_tensor_bytes: float64 [D], from a run of real kernels: the most bytes of tensors ever held on each device, in the tensors'
         own sizes, fetched outputs and kept inputs included; a kernel's scratch memory is not.
+      lost: the devices that were lost before this run, which is the whole graph's on the others.
+      assignment: where devices were lost, what ran instead of the assignment asked for; None otherwise.
     """
 
     vertex: np.ndarray
@@ -44,6 +46,8 @@ class Trace:
     log: Trace | None = None
     peak_bytes: np.ndarray | None = None
     peak_tensor_bytes: np.ndarray | None = None
+    lost: tuple[int, ...] = ()
+    assignment: Assignment | None = None
 
     @property
     def makespan_s(self) -> float:

@@ -4,8 +4,9 @@ from runtime.backend import Backend, Session
 from runtime.devices import prepare_devices
 from runtime.emulation import EmulatedBackend, EmulatedExecutor
 from runtime.engine import Engine
+from runtime.profiler import Effort, Profile, Profiler, profile
 from runtime.synchronous import SynchronousExecutor
 from runtime.tensors import TensorFlowBackend, TensorFlowExecutor
 
-__all__ = ["Backend", "EmulatedBackend", "EmulatedExecutor", "Engine", "Session", "SynchronousExecutor", "TensorFlowBackend",
-           "TensorFlowExecutor", "prepare_devices"]
+__all__ = ["Backend", "Effort", "EmulatedBackend", "EmulatedExecutor", "Engine", "Profile", "Profiler", "Session", "SynchronousExecutor",
+           "TensorFlowBackend", "TensorFlowExecutor", "prepare_devices", "profile"]

@@ -12,7 +12,10 @@ from doppler_tf.graph import DataflowGraph
 
 
 class Session(Protocol):
-    """One run on one backend. `run_*` are called on worker threads and block until the work is done; the rest by the coordinator."""
+    """One run on one backend. `run_*` are called on worker threads and block until the work is done; the rest by the coordinator.
+
+    `run_*` and `free` raise DeviceLostError where a device is gone, anything else where the work alone has failed.
+    """
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Computes a vertex, whose inputs are resident on `device`; its output is resident there on return."""
@@ -21,13 +24,17 @@ class Session(Protocol):
         """Copies the producer's output from `source`; it is resident at `destination` on return."""
 
     def free(self, producer: int, device: int) -> None:
-        """Drops the producer's output from `device`: nothing there will use it again."""
+        """Drops the producer's output from `device`: nothing there will use it again. Never blocks."""
 
     def cancel(self) -> None:
-        """The run is over before its end: calls in progress return as soon as they can, with or without their work done."""
+        """The run is over before its end: every tensor is dropped, what calls in progress still make is not kept, and they return
+        as soon as they can. Never blocks or fails."""
 
     def outputs(self) -> dict[int, np.ndarray]:
         """After a complete run: the arrays of the vertices whose output nothing consumes, by vertex; empty without kernels."""
+
+    def peak_tensor_bytes(self) -> np.ndarray | None:
+        """After a complete run: as in `Trace`; None without kernels."""
 
 
 class Backend(Protocol):

@@ -81,6 +81,9 @@ class EmulatedSession:
         """None are computed."""
         return {}
 
+    def peak_tensor_bytes(self) -> None:
+        """There are no tensors."""
+
     def _wait(self, seconds: float) -> None:
         """Sleeps most of the time, then yields until the instant has come; never shorter than asked, unless cancelled."""
         until_s = perf_counter() + seconds
@@ -93,10 +96,11 @@ class EmulatedSession:
 class EmulatedExecutor(Engine):
     """The asynchronous engine on emulated devices: any topology, any graph with costs, anywhere."""
 
-    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, dispatch: str = "fifo"):
-        """Args: as EmulatedBackend's; dispatch: `fifo`, `b_level` or `order`."""
+    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, dispatch: str = "fifo",
+                 timeout_s: float | None = None):
+        """Args: as EmulatedBackend's; dispatch: `fifo`, `b_level` or `order`; timeout_s: as Engine's, in wall-clock seconds."""
         self._devices = EmulatedBackend(time_scale, noise_sigma, seed)
-        super().__init__(self._devices, partial(Dispatcher, rule=dispatch))
+        super().__init__(self._devices, partial(Dispatcher, rule=dispatch), timeout_s)
 
     @property
     def noise(self) -> Noise | None:

@@ -10,37 +10,57 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from time import perf_counter
 from types import TracebackType
 
 import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
-from doppler_tf.dispatch import Dispatcher, Event, Instruction, StartTransfer, StartVertex, TransferEnded, VertexEnded
-from doppler_tf.errors import DeadlockError, ExecutionError
+from doppler_tf.dispatch import Dispatcher
+from doppler_tf.errors import ConfigError, DeviceLostError, DopplerError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 from runtime.backend import Backend, Session
-from runtime.workers import Completion, Task, Workers
+from runtime.coordinator import Coordinator
+from runtime.replacement import without_devices
+from runtime.workers import Workers
 
 MakeDispatcher = Callable[[DataflowGraph, CostModel, Assignment], Dispatcher]
+
+# How long after a failure threads may take to return from what they have in hand.
+GRACE_S = 0.5
 
 
 class Engine:
     """An Executor of one backend and one kind of dispatcher.
 
-    Threads start with the first run and serve all runs; `close()`, or leaving a `with` block, joins them. A run that fails or is
-    interrupted is cancelled and its threads are joined before the error leaves `execute`; the next run starts new ones.
+    Threads start with the first run and serve all runs; `close()`, or leaving a `with` block, joins them. A run that fails, is cancelled
+    or interrupted drops its tensors and joins its threads before the error leaves `execute`; the next run starts new ones. A thread that
+    does not return from its work within half a second (or `timeout_s`, if that is less) is abandoned, which the error says: it ends when
+    its work does, and nothing it still does reaches a later run.
     """
 
-    def __init__(self, backend: Backend, make_dispatcher: MakeDispatcher):
+    def __init__(self, backend: Backend, make_dispatcher: MakeDispatcher, timeout_s: float | None = None, restart_on_loss: bool = False):
+        """Takes a backend and what decides the order of things.
+
+        Args:
+          timeout_s: wall-clock seconds that one vertex or transfer may take before the run fails; None: any.
+          restart_on_loss: when a device is lost, run the whole graph again on those that are left, and say so in the trace.
+
+        Raises:
+          ConfigError: timeout_s out of range.
+        """
+        if timeout_s is not None and not 0 < timeout_s < float("inf"):
+            raise field_error(ConfigError, "executor", "", "timeout_s", "a number > 0, or None for no limit", timeout_s)
         self._backend, self._make_dispatcher = backend, make_dispatcher
+        self._timeout_s, self._restart_on_loss = timeout_s, restart_on_loss
         self._workers = Workers()
         self._one_run_at_a_time = threading.Lock()
+        self._cancelled = threading.Event()  # a new one for each `execute`: cancelling a run never reaches the next
         self._warm = not backend.warmup
-        self._finished: Session | None = None
+        self._session: Session | None = None
+        self._coordinator: Coordinator | None = None
+        self._complete = False
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
         """Runs `assignment` once.
@@ -51,23 +71,36 @@ class Engine:
 
         Raises:
           DeadlockError: nothing runs and nothing that waits fits in memory.
-          ExecutionError: a vertex or transfer failed; the message names it and its device.
+          ExecutionError: a vertex or transfer failed (DeviceLostError: because its device is gone) or took longer than `timeout_s`
+            (StalledError); the message names it and its device.
+          CancelledError: `cancel` was called.
           UserError: the backend cannot run this graph (no kernel, no input, too few devices); nothing has run.
         """
         with self._one_run_at_a_time:
-            if not self._warm:
-                self._run(graph, costs, assignment)
-                self._warm = True
-            return self._run(graph, costs, assignment)
+            self._cancelled = threading.Event()
+            try:
+                if not self._warm:
+                    self._run_on_what_is_left(graph, costs, assignment)
+                    self._warm = True
+                return self._run_on_what_is_left(graph, costs, assignment)
+            except BaseException as error:
+                self._abort(error)
+                raise
 
     @property
     def outputs(self) -> dict[int, np.ndarray]:
         """Arrays that the last run left, by vertex (see the backend); empty without kernels, before a run and after a failure."""
-        return {} if self._finished is None else self._finished.outputs()
+        return self._session.outputs() if self._complete else {}
+
+    def cancel(self) -> None:
+        """Ends the run in progress with a CancelledError; for any thread, at any time. Without a run in progress nothing happens."""
+        self._cancelled.set()
+        self._workers.wake()
 
     def close(self) -> None:
-        """Joins all threads. The executor may be used again."""
-        self._workers.close()
+        """Joins all threads, after the run in progress. The executor may be used again."""
+        with self._one_run_at_a_time:
+            self._workers.close(grace_s=60.0)  # they are idle and leave at once, unless the machine is overloaded
 
     def __enter__(self) -> Engine:
         return self
@@ -75,91 +108,51 @@ class Engine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
-        self._finished = None  # its tensors go before new ones come
-        dispatcher = self._make_dispatcher(graph, costs, assignment)
-        session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
-        try:
-            run = _Run(graph, costs, dispatcher, session, self._workers, self._backend.time_scale)
-            run.prepare_lanes(assignment)
-            run.drive()
-        except BaseException:
-            session.cancel()
-            self._workers.close()
-            raise
-        self._finished = session
-        return run.trace(self._backend.device_kind)
-
-
-class _Run:
-    """One run: the coordinator's loop and what the workers measured."""
-
-    def __init__(self, graph: DataflowGraph, costs: CostModel, dispatcher: Dispatcher, session: Session, workers: Workers,
-                 time_scale: float):
-        self.graph, self.costs, self.dispatcher, self.session, self.workers = graph, costs, dispatcher, session, workers
-        self.time_scale = time_scale
-        transfers = len(dispatcher.transfers.producer)
-        self.vertex_start_s, self.vertex_end_s = [0.0] * graph.num_vertices, [0.0] * graph.num_vertices
-        self.transfer_start_s, self.transfer_end_s = [0.0] * transfers, [0.0] * transfers
-
-    def prepare_lanes(self, assignment: Assignment) -> None:
-        """Starts the threads that this run will need: lane (d, d) is device d, lane (s, d) the link from s to d."""
-        names, plan, link_slots = self.costs.topology.device_names, self.dispatcher.transfers, self.costs.topology.link_slots
-        devices, vertices = np.unique(assignment.device[self.graph.work_vertices], return_counts=True)
-        for d, count in zip(devices.tolist(), vertices.tolist(), strict=True):
-            self.workers.prepare((d, d), names[d], min(count, int(self.costs.slots[d])))
-        links, copies = np.unique(np.stack([plan.source, plan.destination]), axis=1, return_counts=True)
-        for (s, d), count in zip(links.T.tolist(), copies.tolist(), strict=True):
-            self.workers.prepare((s, d), f"{names[s]}->{names[d]}", min(count, link_slots or 1))
-
-    def drive(self) -> None:
-        """From the first dispatch until every vertex has ended."""
-        self.origin_s = perf_counter()
-        self._issue(self.dispatcher.begin(0.0))
-        while not self.dispatcher.done:
-            if not self.workers.in_flight:
-                raise DeadlockError(self.dispatcher.stuck())
-            ended = [self._ended(completion) for completion in self.workers.collect()]
-            self._issue(self.dispatcher.advance(self._traced_s(perf_counter()), ended))
-
-    def _traced_s(self, clock_s: float) -> float:
-        return (clock_s - self.origin_s) / self.time_scale
-
-    def _issue(self, instructions: list[Instruction]) -> None:
-        for instruction in instructions:
-            if isinstance(instruction, StartVertex):
-                call = partial(self.session.run_vertex, *instruction)
-                self.workers.submit(Task((instruction.device, instruction.device), instruction, call))
-            elif isinstance(instruction, StartTransfer):
-                call = partial(self.session.run_transfer, *instruction)
-                self.workers.submit(Task((instruction.source, instruction.destination), instruction, call))
+    def _run_on_what_is_left(self, graph: DataflowGraph, costs: CostModel, asked: Assignment) -> Trace:
+        """Runs `asked`, and as often as a device is lost, if that is wished, all of it again without that device."""
+        assignment, lost = asked, ()
+        while True:
+            try:
+                trace = self._run(graph, costs, assignment)
+            except DeviceLostError as error:
+                left = None
+                if self._restart_on_loss and error.device is not None and error.device not in lost:
+                    left = without_devices(graph, costs, asked, (*lost, error.device))
+                if left is None:
+                    raise
+                self._abort(error)
+                assignment, lost = left, (*lost, error.device)
             else:
-                self.session.free(*instruction)
+                return replace(trace, lost=lost, assignment=assignment) if lost else trace
 
-    def _ended(self, completion: Completion) -> Event:
-        """Notes a completion's times and makes it an event. Raises ExecutionError if its task has failed."""
-        instruction = completion.tag
-        if completion.error is not None:
-            raise ExecutionError(self._failure(instruction, completion.error)) from completion.error
-        begun_s, ended_s = self._traced_s(completion.begun_s), self._traced_s(completion.ended_s)
-        if isinstance(instruction, StartVertex):
-            self.vertex_start_s[instruction.vertex], self.vertex_end_s[instruction.vertex] = begun_s, ended_s
-            return VertexEnded(instruction.vertex)
-        self.transfer_start_s[instruction.transfer], self.transfer_end_s[instruction.transfer] = begun_s, ended_s
-        return TransferEnded(instruction.transfer)
+    def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
+        self._forget()  # the last run's tensors go before new ones come
+        dispatcher = self._make_dispatcher(graph, costs, assignment)
+        self._session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
+        self._coordinator = Coordinator(graph, costs, assignment, dispatcher, self._session, self._workers)
+        self._coordinator.prepare_lanes()
+        self._coordinator.drive(self._backend.time_scale, self._timeout_s, self._cancelled)
+        trace = self._coordinator.trace(self._backend.device_kind)
+        self._complete, self._coordinator = True, None
+        return trace
 
-    def _failure(self, instruction: StartVertex | StartTransfer, error: BaseException) -> str:
-        names = self.costs.topology.device_names
-        if isinstance(instruction, StartVertex):
-            what = f"vertex {self.graph.vertex_label(instruction.vertex)!r} failed on device {names[instruction.device]!r}"
+    def _abort(self, error: BaseException) -> None:
+        """Leaves nothing of a run that ends with `error`, and tells in it which threads could not be joined."""
+        coordinator, grace_s = self._coordinator, GRACE_S if self._timeout_s is None else min(GRACE_S, self._timeout_s)
+        try:
+            if self._session is not None:
+                self._session.cancel()
+            abandoned = self._workers.close(grace_s)
+        finally:
+            self._forget()
+        if not abandoned:
+            return
+        told = "; ".join(coordinator.describe(task, "still runs") for task in abandoned)
+        message = f"threads that did not return within {grace_s:g} s are abandoned: {told}"
+        if isinstance(error, DopplerError):
+            error.args = (f"{error}; {message}",)
         else:
-            what = (f"transfer of vertex {self.graph.vertex_label(instruction.producer)!r} failed from device "
-                    f"{names[instruction.source]!r} to {names[instruction.destination]!r}")
-        reason = next(iter(str(error).splitlines()), "")
-        return f"{self.graph.name}: {what}: {type(error).__name__}{': ' if reason else ''}{reason}"
+            error.add_note(message)
 
-    def trace(self, device_kind: str) -> Trace:
-        """The complete run: measured times, with the dispatcher's own log beside them."""
-        log = self.dispatcher.trace(device_kind)
-        return replace(log, start_s=np.array(self.vertex_start_s)[log.vertex], end_s=np.array(self.vertex_end_s)[log.vertex],
-                       transfer_start_s=np.array(self.transfer_start_s), transfer_end_s=np.array(self.transfer_end_s), log=log)
+    def _forget(self) -> None:
+        self._complete, self._session, self._coordinator = False, None, None

@@ -70,6 +70,6 @@ def _work_levels(graph: DataflowGraph) -> np.ndarray:
 class SynchronousExecutor(Engine):
     """Level by level on any backend: the same threads, kernels and traces (`dispatch` = `levels`); valid, not work conserving."""
 
-    def __init__(self, backend: Backend):
-        """Args: backend: a TensorFlowBackend or an EmulatedBackend."""
-        super().__init__(backend, LevelDispatcher)
+    def __init__(self, backend: Backend, timeout_s: float | None = None):
+        """Args: backend: a TensorFlowBackend or an EmulatedBackend; timeout_s: as Engine's."""
+        super().__init__(backend, LevelDispatcher, timeout_s)

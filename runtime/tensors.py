@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from doppler_tf.graph import DataflowGraph
 from runtime.devices import prepare_devices
 from runtime.engine import Engine
 from runtime.kernels import run_kernel
+from runtime.residency import Residency
 
 
 class TensorFlowBackend:
@@ -55,7 +57,8 @@ class TensorFlowBackend:
                               f"name one for each device of the topology")
         placed = self._place(graph, assignment, devices)
         kept = self._fetch.union(np.setdiff1d(graph.work_vertices, graph.sources).tolist())
-        return TensorFlowSession(graph, devices, placed, {v: int(assignment.device[v]) for v in sorted(kept)})
+        return TensorFlowSession(graph, devices[:costs.num_devices], placed, {v: int(assignment.device[v]) for v in sorted(kept)},
+                                 frozenset(self._placed))
 
     def _place(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> dict[tuple[int, int], tf.Tensor]:
         """Inputs by (vertex, device), on every device that uses them."""
@@ -74,11 +77,19 @@ class TensorFlowBackend:
 
 
 class TensorFlowSession:
-    """A Session that holds tensors by (vertex, device); threads share the dictionary, whose single operations are atomic."""
+    """A Session that holds tensors by (vertex, device)."""
 
-    def __init__(self, graph: DataflowGraph, devices: Sequence[str], placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int]):
-        """Args: placed: the inputs; kept: the device of every vertex whose output outlives the run."""
-        self._kernel, self._devices, self._resident, self._kept = graph.kernel, devices, placed, kept
+    def __init__(self, graph: DataflowGraph, devices: Sequence[str], placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int],
+                 staying: Collection[tuple[int, int]]):
+        """Args: placed: the inputs; kept: the device of every vertex whose output outlives the run; staying: inputs that the backend
+        keeps when this session frees them."""
+        self._kernel, self._devices, self._resident, self._kept, self._staying = graph.kernel, devices, placed, kept, staying
+        held_bytes = np.zeros(len(devices))
+        for (_, d), tensor in placed.items():
+            held_bytes[d] += _size_bytes(tensor)
+        self._residency = Residency(held_bytes)
+        self._over = False
+        self._lock = threading.Lock()  # for what comes and goes; no kernel and no copy runs while it is held
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Runs the vertex's kernel on tensors that are all resident on its device."""
@@ -88,7 +99,7 @@ class TensorFlowSession:
             output = run_kernel(kernel, operands)
             if "GPU" in self._devices[device]:
                 tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
-        self._resident[vertex, device] = output
+        self._store(vertex, device, output)
 
     def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
         """Copies a vertex's whole output."""
@@ -96,25 +107,49 @@ class TensorFlowSession:
         shared = "CPU" in self._devices[source] and "CPU" in self._devices[destination]
         with tf.device(self._devices[destination]):
             copy = tf.identity(self._resident[producer, source])
-            self._resident[producer, destination] = tf.raw_ops.DeepCopy(x=copy) if shared else copy
+            self._store(producer, destination, tf.raw_ops.DeepCopy(x=copy) if shared else copy)
 
     def free(self, producer: int, device: int) -> None:
         """Drops a tensor, unless it is to be fetched."""
-        if self._kept.get(producer) != device:
-            del self._resident[producer, device]
+        if self._kept.get(producer) == device:
+            return
+        with self._lock:
+            tensor = self._resident.pop((producer, device))
+            if (producer, device) not in self._staying:
+                self._residency.remove(device, _size_bytes(tensor))
 
     def cancel(self) -> None:
-        """Kernels cannot be stopped; those that run come to their end."""
+        """Kernels cannot be stopped; those that run come to their end, and their outputs go the way of all others."""
+        with self._lock:
+            self._over = True
+            self._resident.clear()
 
     def outputs(self) -> dict[int, np.ndarray]:
         """The arrays of the vertices that nothing consumes and of those to fetch, by vertex; fetched from the devices now."""
         return {v: self._resident[v, d].numpy() for v, d in self._kept.items()}
+
+    def peak_tensor_bytes(self) -> np.ndarray:
+        """float64 [D]: the most bytes of tensors held by device; tensors of logical CPU devices count wherever they are placed, though
+        inputs share one buffer."""
+        return self._residency.peak_bytes
+
+    def _store(self, vertex: int, device: int, tensor: tf.Tensor) -> None:
+        with self._lock:
+            if not self._over:
+                self._resident[vertex, device] = tensor
+                self._residency.add(device, _size_bytes(tensor))
+
+
+def _size_bytes(tensor: tf.Tensor) -> int:
+    return tensor.shape.num_elements() * tensor.dtype.size
 
 
 class TensorFlowExecutor(Engine):
     """The asynchronous engine on real kernels; `outputs` holds what the last run computed."""
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 dispatch: str = "fifo", warmup: bool = True, keep_inputs: bool = False):
-        """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`."""
-        super().__init__(TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs), partial(Dispatcher, rule=dispatch))
+                 dispatch: str = "fifo", warmup: bool = True, keep_inputs: bool = False, timeout_s: float | None = None,
+                 restart_on_loss: bool = False):
+        """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; timeout_s, restart_on_loss: as Engine's."""
+        super().__init__(TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs), partial(Dispatcher, rule=dispatch), timeout_s,
+                         restart_on_loss)

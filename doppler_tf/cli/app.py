@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from doppler_tf import __version__
-from doppler_tf.cli import compare, info, place, run, simulate, trace, train, workload
+from doppler_tf.cli import calibrate, compare, info, place, run, simulate, trace, train, workload
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.errors import ConfigError, DopplerError, UserError
@@ -21,7 +21,7 @@ PROG = "python -m doppler_tf"
 # A command is a module: its docstring is its help, `EXAMPLE` a command that works, `add_arguments` its options, `run(args) -> dict`
 # the work, `render(result)` the tables that show exactly what the JSON object says.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
-                                   "compare": compare, "trace": trace}
+                                   "compare": compare, "trace": trace, "calibrate": calibrate}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 
 

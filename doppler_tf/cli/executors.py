@@ -75,15 +75,16 @@ def check_executor(name: str) -> None:
         raise field_error(ConfigError, "", "", "--executor", f"one of {', '.join(EXECUTORS)}", name)
 
 
-def make_executor(name: str, dispatch: str, program: Program | None, time_scale: float, seed: int) -> Engine:
-    """An executor: real kernels where there is a program, else emulated devices at `time_scale`."""
+def make_executor(name: str, dispatch: str, program: Program | None, time_scale: float, seed: int,
+                  timeout_s: float | None = None) -> Engine:
+    """An executor: real kernels where there is a program, else emulated devices at `time_scale`; timeout_s: as Engine's."""
     runtime = import_quietly("runtime")
     if name == "synchronous":
         return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed) if program is None
-                                           else runtime.TensorFlowBackend(program.inputs, program.fetch))
+                                           else runtime.TensorFlowBackend(program.inputs, program.fetch), timeout_s)
     if program is None:
-        return runtime.EmulatedExecutor(time_scale, seed=seed, dispatch=dispatch)
-    return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch)
+        return runtime.EmulatedExecutor(time_scale, seed=seed, dispatch=dispatch, timeout_s=timeout_s)
+    return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, timeout_s=timeout_s)
 
 
 def fitting_time_scale(makespan_s: float) -> float:

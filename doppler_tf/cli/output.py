@@ -14,7 +14,7 @@ WIDTH = 120
 
 def print_json(result: Mapping[str, Any]) -> None:
     """One line on stdout; numbers that JSON does not have become null."""
-    print(json.dumps(_plain(result), allow_nan=False))
+    print(json.dumps(plain(result), allow_nan=False))
 
 
 def print_tables(renderables: Iterable, file: IO[str]) -> None:
@@ -33,14 +33,14 @@ def note(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The value in JSON's own types."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
     if hasattr(value, "tolist"):  # NumPy arrays and scalars, without importing NumPy for --help's sake
-        return _plain(value.tolist())
+        return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "kernels where the graph has them and no --time-scale is given, else emulated")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
                         help="emulated: seconds of wall clock to a modelled second (default: 1, or what makes the run last seconds)")
+    parser.add_argument("--timeout-s", type=positive_real, metavar="S",
+                        help="fail when one vertex or transfer takes longer than S seconds of wall clock (default: wait for ever)")
     parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times; the median run is reported (default: 1)")
     parser.add_argument("--no-check", action="store_true", help="do not compute the unsharded program to compare the outputs with")
     parser.add_argument("--tolerance-s", type=natural_real, metavar="S",
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.bounds import lower_bounds
     from doppler_tf.cli.executors import Program, check_executor, fitting_time_scale, has_kernels, make_executor, matches
     from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.cli.verdict import judge, utilisation, write_pictures
+    from doppler_tf.cli.verdict import idle, judge, utilisation, write_pictures
     from doppler_tf.simulator import Simulator
 
     check_executor(args.executor)
@@ -42,22 +44,24 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     real = args.executor == "tf" or (args.executor == "synchronous" and has_kernels(graph) and args.time_scale is None)
     program = Program(graph) if real else None
     time_scale = 1.0 if real else args.time_scale or fitting_time_scale(simulated_s)
-    with make_executor(args.executor, dispatch, program, time_scale, args.seed) as executor:
+    with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
         error = None if program is None or args.no_check else program.relative_error(executor.outputs)
     trace = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]
     lower_bound_s = lower_bounds(graph, costs).best_s
+    verdict = judge(graph, costs, assignment, trace, args.tolerance_s)
     write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "executor": args.executor,
             "device_kind": trace.device_kind, "dispatch": trace.dispatch, "time_scale": time_scale,
             "makespan_s": trace.makespan_s, "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated_s,
             "lower_bound_s": lower_bound_s, "outputs_match": matches(error), "relative_error": error,
-            **judge(graph, costs, assignment, trace, args.tolerance_s), **utilisation(costs, trace)}
+            **verdict, **utilisation(costs, trace), **idle(graph, costs, assignment, trace, verdict["trace_valid"])}
 
 
 def render(result: dict[str, Any]) -> list:
     """A table of facts and one of devices."""
-    from doppler_tf.report.tables import NOTHING, facts, grid, percent, time_unit, yes_no
+    from doppler_tf.cli.verdict import idle_table
+    from doppler_tf.report.tables import NOTHING, facts, time_unit, yes_no
 
     unit, error = time_unit([result["makespan_s"]]), result["relative_error"]
     times = result["makespans_s"]
@@ -68,4 +72,4 @@ def render(result: dict[str, Any]) -> list:
         "lower bound of the model": unit.text(result["lower_bound_s"]), "outputs match": yes_no(result["outputs_match"]),
         "relative error": NOTHING if error is None else f"{error:.2g}", "trace valid": yes_no(result["trace_valid"]),
         "work conserving": yes_no(result["work_conserving"])}),
-        grid("", ("device", "busy"), [(name, percent(share)) for name, share in result["busy"].items()])]
+        idle_table(result)]

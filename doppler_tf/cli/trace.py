@@ -1,4 +1,4 @@
-"""Check a trace file by itself: is it valid, is it work conserving, how busy were devices and links."""
+"""Check a trace file by itself: is it valid and work conserving; how busy was what, why did devices idle, what decided the makespan."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Reads the file and judges its trace."""
     from doppler_tf.bounds import lower_bounds
-    from doppler_tf.cli.verdict import judge, utilisation, write_pictures
+    from doppler_tf.cli.verdict import chain, idle, judge, utilisation, write_pictures
     from doppler_tf.formats.chrome_trace import read_trace
 
     stored = read_trace(args.file)
     graph, costs, assignment, trace = stored.graph, stored.costs, stored.assignment, stored.trace
     lower_bound_s = lower_bounds(graph, costs).best_s
     write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
+    verdict = judge(graph, costs, assignment, trace, args.tolerance_s)
+    run = graph, costs, assignment, trace, verdict["trace_valid"]
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": trace.dispatch,
             "device_kind": trace.device_kind, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s,
-            **judge(graph, costs, assignment, trace, args.tolerance_s), **utilisation(costs, trace)}
+            **verdict, **utilisation(costs, trace), **idle(*run), **chain(*run)}
 
 
 def render(result: dict[str, Any]) -> list:
-    """A table of facts, one of devices and links, and the first violations."""
+    """Tables of facts, of devices, of links and of the critical chain, and the first violations."""
+    from doppler_tf.cli.verdict import chain_tables, idle_table
     from doppler_tf.report.tables import facts, grid, over, percent, time_unit, yes_no
 
     unit, clock = time_unit([result["makespan_s"]]), result["clock"]
@@ -47,13 +50,13 @@ def render(result: dict[str, Any]) -> list:
     if clock is not None:
         rows[f"on the clock, within {unit.text(clock['tolerance_s'])}"] = (f"valid {yes_no(clock['valid'])}, "
                                                                            f"work conserving {yes_no(clock['work_conserving'])}")
-    busy = {**result["busy"], **result["busy_links"]}
-    links, name = result["busy_links"], "device or link"
+    links, name = result["busy_links"], "link"
     if len(links) > SHOWN_LINKS:
         busiest = set(sorted(links, key=links.get, reverse=True)[:SHOWN_LINKS])
-        links, name = {link: share for link, share in links.items() if link in busiest}, f"device or one of the {SHOWN_LINKS} busiest links"
-    tables = [facts(f"{result['graph']} on {result['topology']}", rows),
-              grid("", (name, "busy"), [(lane, percent(share)) for lane, share in {**result["busy"], **links}.items()])]
+        links, name = {link: share for link, share in links.items() if link in busiest}, f"the {SHOWN_LINKS} busiest links"
+    tables = [facts(f"{result['graph']} on {result['topology']}", rows), idle_table(result),
+              *([grid("", (name, "busy"), [(link, percent(share)) for link, share in links.items()])] if links else []),
+              *chain_tables(result)]
     if result["violations"]:
         shown = result["first_violations"]
         tables.append(facts(f"violations, {len(shown)} of {result['violations']}", {str(i + 1): text for i, text in enumerate(shown)}))

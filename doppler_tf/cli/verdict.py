@@ -1,11 +1,14 @@
-"""What is said of a trace: is it valid, is it work conserving, how busy were devices and links; and its file and picture."""
+"""What is said of a trace: is it valid, is it work conserving, how busy were devices and links, why did they idle; its file and picture."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 
 SHOWN_VIOLATIONS = 5
 TOLERANCE_SHARE = 0.01
+SHOWN_ELEMENTS = 20
+IDLE_HEADERS = ("for input", "for link", "for memory", "overhead", "nothing left")  # as report.idle.CAUSES
 
 
 def judge(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, tolerance_s: float | None = None) -> dict[str, Any]:
@@ -46,6 +51,65 @@ def utilisation(costs: CostModel, trace: Trace) -> dict[str, Any]:
     names = costs.topology.device_names
     return {"busy": dict(zip(names, device_utilisation(costs, trace).tolist(), strict=True)),
             "busy_links": {f"{names[s]} -> {names[d]}": share for (s, d), share in link_utilisation(trace).items()}}
+
+
+def idle(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
+    """`idle`: idle slot seconds by device and cause (`input_s`, ...); None where the trace is not `valid`."""
+    if not valid:
+        return {"idle": None}
+    from doppler_tf.report.idle import CAUSES, idle_by_cause
+
+    by_device = zip(costs.topology.device_names, idle_by_cause(graph, costs, assignment, trace).tolist(), strict=True)
+    return {"idle": {name: {f"{cause}_s": seconds for cause, seconds in zip(CAUSES, row, strict=True)} for name, row in by_device}}
+
+
+def chain(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
+    """`critical_chain`: all its elements, from the begin of the run, and their sums by kind; None where the trace is not `valid`."""
+    if not valid:
+        return {"critical_chain": None}
+    from doppler_tf.report.chain import critical_chain
+
+    names, elements = costs.topology.device_names, critical_chain(graph, costs, assignment, trace)
+    rows = [{"kind": "transfer" if e.is_transfer else "exec", "id": graph.ids[e.vertex], "name": graph.names[e.vertex],
+             "lane": f"{names[e.source]} -> {names[e.destination]}" if e.is_transfer else names[e.source],
+             "start_s": e.start_s, "end_s": e.end_s, "waited_for": e.waited_for, "waiting_s": e.waiting_s} for e in elements]
+    sums = {kind: sum(e.seconds for e in elements if e.is_transfer == (kind == "transfer")) for kind in ("exec", "transfer")}
+    return {"critical_chain": {"exec_s": sums["exec"], "transfer_s": sums["transfer"], "waiting_s": sum(e.waiting_s for e in elements),
+                               "elements": rows}}
+
+
+def idle_table(result: Mapping[str, Any]) -> RenderableType:
+    """Devices: their busy share, and the idle slot time by cause; of an invalid trace the share alone."""
+    from doppler_tf.report.tables import grid, percent, time_unit
+
+    if result["idle"] is None:
+        return grid("", ("device", "busy"), [(name, percent(share)) for name, share in result["busy"].items()])
+    unit = time_unit([sum(causes.values()) for causes in result["idle"].values()])
+    rows = [(name, percent(result["busy"][name]), *map(unit.text, (sum(causes.values()), *causes.values())))
+            for name, causes in result["idle"].items()]
+    return grid("", ("device", "busy", "idle", *IDLE_HEADERS), rows)
+
+
+def chain_tables(result: Mapping[str, Any]) -> list[RenderableType]:
+    """The critical chain: its sums and its elements, the longest ones where they are many."""
+    from doppler_tf.report.tables import facts, grid, percent, time_unit
+
+    chain = result["critical_chain"]
+    if chain is None:
+        return []
+    elements, whole = chain["elements"], time_unit([result["makespan_s"]])
+    seconds = {kind: chain[f"{kind}_s"] for kind in ("exec", "transfer", "waiting")}
+    total = sum(seconds.values()) or 1.0
+    before = ["", *(element["name"] for element in elements)]
+    taken = [element["end_s"] - element["start_s"] + element["waiting_s"] for element in elements]
+    unit = time_unit([max(taken)])  # of a long run the makespan's digits would round them off
+    shown = sorted(sorted(range(len(elements)), key=lambda i: -taken[i])[:SHOWN_ELEMENTS])
+    rows = [(e["name"], e["lane"], unit.text(e["start_s"]), unit.text(e["end_s"]),
+             f"{e['waited_for']} ({before[i]})" if i else e["waited_for"], unit.text(e["waiting_s"]))
+            for i, e in ((i, elements[i]) for i in shown)]
+    many = f", the {len(shown)} longest of {len(elements):,} elements" if len(shown) < len(elements) else ""
+    return [facts("critical chain, by kind", {kind: f"{whole.text(value)}, {percent(value / total)}" for kind, value in seconds.items()}),
+            grid(f"critical chain from the begin of the run{many}", ("what", "lane", "start", "end", "waited for", "waiting"), rows)]
 
 
 def write_pictures(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace,

@@ -37,6 +37,8 @@ class TraceFile:
 
 def write_trace(path: str | Path, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> None:
     """Writes a trace atomically: a row a device, a row a link, flow arrows for transfers, counters for memory and queue length."""
+    if trace.assignment is not None:  # devices were lost, and another assignment ran
+        assignment = trace.assignment
     nodes, edges, attributes = graph_to_records(graph)
     metadata = {
         "schema": TRACE_SCHEMA, "device_kind": trace.device_kind, "dispatch": trace.dispatch, "makespan_s": trace.makespan_s,
@@ -44,7 +46,8 @@ def write_trace(path: str | Path, graph: DataflowGraph, costs: CostModel, assign
         "costs": {"exec_s": costs.exec_s.tolist(),
                   "transfer_s": [None if np.isnan(x) else x for x in costs.explicit_transfer_s.tolist()]},
         "assignment": assignment_to_json(graph, costs, assignment, trace.makespan_s, trace.dispatch),
-        "log": None if trace.log is None else _times(trace.log),
+        "log": None if trace.log is None else _times(trace.log), "lost": list(trace.lost),
+        **{name: None if peaks is None else peaks.tolist() for name, peaks in _peaks(trace).items()},
     }
     events = [*_names(costs), *_vertex_events(graph, trace), *_transfer_events(graph, costs, trace),
               *_memory_counters(graph, costs, assignment, trace), *_queue_counters(graph, costs, assignment, trace)]
@@ -77,9 +80,25 @@ def read_trace(path: str | Path) -> TraceFile:
             raise ValueError(f"device_kind {kind!r}, dispatch {rule!r}")
         trace = _trace(vertices, transfers, limits, rule, kind,
                        None if log is None else _trace(log["vertices"], log["transfers"], limits, rule, kind))
+        trace = replace(trace, lost=tuple(int(d) for d in metadata.get("lost", ())),
+                        **{name: _bytes(metadata.get(name), built.num_devices) for name in _peaks(trace)})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise TraceError(f"{where}: expected a complete {TRACE_SCHEMA} file, got {error!r} while reading it; write it again") from None
     return TraceFile(graph, costs, assignment, trace)
+
+
+def _peaks(trace: Trace) -> dict[str, np.ndarray | None]:
+    return {"peak_bytes": trace.peak_bytes, "peak_tensor_bytes": trace.peak_tensor_bytes}
+
+
+def _bytes(values: list | None, devices: int) -> np.ndarray | None:
+    """Bytes by device; None where a run has not counted them."""
+    if values is None:
+        return None
+    counted = np.array(values, np.float64)
+    if counted.shape != (devices,) or not (np.isfinite(counted) & (counted >= 0)).all():
+        raise ValueError(f"bytes {values!r}, expected {devices} numbers >= 0")
+    return counted
 
 
 def _costs(values: list, shape: tuple[int, ...], optional: bool) -> np.ndarray:

@@ -1,0 +1,168 @@
+"""How well a cost model tells what is measured: figures, and the report in Markdown."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment, plan_transfers
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.tables import NOTHING, percent, quantity, time_unit
+from doppler_tf.trace import Trace
+
+TRANSFER = "transfer"
+GIVEN, PROFILED = "given", "profiled"
+MODELS = {GIVEN: "the costs that graph and topology give",
+          PROFILED: "each kernel and link measured by itself, all else idle; `graph.json` and `topology.json` hold these"}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Simulated against measured makespans of several assignments.
+
+    Attributes:
+      median_error, worst_error: of |simulated / measured - 1|.
+      bias: median of simulated / measured - 1; above 0 the model is too slow.
+      rank_correlation: Spearman's, NaN where either is constant.
+    """
+
+    median_error: float
+    worst_error: float
+    bias: float
+    rank_correlation: float
+
+
+def agreement(simulated_s: np.ndarray, measured_s: np.ndarray) -> Agreement:
+    """Args: simulated_s, measured_s: float64 [A], one makespan an assignment, measured ones above 0."""
+    error = simulated_s / measured_s - 1
+    return Agreement(float(np.median(np.abs(error))), float(np.abs(error).max()), float(np.median(error)),
+                     rank_correlation(simulated_s, measured_s))
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's: the correlation of ranks, equal values sharing their mean rank; NaN where all of `x` or all of `y` are equal."""
+    a, b = (_ranks(np.asarray(values)) for values in (x, y))
+    a, b = a - a.mean(), b - b.mean()
+    spread = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / spread if spread > 0 else float("nan")
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+class Durations:
+    """Seconds that vertices and transfers took in runs, beside what models say of the same ones.
+
+    A duration is the time between instruction and news of the end where the trace has a log: so long a device or link was taken.
+    """
+
+    def __init__(self, graph: DataflowGraph, models: Mapping[str, CostModel]):
+        """Args: models: by name."""
+        self._graph, self._models = graph, models
+        self._vertex: dict[tuple, list[float]] = defaultdict(list)
+        self._transfer: dict[tuple, list[tuple[float, ...]]] = defaultdict(list)
+
+    def add(self, trace: Trace, assignment: Assignment) -> None:
+        """Takes in one run, whose transfers stand in the order of `plan_transfers`."""
+        log = trace.log or trace
+        for v, d, seconds in zip(log.vertex.tolist(), log.device.tolist(), (log.end_s - log.start_s).tolist(), strict=True):
+            self._vertex[v, d].append(seconds)
+        told = [plan_transfers(self._graph, model, assignment.device).cost_s for model in self._models.values()]
+        rows = np.stack([log.transfer_end_s - log.transfer_start_s, *told], axis=1).tolist()
+        for key, row in zip(np.stack([log.producer, log.source, log.destination], axis=1).tolist(), rows, strict=True):
+            self._transfer[tuple(key)].append(row)
+
+    def by_kind(self) -> dict[str, dict[str, float]]:
+        """Mean seconds, by kind of vertex (the costliest first) and of all transfers.
+
+        Returns:
+          By kind `count` (of different vertices, or transfers, that ran), `measured_s`, and NAME_s for each model. What ran several
+          times at one place counts with its median.
+        """
+        at = np.array(list(self._vertex), np.int64)
+        measured_s = np.array([np.median(seconds) for seconds in self._vertex.values()])
+        told_s = [model.exec_s[at[:, 0], at[:, 1]] for model in self._models.values()]
+        kinds = np.array(self._graph.kinds)[at[:, 0]]
+        rows = {kind: self._row(len(np.unique(at[kinds == kind, 0])), *(times[kinds == kind] for times in (measured_s, *told_s)))
+                for kind in np.unique(kinds).tolist()}
+        rows = dict(sorted(rows.items(), key=lambda row: -row[1]["count"] * row[1]["measured_s"]))
+        if self._transfer:
+            medians = np.array([np.median(times, axis=0) for times in self._transfer.values()])
+            rows[TRANSFER] = self._row(len(medians), *medians.T)
+        return rows
+
+    def _row(self, count: int, *times_s: np.ndarray) -> dict[str, float]:
+        names = ("measured", *self._models)
+        return {"count": count, **{f"{name}_s": float(times.mean()) for name, times in zip(names, times_s, strict=True)}}
+
+
+def markdown(result: Mapping[str, Any]) -> str:
+    """The report of what `calibrate` found, for people; the picture is `scatter.png` beside it."""
+    models, runs = result["models"], result["repeats"]
+    each = "each run once" if runs == 1 else f"each with the median of {runs} runs"
+    lines = [f"# {result['graph']} on {result['topology']}: simulated and measured", "",
+             f"{result['assignments']} assignments, from one device to all, on the `{result['executor']}` executor, {each}. Models:", "",
+             *(f"- `{name}`: {MODELS[name]}" for name in models), "",
+             "## Makespans", "", "![simulated against measured makespans](scatter.png)", "", *_markdown_table(*makespan_table(models)), "",
+             f"Error is |simulated / measured - 1|, bias its median with sign; rank correlation is Spearman's.{_spread(result)}", "",
+             "## One vertex or transfer", "", *_markdown_table(*kind_table(result["kinds"], list(models))), "",
+             "Means by kind; *in runs* is from the instruction to the news of its end, beside whatever else ran."]
+    if result["links"]:
+        lines += ["", "## Links", "", *_markdown_table(*link_table(result["links"]))]
+    return "\n".join(lines) + "\n"
+
+
+def _spread(result: Mapping[str, Any]) -> str:
+    if result["spread"] is None:
+        return ""
+    return f" Runs of one assignment lie {percent(result['spread'])} apart: no model can be told from another more finely than that."
+
+
+def makespan_table(models: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows: a row a model."""
+    rows = [(name, percent(row["median_error"]), percent(row["worst_error"]), _signed(row["bias"]),
+             number(row["rank_correlation"])) for name, row in models.items()]
+    return ("model", "median error", "worst error", "bias", "rank correlation"), rows
+
+
+def kind_table(kinds: Mapping[str, Mapping[str, float]], models: Sequence[str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows: a row a kind, for each model its time and how far that is from the one measured in runs."""
+    unit = time_unit([row["measured_s"] for row in kinds.values()])
+    rows = [(kind, f"{row['count']:,}", unit.text(row["measured_s"]),
+             *(cell for name in models for cell in (unit.text(row[f"{name}_s"]), _error(row[f"{name}_s"], row["measured_s"]))))
+            for kind, row in kinds.items()]
+    return ("kind", "number", "in runs", *(cell for name in models for cell in (name, "error"))), rows
+
+
+def link_table(links: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Columns and rows: a row a link, those of equal figures together."""
+    groups: dict[tuple, list[str]] = defaultdict(list)
+    for link in links:
+        groups[link["latency_s"], link["bandwidth_bytes_per_s"]].append(f"{link['source']} to {link['destination']}")
+    rows = [(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", f"{latency_s * 1e6:.1f} us",
+             quantity(bandwidth, "B/s")) for (latency_s, bandwidth), names in groups.items()]
+    return ("link", "latency", "bandwidth"), rows
+
+
+def number(value: float) -> str:
+    """Three digits after the point."""
+    return f"{value:.3f}" if np.isfinite(value) else NOTHING
+
+
+def _error(model_s: float, measured_s: float) -> str:
+    return _signed(model_s / measured_s - 1) if measured_s > 0 else NOTHING
+
+
+def _signed(share: float) -> str:
+    return f"{100 * share:+.1f}%"
+
+
+def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] + ["---:"] * (len(columns) - 1), *rows)]

@@ -1,0 +1,199 @@
+"""The critical chain of a run: from its last end back to its begin, what each start waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.timeline import timeline
+from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
+
+# What a start may have waited for: an input computed on the same device, an input's transfer, the device's slot, the link's slot, memory;
+# nothing at all is the begin of the run.
+WAITED_FOR = ("input", "transfer", "device", "link", "memory", "nothing")
+
+
+@dataclass(frozen=True)
+class ChainElement:
+    """One execution or transfer of the chain.
+
+    Attributes:
+      vertex: the vertex that ran, or whose output was sent.
+      source, destination: devices; the same for an execution.
+      start_s, end_s: as in the trace.
+      waited_for: one of WAITED_FOR; the element before is the very execution or transfer whose end was awaited.
+      waiting_s: from that end (or from 0) to the start: 0 under the virtual clock, else overhead, or a barrier.
+    """
+
+    vertex: int
+    source: int
+    destination: int
+    start_s: float
+    end_s: float
+    waited_for: str
+    waiting_s: float
+
+    @property
+    def is_transfer(self) -> bool:
+        """Whether a link did it."""
+        return self.source != self.destination
+
+    @property
+    def seconds(self) -> float:
+        """How long it took, the waiting before it not counted."""
+        return self.end_s - self.start_s
+
+
+def critical_chain(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> list[ChainElement]:
+    """The chain, from the begin of the run to its last end; durations and waitings sum to the makespan.
+
+    Each start is traced to the latest of the ends that it needed: of an input, of what held the slot, of what held memory.
+
+    Args:
+      trace: holds every vertex and transfer once.
+    """
+    walk, elements = _Walk(graph, costs, assignment, trace), []
+    line, work = walk.line, graph.work_vertices
+    task: int | None = int(work[np.argmax(line.end_s[work])])
+    while task is not None:
+        before, waited_for = walk.cause(task)
+        since = 0.0 if before is None else float(line.end_s[before])
+        start = float(line.start_s[task])
+        elements.append(ChainElement(int(line.vertex[task]), int(line.source[task]), int(line.destination[task]), start,
+                                     float(line.end_s[task]), waited_for, start - since))
+        task = before
+    return elements[::-1]
+
+
+class _Lane:
+    """A device or a link: since when it had a free slot, and what ended when. Full: `slots` tasks run."""
+
+    def __init__(self, tasks: np.ndarray, start: np.ndarray, end: np.ndarray, slots: int | None):
+        self.tasks = tasks[np.argsort(end[tasks], kind="stable")]
+        self.ends = end[self.tasks]
+        times = np.concatenate([[0.0], start[tasks], end[tasks]])
+        change = np.concatenate([[0], np.ones(len(tasks)), -np.ones(len(tasks))])
+        self._instants, inverse = np.unique(times, return_inverse=True)
+        full = np.cumsum(np.bincount(inverse, change)) >= (np.inf if slots is None else slots)
+        last_full = np.maximum.accumulate(np.where(full, np.arange(len(full)), -1))
+        self._free_since = np.append(self._instants, np.inf)[last_full + 1]
+
+    def free_since(self, at_s: float) -> float:
+        """The end of the last stretch before `at_s` in which all slots were taken, 0 if there was none."""
+        i = int(np.searchsorted(self._instants, at_s)) - 1
+        return 0.0 if i < 0 else min(float(self._free_since[i]), at_s)
+
+    def ended_at(self, at_s: float) -> list[int]:
+        """The tasks that ended at exactly this instant."""
+        return self.tasks[np.searchsorted(self.ends, at_s):np.searchsorted(self.ends, at_s, side="right")].tolist()
+
+
+class _Walk:
+    """Steps back from a task to the one whose end it waited for.
+
+    An end after the start (a wall clock may show one, within the tolerance) is no cause, and what held a slot or memory started before
+    its own end; so every step goes back in time, or stays at one instant and goes up the graph: no walk runs in circles.
+    """
+
+    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace):
+        self.graph, self.costs, self.assignment, self.trace = graph, costs, assignment, trace
+        self.line = timeline(graph, costs, assignment, trace)
+        self.lane = self.line.source * costs.num_devices + self.line.destination
+        tasks = np.concatenate([graph.work_vertices, np.arange(graph.num_vertices, len(self.lane))])
+        tasks = tasks[np.argsort(self.lane[tasks], kind="stable")]
+        cuts = np.flatnonzero(np.diff(self.lane[tasks])) + 1
+        self._tasks_of = {int(self.lane[members[0]]): members for members in np.split(tasks, cuts)}
+        self._lanes: dict[int, _Lane] = {}
+
+    def cause(self, task: int) -> tuple[int | None, str]:
+        """The task whose end let this one start, None at the begin of the run, and what was waited for."""
+        start = float(self.line.start_s[task])
+        before, since, waited_for = self._input(task, start)
+        lane = self._lane(int(self.lane[task]))
+        free_s = lane.free_since(start)
+        holder = self._first(lane.ended_at(free_s), free_s) if free_s > since else None
+        if holder is not None:
+            before, since, waited_for = holder, free_s, "device" if task < self.graph.num_vertices else "link"
+        if since < start and self.costs.limited_memory:
+            fits_s = self._fits_since(task, since, start)
+            freed = int(self.line.destination[task])
+            holder = self._first(self._ended_anywhere.ended_at(fits_s), fits_s, freed) if fits_s > since else None
+            if holder is not None:
+                before, since, waited_for = holder, fits_s, "memory"
+        return (before, waited_for) if since > 0 else (None, "nothing")
+
+    def _input(self, task: int, start: float) -> tuple[int | None, float, str]:
+        """The input that came last: its task, when it was resident, and how it came."""
+        line, count = self.line, self.graph.num_vertices
+        if task >= count:
+            producer = int(line.vertex[task])
+            ended = float(line.end_s[producer])
+            return (producer, ended, "input") if ended <= start else (None, 0.0, "nothing")
+        into = self.graph.predecessors
+        edges = into.edge[into.ptr[task]:into.ptr[task + 1]]
+        edges = edges[line.resident_s[edges] <= start]
+        if not len(edges):
+            return None, 0.0, "nothing"
+        last = edges[np.argmax(line.resident_s[edges])]
+        transfer = int(line.plan.of_edge[last])
+        came = float(line.resident_s[last])
+        return (int(self.graph.sources[last]), came, "input") if transfer < 0 else (count + transfer, came, "transfer")
+
+    def _lane(self, lane: int) -> _Lane:
+        if lane not in self._lanes:
+            source, destination = divmod(lane, self.costs.num_devices)
+            slots = int(self.costs.slots[source]) if source == destination else self.costs.topology.link_slots
+            self._lanes[lane] = _Lane(self._tasks_of[lane], self.line.start_s, self.line.end_s, slots)
+        return self._lanes[lane]
+
+    def _first(self, tasks: list[int], at_s: float, freed: int | None = None) -> int | None:
+        """The first that had been running before `at_s`; with `freed` those first that gave memory back on that device.
+
+        What has no length of its own is passed over: it started only because something else ended at that instant.
+        """
+        running = [task for task in tasks if self.line.start_s[task] < at_s]
+        if freed is not None:
+            running.sort(key=lambda task: not (self._frees[task] and self.line.source[task] == freed))
+        return running[0] if running else None
+
+    def _fits_since(self, task: int, since: float, start: float) -> float:
+        """The end of the last stretch in (since, start) in which the task's output did not fit, 0 if there was none."""
+        d = int(self.line.destination[task])
+        profile, size = self._profiles[d], self.costs.output_bytes[self.line.vertex[task]]
+        earliest = max(int(np.searchsorted(profile.time_s, since, side="right")) - 1, 0)
+        last = int(np.searchsorted(profile.time_s, start))
+        first, width = last, 1
+        while first > earliest:  # in growing steps, as the stretch is mostly the last one of a long wait
+            begin, width = max(first - width, earliest), 2 * width
+            short = np.flatnonzero(self.costs.memory_bytes[d] - profile.used_bytes[begin:first] < size)
+            if short.size:
+                after = begin + int(short[-1]) + 1
+                return min(float(profile.time_s[after]), start) if after < len(profile.time_s) else start
+            first = begin
+        return 0.0
+
+    @cached_property
+    def _profiles(self) -> list[MemoryProfile]:
+        return memory_profiles(self.graph, self.costs, self.assignment, self.trace)
+
+    @cached_property
+    def _ended_anywhere(self) -> _Lane:
+        return _Lane(np.concatenate(list(self._tasks_of.values())), self.line.start_s, self.line.end_s, None)
+
+    @cached_property
+    def _frees(self) -> np.ndarray:
+        """bool [N + T]: whether the task's end was the last use of a tensor where it was used."""
+        graph, line, devices = self.graph, self.line, self.costs.num_devices
+        transfers = np.arange(graph.num_vertices, len(self.lane))
+        user = np.concatenate([graph.targets, transfers])
+        tensor = np.concatenate([graph.sources, line.vertex[transfers]]).astype(np.int64) * devices + line.source[user]
+        last = np.zeros(graph.num_vertices * devices)
+        np.maximum.at(last, tensor, line.end_s[user])
+        frees = np.zeros(len(self.lane), bool)
+        frees[user[line.end_s[user] == last[tensor]]] = True
+        return frees

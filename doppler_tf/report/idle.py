@@ -1,0 +1,86 @@
+"""Why devices idled: every idle slot second has one cause."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.timeline import timeline
+from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
+
+CAUSES = ("input", "link", "memory", "overhead", "finished")
+
+
+def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> np.ndarray:
+    """Idle slot seconds of every device by what they waited for.
+
+    At any instant each idle slot stands for one vertex of its device that has not started, those first that were closest to it:
+
+    - `overhead`: ready, fits, has not started yet (never under the virtual clock; with barriers, what they hold back);
+    - `memory`: ready, does not fit;
+    - `link`: all producers have ended, an input is queued for or in transfer on a link;
+    - `input`: a producer has yet to end;
+    - `finished`: no vertex is left for the slot.
+
+    Args:
+      trace: holds every vertex and transfer once.
+
+    Returns:
+      float64 [D, 5], columns as CAUSES; a row sums to slots * makespan less the device's busy slot seconds.
+    """
+    line, count = timeline(graph, costs, assignment, trace), graph.num_vertices
+    computed, ready = np.zeros(count), np.zeros(count)
+    np.maximum.at(computed, graph.targets, line.end_s[graph.sources])
+    np.maximum.at(ready, graph.targets, line.resident_s)
+    profiles = memory_profiles(graph, costs, assignment, trace) if costs.limited_memory else None
+    idle = np.zeros((costs.num_devices, len(CAUSES)))
+    for d, slots in enumerate(costs.slots.tolist()):
+        mine = np.flatnonzero(line.source[:count] == d)
+        start = line.start_s[mine]
+        came = np.minimum(ready[mine], start)  # a wall clock may show it late, within the tolerance
+        moments = [np.minimum(computed[mine], came), came, start, line.end_s[mine]]
+        # Sizes matter where something can fail to fit.
+        limit = float(costs.memory_bytes[d])
+        memory = None if profiles is None or np.isinf(limit) else (profiles[d], limit, costs.output_bytes[mine])
+        idle[d] = _device(moments, slots, trace.makespan_s, memory)
+    return idle
+
+
+def _device(moments: list[np.ndarray], slots: int, makespan_s: float,
+            memory: tuple[MemoryProfile, float, np.ndarray] | None) -> np.ndarray:
+    """float64 [5] by cause, from when each vertex of a device was computed for, ready, started and ended."""
+    extra = [memory[0].time_s] if memory is not None else []
+    instants = np.unique(np.concatenate([[0.0, makespan_s], *moments, *extra]))
+    instants = instants[instants <= makespan_s]
+    computed, ready, started, ended = (np.searchsorted(np.sort(moment), instants, side="right") for moment in moments)
+    fitting = ready - started if memory is None else _fitting(moments[1], moments[2], instants, *memory)
+    waiting = {"overhead": fitting, "memory": ready - started - fitting, "link": computed - ready,
+               "input": len(moments[0]) - computed}
+    left, slots_of = np.maximum(slots - (started - ended), 0), {}
+    for cause, vertices in waiting.items():
+        slots_of[cause] = np.minimum(left, vertices)
+        left = left - slots_of[cause]
+    slots_of["finished"] = left
+    return np.array([slots_of[cause][:-1] @ np.diff(instants) for cause in CAUSES])
+
+
+def _fitting(ready: np.ndarray, start: np.ndarray, instants: np.ndarray, profile: MemoryProfile, limit: float,
+             size: np.ndarray) -> np.ndarray:
+    """int64 [instants]: how many vertices are ready, have not started, and fit into what memory is left."""
+    used = np.append(profile.used_bytes, 0.0)[np.searchsorted(profile.time_s, instants, side="right") - 1]
+    arrive, leave = np.argsort(ready), np.argsort(start)
+    arrived, left = (np.searchsorted(moment[order], instants, side="right").tolist() for moment, order in ((ready, arrive), (start, leave)))
+    entering, leaving = size[arrive].tolist(), size[leave].tolist()
+    counts, waiting, i, j = [], [], 0, 0  # waiting: the sizes of those ready, sorted
+    for room, until, gone in zip((limit - used).tolist(), arrived, left, strict=True):
+        for bytes_ in entering[i:until]:
+            insort(waiting, bytes_)
+        for bytes_ in leaving[j:gone]:
+            waiting.pop(bisect_left(waiting, bytes_))
+        i, j = until, gone
+        counts.append(bisect_right(waiting, room))
+    return np.array(counts, np.int64)

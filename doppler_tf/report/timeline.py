@@ -1,0 +1,49 @@
+"""A complete trace beside its plan: tasks, their lanes, and when each could have started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment, Transfers, plan_transfers
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Tasks by number: v < N is the execution of vertex v, N + t the t-th transfer of the plan.
+
+    Attributes:
+      plan: the T transfers.
+      start_s, end_s: float64 [N + T], 0 for input vertices.
+      vertex: int64 [N + T], the vertex whose output the task makes or carries.
+      source, destination: int64 [N + T], of an execution both its device; -1 for input vertices.
+      resident_s: float64 [E], when an edge's tensor was where its target ran; 0 from input vertices.
+    """
+
+    plan: Transfers
+    start_s: np.ndarray
+    end_s: np.ndarray
+    vertex: np.ndarray
+    source: np.ndarray
+    destination: np.ndarray
+    resident_s: np.ndarray
+
+
+def timeline(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> Timeline:
+    """Lays out a trace that holds every vertex and every transfer once."""
+    count, plan = graph.num_vertices, plan_transfers(graph, costs, assignment.device)
+    start, end = np.zeros(count), np.zeros(count)
+    start[trace.vertex], end[trace.vertex] = trace.start_s, trace.end_s
+    by_plan = np.lexsort((trace.destination, trace.producer))
+    arrived = trace.transfer_end_s[by_plan]
+    moved = plan.of_edge >= 0
+    resident = end[graph.sources]
+    resident[moved] = arrived[plan.of_edge[moved]]
+    device = assignment.device.astype(np.int64)
+    return Timeline(plan, np.concatenate([start, trace.transfer_start_s[by_plan]]), np.concatenate([end, arrived]),
+                    np.concatenate([np.arange(count), plan.producer]), np.concatenate([device, plan.source]),
+                    np.concatenate([device, plan.destination]), resident)

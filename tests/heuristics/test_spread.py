@@ -1,0 +1,44 @@
+"""Assignments of all qualities, all of them legal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from doppler_tf.assignment import check_constraints
+from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.heuristics.spread import FAMILIES, spread_assignments
+from doppler_tf.topology import ideal
+from tests.strategies import cases
+
+
+@settings(max_examples=30)
+@given(case=cases(constrained=True, noise=False))
+def test_legal_whatever_the_constraints(case):
+    for assignment in spread_assignments(case.graph, case.costs, 7, np.random.default_rng(1)):
+        assert (assignment.device[case.graph.is_input] == -1).all()
+        check_constraints(case.graph, case.costs, assignment.device, "spread")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 30])
+def test_from_one_device_to_all(count):
+    graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(64)], [])
+    costs = build_costs(graph, ideal(4))
+    made = spread_assignments(graph, costs, count, np.random.default_rng(0))
+    assert [assignment.method for assignment in made[:3]] == list(FAMILIES)[:count]
+    assert len(made) == count
+    away = [float((assignment.device != 0).mean()) for assignment in made if assignment.method == FAMILIES[0]]
+    assert away[0] == 0.0
+    if count == 30:
+        assert away[-1] > 0.6
+        assert np.all(np.diff(away) > -0.2)
+        assert len({assignment.device.tobytes() for assignment in made}) == count
+
+
+def test_the_same_for_a_seed():
+    graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(16)], [])
+    costs = build_costs(graph, ideal(3))
+    first, second = ([a.device.tolist() for a in spread_assignments(graph, costs, 9, np.random.default_rng(5))] for _ in range(2))
+    assert first == second

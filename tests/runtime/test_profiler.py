@@ -1,0 +1,130 @@
+"""The profiler: every distinct kernel once, medians into costs, links between the devices at hand."""
+
+import numpy as np
+import pytest
+
+from data import build_workload, input_tiles, workload_program
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import GraphError
+from doppler_tf.formats.graph_json import read_graph, write_graph
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.formats.topology_json import read_topology, write_topology
+from doppler_tf.topology import cpu
+from runtime import Effort, Profiler, profile
+from runtime.profiler import distinct_links
+
+QUICK = Effort(rounds=2, calls=2, sizes=2)
+
+
+def square(operand, fn="square", where=None):
+    return {"op": "map", "params": {"fn": fn, "subscripts": "ab->ab"}, "operands": [{"vertex": operand, "slice": where}]}
+
+
+def inputs_of(graph):
+    record = graph.attributes["workload"]
+    return input_tiles(graph, workload_program(record).draw_inputs(record["seed"]))
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Profiles a graph with seconds that a test makes up: kernels by number, links exactly."""
+    def install(kernel_s, latency_s=1e-5, bandwidth=1e9):
+        def medians(self, jobs):
+            return {(where, what): latency_s + what / bandwidth if isinstance(where, tuple) else kernel_s(where) for where, what in jobs}
+
+        monkeypatch.setattr(Profiler, "_medians", medians)
+    return install
+
+
+def test_vertices_with_equal_kernels_are_measured_once():
+    nodes = [{"id": "x", "input": True}, {"id": "y", "input": True},
+             {"id": "a", "kernel": square("x")}, {"id": "b", "kernel": square("x")},  # twice the same
+             {"id": "c", "kernel": square("a")},  # the same on a stand-in for a
+             {"id": "other function", "kernel": square("x", "relu")},
+             {"id": "other shape", "kernel": square("y")},
+             {"id": "other slice", "kernel": square("x", where=[[0, 2], [0, 3]])},
+             {"id": "same slice", "kernel": square("a", where=[[0, 2], [0, 3]])}]
+    pairs = [("x", "a"), ("x", "b"), ("a", "c"), ("x", "other function"), ("y", "other shape"), ("x", "other slice"), ("a", "same slice")]
+    graph = graph_from_records(nodes, [{"source": u, "target": v} for u, v in pairs])
+    found = profile(graph, cpu(2), {0: np.ones((4, 3), np.float32), 1: np.ones((3, 4), np.float32)}, QUICK)
+    assert found.kernel.tolist() == [-1, -1, 0, 0, 0, 1, 2, 3, 3]
+    assert found.num_kernels == 4
+    assert found.costs.output_bytes.tolist() == [48] * 7 + [24] * 2
+    np.testing.assert_array_equal(found.costs.exec_s[2:5], found.costs.exec_s[[2, 2, 2]])
+
+
+def test_one_tensor_twice_is_another_kernel_than_two_tensors():
+    def add(*operands):
+        return {"op": "map", "params": {"fn": "add", "subscripts": "a,a->a"}, "operands": [{"vertex": o} for o in operands]}
+
+    graph = graph_from_records([{"id": 0, "input": True}, {"id": 1, "input": True}, {"id": 2, "kernel": add(0, 0)},
+                                {"id": 3, "kernel": add(0, 1)}, {"id": 4, "kernel": add(1, 0)}],
+                               [{"source": u, "target": v} for u, v in ((0, 2), (0, 3), (1, 3), (0, 4), (1, 4))])
+    assert profile(graph, cpu(1), dict.fromkeys((0, 1), np.ones(4, np.float32)), QUICK).kernel.tolist() == [-1, -1, 0, 1, 1]
+
+
+def test_a_workload_has_few_different_kernels_and_all_costs_are_measured():
+    graph = build_workload("chainmm", 4, scale="small", n=64)
+    seen = []
+    found = profile(graph, cpu(2), inputs_of(graph), QUICK, progress=lambda done, total: seen.append((done, total)))
+    work = graph.work_vertices
+    assert found.num_kernels < len(work) / 5
+    assert (found.costs.exec_s[work] > 0).all()
+    assert (found.costs.exec_s[graph.is_input] == 0).all()
+    assert found.costs.topology.latency_s[0, 1] >= 0
+    np.testing.assert_array_equal(found.costs.exec_s[:, 0], found.costs.exec_s[:, 1])  # logical CPUs are of one kind
+    total = QUICK.rounds * (found.num_kernels + QUICK.sizes)
+    assert seen == [(i, total) for i in range(1, total + 1)]
+
+
+def test_the_medians_are_the_costs_and_survive_the_files(told, tmp_path):
+    told(lambda k: 1e-3 * (k + 1))
+    graph = build_workload("chainmm", 2, scale="small", n=32)
+    found = profile(graph, cpu(3), inputs_of(graph), QUICK)
+    expected = np.where(graph.is_input, 0.0, 1e-3 * (found.kernel + 1))
+    np.testing.assert_array_equal(found.costs.exec_s, np.stack([expected] * 3, axis=1))
+    carried = graph.output_bytes[graph.sources[graph.work_edges]]
+    np.testing.assert_allclose(found.costs.transfer_s(graph.work_edges, 0, 2), 1e-5 + carried / 1e9)
+    write_graph(tmp_path / "g.json", found.graph)
+    write_topology(tmp_path / "t.json", found.costs.topology)
+    again = build_costs(read_graph(tmp_path / "g.json"), read_topology(tmp_path / "t.json"))
+    np.testing.assert_array_equal(again.exec_s, found.costs.exec_s)
+    np.testing.assert_array_equal(again.topology.bandwidth_bytes_per_s, found.costs.topology.bandwidth_bytes_per_s)
+    assert again.topology.topology_hash == found.costs.topology.topology_hash
+    assert found.graph.attributes == graph.attributes  # it still knows its program, and so can be run
+
+
+def test_explicit_transfer_seconds_give_way_to_the_measured_link(told):
+    told(lambda k: 1.0)
+    graph = graph_from_records([{"id": 0, "input": True}, {"id": 1, "kernel": square(0)}, {"id": 2, "kernel": square(1)}],
+                               [{"source": 0, "target": 1}, {"source": 1, "target": 2, "transfer_s": 7.0}])
+    found = profile(graph, cpu(2), {0: np.ones((5, 5), np.float32)}, QUICK)
+    assert float(found.costs.transfer_s(1, 0, 1)) == pytest.approx(1e-5 + 100 / 1e9)
+
+
+def test_the_median_is_over_the_calls_of_all_rounds():
+    calls = iter([np.array([1.0, 9.0]), np.array([5.0, 5.0]), np.array([2.0, 3.0])])
+    profiler = Profiler(["CPU:0"], Effort(rounds=3))
+    assert profiler._medians({"job": lambda: next(calls)}) == {"job": 4.0}
+
+
+@pytest.mark.parametrize(("seconds", "output_bytes", "calls"), [
+    (1e-3, 1e3, 5), (0.4, 1e3, 2), (60.0, 1e3, 1), (1e-3, 2**29, 2), (0.0, 0, 5),
+])
+def test_what_is_slow_or_large_is_called_less_often(seconds, output_bytes, calls):
+    assert Effort().affordable(seconds, output_bytes) == calls
+
+
+def test_logical_cpus_share_one_link_and_gpus_have_their_own():
+    assert distinct_links(["/device:CPU:0", "/device:CPU:1"]) == [[(0, 1), (1, 0)]]
+    assert distinct_links(["/device:GPU:0", "/device:GPU:1"]) == [[(0, 1)], [(1, 0)]]
+    assert distinct_links(["/device:CPU:0"]) == []
+
+
+def test_what_cannot_be_profiled_is_said():
+    bare = graph_from_records([{"id": "a", "exec_s": 1}], [])
+    with pytest.raises(GraphError, match="vertex 'a': kernel: expected one, got none"):
+        profile(bare, cpu(1), {})
+    graph = build_workload("chainmm", 2, scale="small", n=32)
+    with pytest.raises(GraphError, match="inputs: expected a tensor, got none"):
+        profile(graph, cpu(1), {})

@@ -8,6 +8,7 @@ import os
 import numpy as np
 import pytest
 
+from agents import placing
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
 from agents.placing import load_policy
@@ -54,17 +55,22 @@ def test_the_stored_assignment_has_the_stored_makespan(trained):
         assert Simulator().execute(graph, costs, assignment).makespan_s == result[graph.name]["best_makespan_s"]
 
 
-def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, chains):
+def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, chains, monkeypatch):
     _, folder, _ = trained
     graph = chains(3)
     costs = build_costs(graph, ideal(3))
-    placed = load_policy(folder)(graph, costs, 8, 0)
+    placed = list(load_policy(folder)(graph, costs, 8, 0))
     assert len(placed) == 8
     makespans = FastSimulator(graph, costs).makespans(np.stack([a.device for a in placed]))
     assert (makespans >= 3).all()
     assert makespans.min() < 9
     again = load_policy(checkpoint_folders(folder / "checkpoints")[-1])(graph, costs, 8, 0)
     np.testing.assert_array_equal([a.device for a in placed], [a.device for a in again])
+    monkeypatch.setattr(placing, "_BATCH_BYTES", 1)  # an episode a batch
+    one_by_one = [tuple(a.order.tolist()) + tuple(a.device.tolist()) for a in load_policy(folder)(graph, costs, 8, 0)]
+    assert one_by_one[0] == tuple(placed[0].order.tolist()) + tuple(placed[0].device.tolist())
+    assert len(one_by_one) == 8
+    assert len(set(one_by_one)) > 2
 
 
 def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, monkeypatch):

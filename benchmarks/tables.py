@@ -20,8 +20,8 @@ def best_seconds(call: Callable[[], object], repeats: int) -> float:
     return min(seconds)
 
 
-def show(title: str, rows: dict[str, dict[str, float]]) -> None:
-    """Prints rows of seconds and ratios by name."""
+def show(title: str, rows: dict[str, dict[str, float | None]]) -> None:
+    """Prints rows by name; a column's ending says what it holds: `_s` seconds, `_share` a part of one, `_ratio` three decimals."""
     table = Table(title=title)
     table.add_column("case")
     columns = list(next(iter(rows.values())))
@@ -37,7 +37,15 @@ def finish(result: dict) -> None:
     print(json.dumps(result))
 
 
-def _text(column: str, value: float) -> str:
+def _text(column: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if column.endswith("_ratio"):
+        return f"{value:.3f}"
+    if column.endswith("_share"):
+        return f"{value:.1%}"
     if column.endswith("_s"):
         return f"{value * 1e6:,.1f} us" if value < 1e-3 else f"{value * 1e3:,.2f} ms" if value < 1 else f"{value:,.2f} s"
     return f"{value:,.1f}"

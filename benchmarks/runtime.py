@@ -1,0 +1,181 @@
+"""The asynchronous engine against the simulator, TensorFlow's graph executor and the synchronous engine: `make bench NAME=runtime`.
+
+Emulated devices wait as long as the cost model says, so that all that a run takes beyond its simulation is the engine's own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.tables import finish, show
+from benchmarks.tensorflow_graph import TensorFlowGraph
+from data import build_workload, input_tiles, output_vertices, workload_program
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel, build_costs, draw_noise
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.placement import place
+from doppler_tf.simulator import simulate
+from doppler_tf.topology import cpu, p100x4
+from doppler_tf.trace import Trace
+from doppler_tf.validation import validate_trace
+from runtime import EmulatedBackend, EmulatedExecutor, SynchronousExecutor, TensorFlowExecutor, prepare_devices
+
+WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
+# Less wall-clock time than the synchronous engine, as Yao et al. (arXiv 2505.23131) measured it on four P100.
+PAPER_REDUCTION = {"chainmm": 0.25, "ffnn": 0.35}
+KERNEL_S, SWEEP_S = 0.010, (0.010, 0.005, 0.002, 0.001, 0.0005)
+RUNS, SWEEP_RUNS, SYNCHRONOUS_RUNS, TENSORFLOW_RUNS, DISPATCH_RUNS = 10, 5, 5, 31, 11
+CLOCK_TOLERANCE = 0.01  # of the makespan, as `run` and `trace` allow
+REACHED = 1.10
+SEARCH_ROUNDS, SEARCH_BATCH, SEARCH_MOVES = 400, 64, 3
+NOISE, NOISY = 0.005, 4
+LAYERS, WIDTH = 20, 100
+CHAIN_SIZES = (1024, 2048)
+
+Case = tuple[DataflowGraph, CostModel, Assignment]
+
+
+def main() -> None:
+    """Prints the tables and the JSON line."""
+    devices = prepare_devices(2)  # before TensorFlow's first operation
+    machine = {"processors": os.cpu_count(), "load": os.getloadavg()[0]}
+    print(f"{machine['processors']} processors, load {machine['load']:.1f} before: what else runs here shows in the figures")
+    cases = {name: best_known(name) for name in WORKLOADS}
+    result: dict[str, dict] = {"machine": machine, "efficiency": {name: efficiency(case) for name, case in cases.items()}}
+    show(f"emulated 4 x P100, mean kernel {KERNEL_S * 1e3:g} ms, {RUNS} runs: measured over simulated (target 1.05)", result["efficiency"])
+    result["sweep"] = {name: sweep(case) for name, case in cases.items()}
+    show(f"measured over simulated by mean kernel time, best of {SWEEP_RUNS}, and the kernel time that gives {REACHED}", result["sweep"])
+    result["dispatch"] = dispatch_overhead()
+    show(f"{LAYERS * WIDTH:,} vertices of no cost on 4 devices (target 150 us each)", {"by vertex": result["dispatch"]})
+    result["tensorflow"] = {f"chainmm, n = {size}": against_tensorflow(size, devices) for size in CHAIN_SIZES}
+    show("real kernels on two CPU devices: the engine against TensorFlow's graph executor (target 1.10)", result["tensorflow"])
+    result["synchronous"] = {name: against_synchronous(case, PAPER_REDUCTION.get(name)) for name, case in cases.items()}
+    show("work conserving against a barrier after each level, emulated 4 x P100", result["synchronous"])
+    finish(result)
+
+
+def best_known(name: str) -> Case:
+    """A workload at paper scale on 4 x P100 under the best of 50 critical-path samples, improved by a local search.
+
+    Sought is the least makespan that holds: the worst of a few simulations, all but one with NOISE on every cost. An assignment can live on
+    the exact sequence of near ties; the first late thread then costs it many times its lateness, which says nothing of the engine.
+    """
+    graph = build_workload(name, 4)
+    costs, rng = build_costs(graph, p100x4()), np.random.default_rng(0)
+    noises = [draw_noise(graph.num_vertices, costs.num_devices, NOISE, seed) for seed in range(NOISY)]
+    simulators = [FastSimulator(graph, costs, noise=noise) for noise in (None, *noises)]
+    device, held_s = place(graph, costs, "critical_path").assignment.device, np.inf
+    for _ in range(SEARCH_ROUNDS):
+        tried = np.repeat(device[None], SEARCH_BATCH, axis=0)
+        for row in tried[int(np.isinf(held_s)):]:  # the first round judges what it starts from, too
+            moved = rng.choice(graph.work_vertices, rng.integers(1, SEARCH_MOVES + 1), replace=False)
+            row[moved] = rng.integers(0, costs.num_devices, len(moved))
+        found = np.max([simulator.makespans(tried) for simulator in simulators], axis=0)
+        if found.min() <= held_s:
+            device, held_s = tried[np.argmin(found)], float(found.min())
+    return graph, costs, Assignment(device)
+
+
+def efficiency(case: Case) -> dict[str, float | int]:
+    """Measured over simulated at KERNEL_S a kernel, and the violations of all runs: by the dispatcher's log, and by the clock."""
+    scale = time_scale(case, KERNEL_S)
+    traces = emulated(case, scale, RUNS)
+    simulated_s = simulate(*case).makespan_s
+    ratios = [trace.makespan_s / simulated_s for trace in traces]
+    reports = [(validate_trace(*case, trace.log), validate_trace(*case, trace, CLOCK_TOLERANCE * trace.makespan_s)) for trace in traces]
+    log, clock = (sum(len(report.violations) + len(report.idle) for report in some) for some in zip(*reports, strict=True))
+    return {"vertices": len(case[0].work_vertices), "simulated_s": scale * simulated_s, "best_ratio": min(ratios),
+            "median_ratio": float(np.median(ratios)), "worst_ratio": max(ratios), "log_violations": log, "clock_violations": clock}
+
+
+def sweep(case: Case) -> dict[str, float | None]:
+    """Measured over simulated by mean kernel time, and the time at which it reaches REACHED (None: not within the sweep)."""
+    simulated_s = simulate(*case).makespan_s
+    best_s = [min(trace.makespan_s for trace in emulated(case, time_scale(case, kernel_s), SWEEP_RUNS)) for kernel_s in SWEEP_S]
+    ratios = [seconds / simulated_s for seconds in best_s]
+    grown = np.maximum.accumulate(ratios)
+    # The excess grows with 1 / kernel time: interpolated on that.
+    reached = 1 / float(np.interp(REACHED, grown, 1 / np.array(SWEEP_S))) if grown[0] <= REACHED <= grown[-1] else None
+    return {**{f"{kernel_s * 1e3:g}_ms_ratio": ratio for kernel_s, ratio in zip(SWEEP_S, ratios, strict=True)}, "reached_at_s": reached}
+
+
+def dispatch_overhead() -> dict[str, float]:
+    """Seconds by vertex where kernels and transfers take none: LAYERS x WIDTH vertices, each fed from its own and another device."""
+    rng, nodes, edges = np.random.default_rng(0), [], []
+    for v in range(LAYERS * WIDTH):
+        nodes.append({"id": v, "exec_s": 0, "output_bytes": 1})
+        if v >= WIDTH:
+            before = np.arange(v // WIDTH * WIDTH - WIDTH, v // WIDTH * WIDTH)
+            own, other = before[before % 4 == v % 4], before[before % 4 != v % 4]
+            edges += [{"source": int(rng.choice(some)), "target": v, "transfer_s": 0} for some in (own, other)]
+    graph = graph_from_records(nodes, edges, {"name": "empty"})
+    case = graph, build_costs(graph, p100x4()), Assignment(np.arange(len(nodes), dtype=np.int32) % 4)
+    with EmulatedExecutor() as executor:
+        executor.execute(*case)
+        calls, traces = zip(*(timed(lambda: executor.execute(*case)) for _ in range(DISPATCH_RUNS)), strict=True)
+    per_vertex = [trace.makespan_s / len(nodes) for trace in traces]
+    return {"transfers": len(traces[0].producer), "median_s": float(np.median(per_vertex)), "best_s": min(per_vertex),
+            "whole_call_s": float(np.median(calls)) / len(nodes)}
+
+
+def against_tensorflow(size: int, devices: list[str]) -> dict[str, float]:
+    """Medians of warm runs of ChainMM, one of each in turn; both must compute the same."""
+    graph = build_workload("chainmm", 2, scale="small", n=size)
+    record = graph.attributes["workload"]
+    inputs, fetch = input_tiles(graph, workload_program(record).draw_inputs(record["seed"])), output_vertices(graph)
+    costs = build_costs(graph, cpu(2))
+    assignment = place(graph, costs, "critical_path").assignment
+    yardstick = TensorFlowGraph(graph, assignment.device, inputs, fetch, devices)
+    with TensorFlowExecutor(inputs, fetch, devices, keep_inputs=True) as executor:
+        trace, expected = executor.execute(graph, costs, assignment), yardstick.run()
+        for v, array in expected.items():
+            np.testing.assert_allclose(executor.outputs[v], array, rtol=1e-4, atol=1e-4)
+        ours_s, call_s, yardstick_s = [], [], []
+        for _ in range(TENSORFLOW_RUNS):
+            seconds, trace = timed(lambda: executor.execute(graph, costs, assignment))
+            ours_s.append(trace.makespan_s)
+            call_s.append(seconds)
+            yardstick_s.append(timed(yardstick.run)[0])
+    ours, call, theirs = (float(np.median(seconds)) for seconds in (ours_s, call_s, yardstick_s))
+    return {"vertices": len(graph.work_vertices), "mean_kernel_s": float(np.mean(trace.end_s - trace.start_s)), "tensorflow_s": theirs,
+            "ours_s": ours, "median_ratio": ours / theirs, "best_ratio": min(ours_s) / min(yardstick_s), "call_ratio": call / theirs}
+
+
+def against_synchronous(case: Case, paper: float | None) -> dict[str, float | None]:
+    """Wall-clock seconds of both engines, the best of some runs, and how much less the work-conserving one takes."""
+    scale = time_scale(case, KERNEL_S)
+    with SynchronousExecutor(EmulatedBackend(scale)) as executor:
+        barriers = min(executor.execute(*case).makespan_s for _ in range(SYNCHRONOUS_RUNS))
+    conserving = min(trace.makespan_s for trace in emulated(case, scale, SYNCHRONOUS_RUNS))
+    return {"synchronous_s": barriers * scale, "work_conserving_s": conserving * scale, "reduction_share": 1 - conserving / barriers,
+            "paper_share": paper}
+
+
+def emulated(case: Case, scale: float, runs: int) -> list[Trace]:
+    """Runs on emulated devices, threads started beforehand."""
+    with EmulatedExecutor(scale) as executor:
+        return [executor.execute(*case) for _ in range(runs)]
+
+
+def time_scale(case: Case, kernel_s: float) -> float:
+    """What makes the mean kernel take `kernel_s` of wall clock."""
+    graph, costs, assignment = case
+    work = graph.work_vertices
+    return kernel_s / float(costs.exec_s[work, assignment.device[work]].mean())
+
+
+def timed(call: Callable) -> tuple[float, object]:
+    """Wall-clock seconds of a call, and what it returned."""
+    started = time.perf_counter()
+    value = call()
+    return time.perf_counter() - started, value
+
+
+if __name__ == "__main__":
+    main()

@@ -48,8 +48,8 @@ class DopplerAgent(tf_agent.TFAgent):
                          training_data_spec=collect.trajectory_spec._replace(observation=graph_only), train_step_counter=train_step_counter)
         for optimizer, variables in zip(self.optimizers, self._variables_by_policy(), strict=True):
             optimizer.build(variables)
-        self.reinforce = tf.function(self._reinforce, jit_compile=jit_compile)
-        self.imitate = tf.function(self._imitate, jit_compile=jit_compile)
+        self.reinforce = tf.function(self._reinforce, autograph=False, jit_compile=jit_compile)
+        self.imitate = tf.function(self._imitate, autograph=False, jit_compile=jit_compile)
 
     def _variables_by_policy(self) -> tuple[list[tf.Variable], list[tf.Variable]]:
         return self._network.sel_variables, self._network.plc_variables

@@ -85,8 +85,8 @@ class FusedDriver:
     def __init__(self, network: DualNetwork, jit_compile: bool = True):
         """Args: jit_compile: compile with XLA (once a shape); without it the same graph runs op by op."""
         self._network, self._jit_compile = network, jit_compile
-        self.run = tf.function(self._run, jit_compile=jit_compile)
-        self.replay = tf.function(self._replay, jit_compile=jit_compile)
+        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
+        self.replay = tf.function(self._replay, autograph=False, jit_compile=jit_compile)
 
     def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
         """Episodes of the graphs `graph` (int32 [B]) with the policies as they are.

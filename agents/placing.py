@@ -20,8 +20,8 @@ from doppler_tf.errors import CheckpointError
 from doppler_tf.graph import DataflowGraph
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]
-# Episodes run in batches whose records and states take about a GiB.
-_BATCH_BYTES, _BYTES_A_CHOICE = 1 << 30, 160
+# Episodes run in batches whose records and states take about half a GiB, so that 100,000 vertices need less than 4 in all.
+_BATCH_BYTES, _BYTES_A_CHOICE = 1 << 29, 160
 
 
 def load_policy(path: str | Path) -> Policy:

@@ -1,8 +1,10 @@
-"""One run under the wall clock: the coordinator's loop, what the workers measured, what the devices held, and what went wrong."""
+"""One run under the wall clock: who tells the dispatcher what has ended, what was measured, what devices held, what went wrong."""
 
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -22,10 +24,16 @@ from runtime.workers import Completion, Task, Workers
 
 
 class Coordinator:
-    """Drives one run of one assignment: hands instructions to workers, sleeps until something ends, tells the dispatcher."""
+    """Drives one run of one assignment.
+
+    The dispatcher belongs to whoever holds the turn. A worker that has ended a task puts that down and, if the turn is free, takes it:
+    it tells the dispatcher of all that was put down by then, at one instant, and hands out the instructions. Nobody waits for the turn:
+    who finds it taken leaves the rest to its holder, who looks again after giving it back. The calling thread begins, sleeps and ends.
+    """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, dispatcher: Dispatcher, session: Session,
-                 workers: Workers):
+                 workers: Workers, cancelled: threading.Event):
+        """Args: cancelled: whoever sets it calls `wake` afterwards."""
         self._graph, self._costs, self._assignment = graph, costs, assignment
         self._dispatcher, self._session, self._workers = dispatcher, session, workers
         self._bytes: list[float] = costs.output_bytes.tolist()
@@ -33,6 +41,10 @@ class Coordinator:
         transfers = len(dispatcher.transfers.producer)
         self._vertex_start_s, self._vertex_end_s = [0.0] * graph.num_vertices, [0.0] * graph.num_vertices
         self._transfer_start_s, self._transfer_end_s = [0.0] * transfers, [0.0] * transfers
+        self._turn, self._news, self._cancelled = threading.Lock(), threading.Event(), cancelled
+        self._ended: deque[Completion] = deque()
+        self._submitted_s: dict[StartVertex | StartTransfer, float] = {}  # in flight, oldest first, `perf_counter` seconds
+        self._complete, self._failure = False, None
 
     def prepare_lanes(self) -> None:
         """Starts the threads that this run will need: lane (d, d) is device d, lane (s, d) the link from s to d."""
@@ -44,32 +56,35 @@ class Coordinator:
         for (s, d), count in zip(links.T.tolist(), copies.tolist(), strict=True):
             self._workers.prepare((s, d), f"{names[s]}->{names[d]}", min(count, link_slots or 1))
 
-    def drive(self, time_scale: float, timeout_s: float | None, cancelled: threading.Event) -> None:
+    def drive(self, time_scale: float, timeout_s: float | None) -> None:
         """From the first dispatch until every vertex has ended.
 
         Args:
           time_scale: wall-clock seconds to one second of the trace.
           timeout_s: wall-clock seconds that one vertex or transfer may take; None: any.
-          cancelled: whoever sets it wakes the workers' `collect` afterwards.
 
         Raises:
           DeadlockError, ExecutionError, CancelledError.
         """
-        self._time_scale, self._origin_s = time_scale, perf_counter()
-        self._issue(self._dispatcher.begin(0.0))
-        while not self._dispatcher.done:
-            if cancelled.is_set():
-                raise CancelledError(f"{self._graph.name}: cancelled{self._in_progress()}")
-            oldest = self._workers.oldest
-            if oldest is None:
-                raise DeadlockError(self._dispatcher.stuck())
-            completions = self._workers.collect(None if timeout_s is None else oldest[1] + timeout_s)
-            if completions:
-                ended = [self._ended(completion) for completion in completions]
-                self._issue(self._dispatcher.advance(self._traced_s(perf_counter()), ended))
-            elif timeout_s is not None and perf_counter() >= oldest[1] + timeout_s:
-                raise StalledError(f"{self._graph.name}: {self.describe(oldest[0], 'has not ended')}: expected an end within timeout_s = "
-                                   f"{timeout_s:g} s{self._others()}; give it more time if it may take longer")
+        self._time_scale, self._timeout_s, self._origin_s = time_scale, timeout_s, perf_counter()
+        with self._turn:
+            self._issue(self._dispatcher.begin(0.0))
+        self._take_turns()
+        while not self._is_over():
+            self._news.wait(self._patience_s())
+
+    def wake(self) -> None:
+        """Has the calling thread look at what goes on; for any thread, at any time."""
+        self._news.set()
+
+    def stop(self, wait_s: float) -> None:
+        """No more is dispatched: takes the turn for good, as soon as its holder is ready, and waits for that `wait_s` at most."""
+        self._turn.acquire(timeout=wait_s)
+
+    def left(self) -> list[StartVertex | StartTransfer]:
+        """After `stop`: tasks whose end nobody has told."""
+        told = {completion.tag for completion in tuple(self._ended)}
+        return [task for task, _ in self._in_flight() if task not in told]
 
     def describe(self, task: StartVertex | StartTransfer, verb: str) -> str:
         """A phrase that names the vertex and the devices of a task."""
@@ -85,6 +100,66 @@ class Coordinator:
                        transfer_start_s=np.array(self._transfer_start_s), transfer_end_s=np.array(self._transfer_end_s), log=log,
                        peak_bytes=self._residency.peak_bytes, peak_tensor_bytes=self._session.peak_tensor_bytes())
 
+    def _is_over(self) -> bool:
+        """Whether every vertex has ended. Raises what keeps the run from that."""
+        self._news.clear()
+        if self._failure is not None:
+            raise self._failure
+        if self._complete:
+            return True
+        in_flight = self._in_flight()
+        if self._cancelled.is_set():
+            raise self._cancellation()
+        if self._timeout_s is not None and in_flight and perf_counter() >= in_flight[0][1] + self._timeout_s:
+            raise StalledError(f"{self._graph.name}: {self.describe(in_flight[0][0], 'has not ended')}: expected an end within timeout_s = "
+                               f"{self._timeout_s:g} s{_others(in_flight)}; give it more time if it may take longer")
+        return False
+
+    def _cancellation(self) -> CancelledError:
+        in_flight = self._in_flight()
+        busy = f"while {self.describe(in_flight[0][0], 'was in progress')}{_others(in_flight)}" if in_flight else "before anything ran"
+        return CancelledError(f"{self._graph.name}: cancelled {busy}")
+
+    def _patience_s(self) -> float | None:
+        """Until the oldest task may be said to hang; None: for ever."""
+        if self._timeout_s is None:
+            return None
+        in_flight = self._in_flight()
+        oldest_s = in_flight[0][1] if in_flight else perf_counter()
+        return min(max(oldest_s + self._timeout_s - perf_counter(), 0.0), threading.TIMEOUT_MAX)
+
+    def _in_flight(self) -> tuple[tuple[StartVertex | StartTransfer, float], ...]:
+        """Tasks and their submissions, oldest first; for any thread, as a tuple is made of a dictionary at one stroke."""
+        return tuple(self._submitted_s.items())
+
+    def _heard(self, completion: Completion) -> None:
+        """On the worker's own thread: a task has ended."""
+        self._ended.append(completion)
+        self._take_turns()
+
+    def _take_turns(self) -> None:
+        """Tells the dispatcher of all ends that nobody has told yet, unless someone is at it, who will then see to these, too."""
+        while self._ended and self._turn.acquire(blocking=False):
+            try:
+                self._advance([self._ended.popleft() for _ in range(len(self._ended))])
+            except BaseException as error:  # the calling thread raises it
+                self._failure = error
+                self._news.set()
+            finally:
+                self._turn.release()
+
+    def _advance(self, completions: list[Completion]) -> None:
+        if self._failure is None and self._cancelled.is_set():
+            self._failure = self._cancellation()
+            self._news.set()
+        for completion in completions:
+            del self._submitted_s[completion.tag]
+            self._workers.release(completion.lane)
+        if self._failure is not None:
+            return
+        ended = [self._noted(completion) for completion in completions]
+        self._issue(self._dispatcher.advance(self._traced_s(perf_counter()), ended))
+
     def _traced_s(self, clock_s: float) -> float:
         return (clock_s - self._origin_s) / self._time_scale
 
@@ -93,13 +168,22 @@ class Coordinator:
             if isinstance(instruction, StartVertex):
                 self._residency.add(instruction.device, self._bytes[instruction.vertex])
                 call = partial(self._session.run_vertex, *instruction)
-                self._workers.submit(Task((instruction.device, instruction.device), instruction, call))
+                self._submit((instruction.device, instruction.device), instruction, call)
             elif isinstance(instruction, StartTransfer):
                 self._residency.add(instruction.destination, self._bytes[instruction.producer])
                 call = partial(self._session.run_transfer, *instruction)
-                self._workers.submit(Task((instruction.source, instruction.destination), instruction, call))
+                self._submit((instruction.source, instruction.destination), instruction, call)
             else:
                 self._free(instruction)
+        if self._dispatcher.done:
+            self._complete = True
+            self._news.set()
+        elif not self._submitted_s:
+            raise DeadlockError(self._dispatcher.stuck())
+
+    def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None]) -> None:
+        self._submitted_s[task] = perf_counter()
+        self._workers.submit(Task(lane, task, call, self._heard))
 
     def _free(self, instruction: Free) -> None:
         self._residency.remove(instruction.device, self._bytes[instruction.producer])
@@ -109,8 +193,8 @@ class Coordinator:
             self._fail(f"output of vertex {self._graph.vertex_label(instruction.producer)!r} could not be freed on device "
                        f"{self._costs.topology.device_names[instruction.device]!r}", error)
 
-    def _ended(self, completion: Completion) -> Event:
-        """Notes a completion's times and makes it an event. Raises ExecutionError if its task has failed."""
+    def _noted(self, completion: Completion) -> Event:
+        """Keeps a completion's times and makes it an event. Raises ExecutionError if its task has failed."""
         task = completion.tag
         if completion.error is not None:
             self._fail(self.describe(task, "failed"), completion.error)
@@ -129,13 +213,10 @@ class Coordinator:
             raise DeviceLostError(f"{message}; place the graph on the devices that are left", error.device) from error
         raise ExecutionError(message) from error
 
-    def _in_progress(self) -> str:
-        oldest = self._workers.oldest
-        return " before anything ran" if oldest is None else f" while {self.describe(oldest[0], 'was in progress')}{self._others()}"
 
-    def _others(self) -> str:
-        count = len(self._workers.in_flight) - 1
-        return f", {count} more in progress" if count else ""
+def _others(in_flight: Sequence) -> str:
+    """How many are in flight beside the oldest."""
+    return f", {len(in_flight) - 1} more in progress" if len(in_flight) > 1 else ""
 
 
 def _input_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:

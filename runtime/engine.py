@@ -1,8 +1,7 @@
-"""The dispatcher under the wall clock: one coordinator, worker threads by device and link, no barriers and no polling.
+"""The dispatcher under the wall clock: worker threads by device and link, no barriers and no polling.
 
-The calling thread is the coordinator. It alone owns the dispatcher: it hands instructions to the lanes' threads, sleeps until a
-completion comes, and tells the dispatcher all that have come by then, at one instant. What runs, and in which order it is started,
-is therefore the simulator's logic; only the durations are the world's.
+The worker that ends a task tells the dispatcher itself, and hands out what may start now (see `Coordinator`); the calling thread
+sleeps. What runs, and in which order it is started, is the simulator's logic; only the durations are the world's.
 """
 
 from __future__ import annotations
@@ -95,7 +94,9 @@ class Engine:
     def cancel(self) -> None:
         """Ends the run in progress with a CancelledError; for any thread, at any time. Without a run in progress nothing happens."""
         self._cancelled.set()
-        self._workers.wake()
+        coordinator = self._coordinator
+        if coordinator is not None:
+            coordinator.wake()
 
     def close(self) -> None:
         """Joins all threads, after the run in progress. The executor may be used again."""
@@ -129,9 +130,9 @@ class Engine:
         self._forget()  # the last run's tensors go before new ones come
         dispatcher = self._make_dispatcher(graph, costs, assignment)
         self._session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
-        self._coordinator = Coordinator(graph, costs, assignment, dispatcher, self._session, self._workers)
+        self._coordinator = Coordinator(graph, costs, assignment, dispatcher, self._session, self._workers, self._cancelled)
         self._coordinator.prepare_lanes()
-        self._coordinator.drive(self._backend.time_scale, self._timeout_s, self._cancelled)
+        self._coordinator.drive(self._backend.time_scale, self._timeout_s)
         trace = self._coordinator.trace(self._backend.device_kind)
         self._complete, self._coordinator = True, None
         return trace
@@ -140,14 +141,17 @@ class Engine:
         """Leaves nothing of a run that ends with `error`, and tells in it which threads could not be joined."""
         coordinator, grace_s = self._coordinator, GRACE_S if self._timeout_s is None else min(GRACE_S, self._timeout_s)
         try:
+            if coordinator is not None:
+                coordinator.stop(grace_s)
             if self._session is not None:
                 self._session.cancel()
-            abandoned = self._workers.close(grace_s)
+            joined = self._workers.close(grace_s)
         finally:
             self._forget()
-        if not abandoned:
+        left = [] if joined or coordinator is None else coordinator.left()
+        if not left:
             return
-        told = "; ".join(coordinator.describe(task, "still runs") for task in abandoned)
+        told = "; ".join(coordinator.describe(task, "still runs") for task in left)
         message = f"threads that did not return within {grace_s:g} s are abandoned: {told}"
         if isinstance(error, DopplerError):
             error.args = (f"{error}; {message}",)

@@ -15,7 +15,12 @@ class Session(Protocol):
     """One run on one backend. `run_*` are called on worker threads and block until the work is done; the rest by the coordinator.
 
     `run_*` and `free` raise DeviceLostError where a device is gone, anything else where the work alone has failed.
+
+    Attributes:
+      instant_transfers: a transfer takes no time to speak of, and no thread need be woken for it.
     """
+
+    instant_transfers: bool
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Computes a vertex, whose inputs are resident on `device`; its output is resident there on return."""

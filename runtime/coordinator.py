@@ -183,7 +183,11 @@ class Coordinator:
 
     def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None]) -> None:
         self._submitted_s[task] = perf_counter()
-        self._workers.submit(Task(lane, task, call, self._heard))
+        given = Task(lane, task, call, self._heard)
+        if self._session.instant_transfers and isinstance(task, StartTransfer):
+            self._ended.append(self._workers.perform(given))  # the holder of the turn looks again
+        else:
+            self._workers.submit(given)
 
     def _free(self, instruction: Free) -> None:
         self._residency.remove(instruction.device, self._bytes[instruction.producer])
@@ -207,6 +211,8 @@ class Coordinator:
 
     def _fail(self, what: str, error: BaseException) -> NoReturn:
         """Raises what a failure means for the run."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
         reason = next(iter(str(error).splitlines()), "")
         message = f"{self._graph.name}: {what}: {type(error).__name__}{': ' if reason else ''}{reason}"
         if isinstance(error, DeviceLostError):

@@ -9,11 +9,12 @@ from time import perf_counter
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, Transfers
-from doppler_tf.costs import CostModel, Noise, draw_noise
+from doppler_tf.assignment import Assignment, Transfers, plan_transfers
+from doppler_tf.costs import CostModel, Noise, build_costs, draw_noise
 from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.topology import Topology
 from runtime.engine import Engine
 
 # A sleeping thread wakes 80 to 130 us late on Linux (timer slack and scheduling, measured); the last stretch is spun instead.
@@ -33,20 +34,35 @@ class EmulatedBackend:
     device_kind = "emulated"
     warmup = False
 
-    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0):
-        """Args: noise_sigma: shape of the log-normal factors, drawn anew for each run from `seed`. Raises: ConfigError."""
+    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, truth: Topology | None = None):
+        """Takes what the devices are like.
+
+        Args:
+          noise_sigma: shape of the log-normal factors, drawn anew for each run from `seed`.
+          truth: what takes its time, where it is another topology (of as many devices) than the one planned with; queues, slots and
+            memory stay those of the caller's costs.
+
+        Raises:
+          ConfigError: a figure out of range.
+        """
         if not 0 < time_scale < float("inf"):
             raise field_error(ConfigError, "emulated devices", "", "time_scale", "a number > 0", time_scale)
         if not 0 <= noise_sigma < float("inf"):
             raise field_error(ConfigError, "emulated devices", "", "noise_sigma", "a number >= 0", noise_sigma)
-        self.time_scale, self._noise_sigma = time_scale, noise_sigma
+        self.time_scale, self._noise_sigma, self._truth = time_scale, noise_sigma, truth
         self._seeds = np.random.default_rng(seed)
         self.noise: Noise | None = None
 
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> EmulatedSession:
-        """Draws this run's noise and fixes all durations."""
-        work = graph.work_vertices
-        exec_s, transfer_s = np.zeros(graph.num_vertices), transfers.cost_s
+        """Draws this run's noise and fixes all durations. Raises ConfigError: the true topology has another number of devices."""
+        work, transfer_s = graph.work_vertices, transfers.cost_s
+        if self._truth is not None:
+            if self._truth.num_devices != costs.num_devices:
+                raise field_error(ConfigError, "emulated devices", "", "truth", f"a topology of {costs.num_devices} devices, as "
+                                  f"{costs.topology.name} has", f"{self._truth.name} with {self._truth.num_devices}")
+            costs = build_costs(graph, self._truth)
+            transfer_s = plan_transfers(graph, costs, assignment.device).cost_s
+        exec_s = np.zeros(graph.num_vertices)
         exec_s[work] = costs.exec_s[work, assignment.device[work]]
         if self._noise_sigma > 0:
             self.noise = draw_noise(graph.num_vertices, costs.num_devices, self._noise_sigma, int(self._seeds.integers(2**63)))
@@ -57,6 +73,8 @@ class EmulatedBackend:
 
 class EmulatedSession:
     """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer."""
+
+    instant_transfers = False
 
     def __init__(self, vertex_wait_s: np.ndarray, transfer_wait_s: np.ndarray):
         self._vertex_wait_s, self._transfer_wait_s = vertex_wait_s.tolist(), transfer_wait_s.tolist()
@@ -97,9 +115,9 @@ class EmulatedExecutor(Engine):
     """The asynchronous engine on emulated devices: any topology, any graph with costs, anywhere."""
 
     def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, dispatch: str = "fifo",
-                 timeout_s: float | None = None):
+                 timeout_s: float | None = None, truth: Topology | None = None):
         """Args: as EmulatedBackend's; dispatch: `fifo`, `b_level` or `order`; timeout_s: as Engine's, in wall-clock seconds."""
-        self._devices = EmulatedBackend(time_scale, noise_sigma, seed)
+        self._devices = EmulatedBackend(time_scale, noise_sigma, seed, truth)
         super().__init__(self._devices, partial(Dispatcher, rule=dispatch), timeout_s)
 
     @property

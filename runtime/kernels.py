@@ -69,6 +69,8 @@ def _einsum(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tens
 
 
 def _aggregate(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    if params["aggregate"] == "sum":
+        return tf.add_n(operands)  # one pass over memory, however many there are
     return functools.reduce(PAIRWISE[params["aggregate"]], operands)
 
 

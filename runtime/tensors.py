@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,12 +14,15 @@ import tensorflow as tf
 from doppler_tf.assignment import Assignment, Transfers
 from doppler_tf.costs import CostModel
 from doppler_tf.dispatch import Dispatcher
-from doppler_tf.errors import ConfigError, GraphError
+from doppler_tf.errors import ConfigError, DeviceLostError, GraphError
 from doppler_tf.graph import DataflowGraph
 from runtime.devices import prepare_devices
 from runtime.engine import Engine
 from runtime.kernels import run_kernel
 from runtime.residency import Residency
+
+# The process that serves a device, where it is not this one; and what TensorFlow says of it when it is gone.
+_SERVER, _GONE = re.compile(r"/job:(?!localhost/)[^/]+/replica:\d+/task:\d+"), ("UnavailableError", "UNAVAILABLE", "poisoned")
 
 
 class TensorFlowBackend:
@@ -27,7 +32,7 @@ class TensorFlowBackend:
     time_scale = 1.0
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 warmup: bool = True, keep_inputs: bool = False):
+                 warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False):
         """Takes what belongs to one graph.
 
         Args:
@@ -36,8 +41,10 @@ class TensorFlowBackend:
           devices: TensorFlow device names; by default `prepare_devices` finds as many as the topology has.
           warmup: do the first run twice; TensorFlow's first call of a kernel on a device takes many times a later one.
           keep_inputs: keep inputs on the devices from run to run (faster for many runs; their memory is then never freed).
+          share_on_cpu: logical devices of one CPU share a transferred tensor, as in TensorFlow's own executor, instead of copying it as
+            real devices do.
         """
-        self._inputs, self._fetch, self._devices = inputs, frozenset(fetch), devices
+        self._inputs, self._fetch, self._devices, self._share_on_cpu = inputs, frozenset(fetch), devices, share_on_cpu
         self.warmup, self._keep_inputs = warmup, keep_inputs
         self._placed: dict[tuple[int, int], tf.Tensor] = {}
 
@@ -58,7 +65,7 @@ class TensorFlowBackend:
         placed = self._place(graph, assignment, devices)
         kept = self._fetch.union(np.setdiff1d(graph.work_vertices, graph.sources).tolist())
         return TensorFlowSession(graph, devices[:costs.num_devices], placed, {v: int(assignment.device[v]) for v in sorted(kept)},
-                                 frozenset(self._placed))
+                                 frozenset(self._placed), self._share_on_cpu)
 
     def _place(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> dict[tuple[int, int], tf.Tensor]:
         """Inputs by (vertex, device), on every device that uses them."""
@@ -80,10 +87,12 @@ class TensorFlowSession:
     """A Session that holds tensors by (vertex, device)."""
 
     def __init__(self, graph: DataflowGraph, devices: Sequence[str], placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int],
-                 staying: Collection[tuple[int, int]]):
+                 staying: Collection[tuple[int, int]], share_on_cpu: bool):
         """Args: placed: the inputs; kept: the device of every vertex whose output outlives the run; staying: inputs that the backend
-        keeps when this session frees them."""
+        keeps when this session frees them; share_on_cpu: as the backend's."""
         self._kernel, self._devices, self._resident, self._kept, self._staying = graph.kernel, devices, placed, kept, staying
+        self.instant_transfers = share_on_cpu and all("CPU" in device for device in devices)
+        self._share_on_cpu = share_on_cpu
         held_bytes = np.zeros(len(devices))
         for (_, d), tensor in placed.items():
             held_bytes[d] += _size_bytes(tensor)
@@ -95,7 +104,7 @@ class TensorFlowSession:
         """Runs the vertex's kernel on tensors that are all resident on its device."""
         kernel = self._kernel[vertex]
         operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
-        with tf.device(self._devices[device]):
+        with self._loss_noticed(device), tf.device(self._devices[device]):
             output = run_kernel(kernel, operands)
             if "GPU" in self._devices[device]:
                 tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
@@ -103,11 +112,11 @@ class TensorFlowSession:
 
     def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
         """Copies a vertex's whole output."""
-        # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
-        shared = "CPU" in self._devices[source] and "CPU" in self._devices[destination]
-        with tf.device(self._devices[destination]):
+        with self._loss_noticed(source, destination), tf.device(self._devices[destination]):
             copy = tf.identity(self._resident[producer, source])
-            self._store(producer, destination, tf.raw_ops.DeepCopy(x=copy) if shared else copy)
+            # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
+            shared = "CPU" in self._devices[source] and "CPU" in self._devices[destination]
+            self._store(producer, destination, tf.raw_ops.DeepCopy(x=copy) if shared and not self._share_on_cpu else copy)
 
     def free(self, producer: int, device: int) -> None:
         """Drops a tensor, unless it is to be fetched."""
@@ -133,6 +142,20 @@ class TensorFlowSession:
         inputs share one buffer."""
         return self._residency.peak_bytes
 
+    @contextlib.contextmanager
+    def _loss_noticed(self, *devices: int) -> Iterator[None]:
+        """Tells which of the devices that take part is gone. TensorFlow says so of those that another process serves."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if not any(sign in f"{type(error).__name__} {error.message}" for sign in _GONE):
+                raise
+            servers = {d: server[0] for d in devices if (server := _SERVER.match(self._devices[d]))}
+            gone = next((d for d, server in servers.items() if server in error.message), next(iter(servers), None))
+            if gone is None:
+                raise
+            raise DeviceLostError(f"TensorFlow's {self._devices[gone]} does not answer", gone) from error
+
     def _store(self, vertex: int, device: int, tensor: tf.Tensor) -> None:
         with self._lock:
             if not self._over:
@@ -148,8 +171,8 @@ class TensorFlowExecutor(Engine):
     """The asynchronous engine on real kernels; `outputs` holds what the last run computed."""
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 dispatch: str = "fifo", warmup: bool = True, keep_inputs: bool = False, timeout_s: float | None = None,
-                 restart_on_loss: bool = False):
+                 dispatch: str = "fifo", warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False,
+                 timeout_s: float | None = None, restart_on_loss: bool = False):
         """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; timeout_s, restart_on_loss: as Engine's."""
-        super().__init__(TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs), partial(Dispatcher, rule=dispatch), timeout_s,
-                         restart_on_loss)
+        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu)
+        super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)

@@ -75,6 +75,11 @@ class Workers:
         lane.grow(lane.busy)
         lane.inbox.put(task)
 
+    def perform(self, task: Task) -> Completion:
+        """Does a task on the calling thread, in the name of its lane; `ended` is not told."""
+        self._lanes[task.lane].busy += 1
+        return _perform(task)
+
     def release(self, lane: Hashable) -> None:
         """A task of `lane` is over: its thread is, or is about to be, free."""
         self._lanes[lane].busy -= 1
@@ -100,18 +105,22 @@ class Workers:
 
 
 def _serve(inbox: SimpleQueue[Task | None]) -> None:
-    """A thread's life. Whatever a task raises becomes its completion: a thread that died would leave the engine waiting."""
+    """A thread's life."""
     while (task := inbox.get()) is not None:
-        error = None
-        begun_s = perf_counter()
-        try:
-            task.call()
-        except BaseException as raised:
-            error = raised
-            _drop_locals(error)
-        task.ended(Completion(task.lane, task.tag, begun_s, perf_counter(), error))
-        del task, error  # an idle thread must hold no tensors of the run that it last served
+        task.ended(completion := _perform(task))
+        del task, completion  # an idle thread must hold no tensors of the run that it last served
     inbox.put(None)  # for the lane's other threads
+
+
+def _perform(task: Task) -> Completion:
+    """Does a task, here and now. Whatever it raises becomes its completion: a thread that died would leave the engine waiting."""
+    error, begun_s = None, perf_counter()
+    try:
+        task.call()
+    except BaseException as raised:
+        error = raised
+        _drop_locals(error)
+    return Completion(task.lane, task.tag, begun_s, perf_counter(), error)
 
 
 def _drop_locals(error: BaseException | None) -> None:

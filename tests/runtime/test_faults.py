@@ -84,7 +84,7 @@ def test_a_device_that_dies_and_raises(case):
 
 @pytest.mark.parametrize("whole_device", [False, True], ids=["a worker", "a device"])
 def test_what_hangs_is_given_up_and_its_late_end_disturbs_nobody(random_graph, place, whole_device):
-    timeout_s, engines, errors, traces = 0.12, 10, [], []
+    timeout_s, engines, errors, traces = 0.3, 10, [], []
 
     def runs(first):
         case = Case(random_graph(10, seed=4), place, timeout_s)

@@ -1,0 +1,29 @@
+"""A device that is really lost: the process that serves it is killed while graphs run on it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def lose(*options):
+    """What the program of that name prints."""
+    done = subprocess.run([sys.executable, "-m", "tests.lost_server", *options], capture_output=True, text=True, timeout=120)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_run_fails_within_a_second_and_says_which_device_is_gone():
+    told = lose()
+    assert told["device"] == 1
+    assert "'CPU:1'" in told["error"]
+    assert told["error"].endswith("DeviceLostError: TensorFlow's /job:worker/replica:0/task:0/device:CPU:0 does not answer; place the "
+                                  "graph on the devices that are left")
+    assert told["after_s"] < 1.0
+    assert told["outputs"] == 0
+
+
+def test_the_run_completes_on_what_is_left_where_that_is_wished():
+    told = lose("restart")
+    assert told["lost"] == [1]
+    assert told["relative_error"] == pytest.approx(0, abs=1e-5)

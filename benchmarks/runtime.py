@@ -8,19 +8,21 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from benchmarks.tables import finish, show
 from benchmarks.tensorflow_graph import TensorFlowGraph
 from data import build_workload, input_tiles, output_vertices, workload_program
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.costs import CostModel, build_costs, draw_noise
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import CriticalPath
 from doppler_tf.placement import place
-from doppler_tf.simulator import simulate
+from doppler_tf.simulator import Simulator, simulate
 from doppler_tf.topology import Topology, cpu, p100x4
 from doppler_tf.trace import Trace
 from doppler_tf.validation import validate_trace
@@ -30,7 +32,7 @@ WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 # Less wall-clock time than the synchronous engine, as Yao et al. (arXiv 2505.23131) measured it on four P100.
 PAPER_REDUCTION = {"chainmm": 0.25, "ffnn": 0.35}
 KERNEL_S, SWEEP_S = 0.010, (0.010, 0.005, 0.002, 0.001, 0.0005)
-RUNS, SWEEP_RUNS, SYNCHRONOUS_RUNS, TENSORFLOW_RUNS, DISPATCH_RUNS = 10, 5, 5, 31, 11
+RUNS, SWEEP_RUNS, SYNCHRONOUS_RUNS, RULE_RUNS, TENSORFLOW_RUNS, DISPATCH_RUNS = 10, 5, 5, 3, 31, 11
 CLOCK_TOLERANCE = 0.01  # of the makespan, as `run` and `trace` allow
 REACHED = 1.10
 SEARCH_ROUNDS, SEARCH_BATCH, SEARCH_MOVES = 400, 64, 3
@@ -57,6 +59,8 @@ def main() -> None:
                             for size in CHAIN_SIZES for copies in (False, True)}
     show("real kernels on two CPU devices: the engine against TensorFlow's graph executor (target 1.10); between devices both share "
          "tensors, as TensorFlow does on one CPU, or both copy them", result["tensorflow"])
+    result["rules"] = {name: dispatch_rules(case) for name, case in cases.items()}
+    show(f"dispatch rules, emulated 4 x P100, simulated and measured (best of {RULE_RUNS})", result["rules"])
     result["synchronous"] = {name: against_synchronous(case, PAPER_REDUCTION.get(name)) for name, case in cases.items()}
     show("work conserving against a barrier after each level, emulated 4 x P100", result["synchronous"])
     finish(result)
@@ -106,6 +110,18 @@ def sweep(case: Case) -> dict[str, float | None]:
     return {**{f"{kernel_s * 1e3:g}_ms_ratio": ratio for kernel_s, ratio in zip(SWEEP_S, ratios, strict=True)}, "reached_at_s": reached}
 
 
+def dispatch_rules(case: Case) -> dict[str, float]:
+    """Wall-clock seconds under each rule that orders the queues; `order` takes the critical path's own order."""
+    graph, costs, assignment = case
+    ordered = replace(assignment, order=CriticalPath(graph, costs).sample(np.random.default_rng(0)).order)
+    scale, row = time_scale(case, KERNEL_S), {}
+    for rule in DISPATCH_RULES:
+        with EmulatedExecutor(scale, dispatch=rule) as executor:
+            measured = min(executor.execute(graph, costs, ordered).makespan_s for _ in range(RULE_RUNS))
+        row |= {f"{rule}_simulated_s": Simulator(rule).execute(graph, costs, ordered).makespan_s * scale, f"{rule}_s": measured * scale}
+    return row
+
+
 def dispatch_overhead() -> dict[str, float]:
     """Seconds by vertex where kernels and transfers take none: LAYERS x WIDTH vertices, each fed from its own and another device."""
     rng, nodes, edges = np.random.default_rng(0), [], []
@@ -143,8 +159,9 @@ def against_tensorflow(size: int, devices: list[str], copies: bool) -> dict[str,
             call_s.append(seconds)
             yardstick_s.append(timed(yardstick.run)[0])
     ours, call, theirs = (float(np.median(seconds)) for seconds in (ours_s, call_s, yardstick_s))
-    return {"vertices": len(graph.work_vertices), "transfers": len(trace.producer), "mean_kernel_s": float(np.mean(trace.end_s - trace.start_s)), "tensorflow_s": theirs,
-            "ours_s": ours, "median_ratio": ours / theirs, "best_ratio": min(ours_s) / min(yardstick_s), "call_ratio": call / theirs}
+    return {"vertices": len(graph.work_vertices), "transfers": len(trace.producer),
+            "mean_kernel_s": float(np.mean(trace.end_s - trace.start_s)), "tensorflow_s": theirs, "ours_s": ours,
+            "median_ratio": ours / theirs, "best_ratio": min(ours_s) / min(yardstick_s), "call_ratio": call / theirs}
 
 
 def against_synchronous(case: Case, paper: float | None) -> dict[str, float | None]:

@@ -35,10 +35,10 @@ def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
     """All bounds; near-linear in vertices and edges times devices squared."""
     path_s = _longest(graph, costs, joins=False)
     bounds = _work_bound(graph, costs), path_s, max(path_s, _longest(graph, costs, joins=True))
-    return Bounds(*(bound * (1 - _rounding(graph, costs)) for bound in bounds))
+    return Bounds(*(bound * (1 - rounding(graph, costs)) for bound in bounds))
 
 
-def _rounding(graph: DataflowGraph, costs: CostModel) -> float:
+def rounding(graph: DataflowGraph, costs: CostModel) -> float:
     """How much a schedule's sums and ours may differ, relatively; 0 where all sums are of integers that float64 holds."""
     seconds = np.concatenate([costs.exec_s.ravel(), costs.explicit_transfer_s])
     exact = np.array_equal(seconds, np.round(seconds)) and costs.exec_s.sum() + seconds[costs.exec_s.size:].sum() < 2**53

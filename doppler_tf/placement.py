@@ -1,4 +1,4 @@
-"""Placing a graph: one heuristic, or the portfolio of all of them and of learned policies; the best by simulation wins."""
+"""Placing a graph: one method, or the portfolio of heuristics, searches and learned policies; the best by simulation wins."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics import HEURISTICS, CriticalPath
+from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath
+from doppler_tf.heuristics.portfolio import search_together
+from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
 Sampler = Callable[[np.random.Generator], Assignment]
-DETERMINISTIC = ("one_device", "round_robin")
 DEFAULT_SAMPLES, LEARNED_SAMPLES, LEARNED_CHOICES = 50, 64, 1_280_000
+# Above as many vertices the portfolio without a budget leaves out what takes seconds there.
+_MOST_FOR_ALL = 50_000
+# Vertices that are partitioned again and again where nobody says how often.
+_PARTITIONED = 50_000
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,17 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
 
     Args:
       topology: where to place, or ready-made costs.
-      method: a heuristic's name, a name in `learned`, or `auto`: all of them.
+      method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
+        and all in `learned`; with a `budget_s` the searches as well, in the time that is left, the last of them (`polish`) from the
+        best that was found.
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
-        fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000).
-      budget_s: the portfolio starts no further member, and a member no further sample, after this many seconds.
+        fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
+        about a second's worth, or as many as `budget_s` lets it.
+      budget_s: nothing further is begun after this many seconds. A search ends sooner where it meets the lower bound.
       learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments, the greedy one first.
 
     Raises:
-      ConfigError: an unknown method or a bad number.
+      ConfigError: an unknown method or a bad number; a graph that is too large for the method.
       DeadlockError: every assignment found runs out of memory.
     """
     learned = learned or {}
@@ -78,25 +86,43 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
     fast = FastSimulator(graph, costs, dispatch)
     deadline = np.inf if budget_s is None else started + budget_s
+    bound_s = lower_bounds(graph, costs).best_s
     best: dict[str, tuple[float, Assignment]] = {}
-    for name in known if method == "auto" else (method,):
+
+    def note(name: str, found: Found) -> None:
+        nonlocal bound_s
+        best[name] = found.makespan_s, replace(found.assignment, method=name)
+        bound_s = max(bound_s, found.lower_bound_s)
+
+    usual = FAST if budget_s is None and graph.num_vertices > _MOST_FOR_ALL else tuple(CONSTRUCTIVE)
+    for name in (*usual, *learned) if method == "auto" else (method,):
         if best and time.perf_counter() > deadline:
             break
+        if name in SEARCHES:
+            budget = default_budget(graph) if samples is None and budget_s is None else Budget(samples, budget_s)
+            note(name, SEARCHES[name](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
+            continue
         if name in learned:
             found = _until(deadline, learned[name](graph, costs, samples or learned_samples(graph), seed))
         else:
-            found = _until(deadline, _draws(name, graph, costs, samples or DEFAULT_SAMPLES, seed))
+            found = _until(deadline, _draws(name, graph, costs, samples, seed))
         makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
         winner = int(np.argmin(makespans))
-        check_constraints(graph, costs, found[winner].device, f"place: method {name}")
         best[name] = float(makespans[winner]), replace(found[winner], method=name)
+    left_s = deadline - time.perf_counter()
+    if method == "auto" and budget_s is not None and left_s > 0:
+        first = min(best.values(), key=lambda pair: pair[0])
+        for name, found in search_together(graph, costs, seed, Budget(samples, left_s, bound_s), first, dispatch).items():
+            note(name, found)
+    for name, (_, assignment) in best.items():
+        check_constraints(graph, costs, assignment.device, f"place: method {name}")
     name = min(best, key=lambda key: best[key][0])
     makespan_s, assignment = best[name]
     if not np.isfinite(makespan_s):
         Simulator(dispatch).execute(graph, costs, assignment)  # raises the DeadlockError that says who waits for what
     names = costs.topology.device_names
-    return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s,
-                     lower_bounds(graph, costs).best_s, time.perf_counter() - started, {key: value for key, (value, _) in best.items()})
+    return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s, bound_s,
+                     time.perf_counter() - started, {key: value for key, (value, _) in best.items()})
 
 
 def learned_samples(graph: DataflowGraph) -> int:
@@ -104,10 +130,21 @@ def learned_samples(graph: DataflowGraph) -> int:
     return min(LEARNED_SAMPLES, max(1, LEARNED_CHOICES // max(1, graph.work_vertices.size)))
 
 
-def _draws(name: str, graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
+def tried(name: str, graph: DataflowGraph, samples: int | None) -> int:
+    """How many assignments a constructive method makes, or a search may simulate, without a limit in seconds; samples: as asked."""
+    if name in DETERMINISTIC:
+        return 1
+    if name in SEARCHES:
+        return samples or int(default_budget(graph).most)
+    if samples is None and name == "partition":
+        return min(DEFAULT_SAMPLES, max(1, _PARTITIONED // graph.num_vertices))
+    return samples or DEFAULT_SAMPLES
+
+
+def _draws(name: str, graph: DataflowGraph, costs: CostModel, samples: int | None, seed: int) -> Iterator[Assignment]:
     rng = np.random.default_rng(seed)
     draw: Sampler = CriticalPath(graph, costs).sample if name == "critical_path" else lambda r: HEURISTICS[name](graph, costs, r)
-    return (draw(rng) for _ in range(1 if name in DETERMINISTIC else samples))
+    return (draw(rng) for _ in range(tried(name, graph, samples)))
 
 
 def _until(deadline: float, assignments: Iterable[Assignment]) -> list[Assignment]:

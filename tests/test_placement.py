@@ -15,7 +15,7 @@ from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal
@@ -23,11 +23,11 @@ from tests.messages import assert_says, refusal
 from tests.strategies import cases
 
 
-@settings(max_examples=40)
+@settings(max_examples=30, deadline=None)
 @given(case=cases(constrained=True, noise=False))
 def test_never_worse_than_any_member(case):
     placement = place(case.graph, case.costs, samples=5, dispatch=case.rule)
-    alone = {name: place(case.graph, case.costs, name, samples=5, dispatch=case.rule).makespan_s for name in HEURISTICS}
+    alone = {name: place(case.graph, case.costs, name, samples=5, dispatch=case.rule).makespan_s for name in CONSTRUCTIVE}
     assert placement.makespans_s == alone
     assert placement.makespan_s == min(alone.values()) == alone[placement.assignment.method]
     assert placement.makespan_s == simulate(case.graph, case.costs, placement.assignment, case.rule).makespan_s
@@ -67,7 +67,7 @@ def test_a_learned_policy_joins_the_portfolio_and_may_win():
     placement = place(graph, ideal(2), "sel_plc", samples=3, seed=11, learned={"sel_plc": policy})
     assert (placement.makespan_s, placement.assignment.method, placement.makespans_s) == (4, "sel_plc", {"sel_plc": 4})
     assert seen == [(3, 11)]
-    assert set(place(graph, ideal(2), learned={"sel_plc": policy}).makespans_s) == {*HEURISTICS, "sel_plc"}
+    assert set(place(graph, ideal(2), learned={"sel_plc": policy}).makespans_s) == {*CONSTRUCTIVE, "sel_plc"}
 
 
 def test_more_samples_are_never_worse_and_a_seed_repeats():
@@ -122,6 +122,55 @@ def test_memory_makes_the_portfolio_spread():
     assert placement.makespans_s["one_device"] == math.inf
     assert (placement.makespan_s, sorted(placement.assignment.device.tolist())) == (10, [0, 0, 1, 1])
     assert build_costs(graph, topology).memory_bytes.tolist() == [2, math.inf]
+
+
+@settings(max_examples=8, deadline=None)
+@given(case=cases(max_devices=4, constrained=True, noise=False))
+def test_with_seconds_to_spare_no_method_is_better(case):
+    """Graphs so small that half a second suffices for each search."""
+    whole = place(case.graph, case.costs, dispatch=case.rule, budget_s=0.5)
+    for name in HEURISTICS:
+        alone = place(case.graph, case.costs, name, 2000 if name in SEARCHES else None, dispatch=case.rule)
+        assert whole.makespan_s <= alone.makespan_s, name
+        assert whole.lower_bound_s <= alone.makespan_s * (1 + 1e-12), name
+    assert whole.makespan_s == min(whole.makespans_s.values())
+    assert whole.makespan_s == simulate(case.graph, case.costs, whole.assignment, case.rule).makespan_s
+
+
+def knapsack(count: int = 30):
+    """Vertices of many lengths: hard to part into two equal halves, so that no heuristic meets the bound at once."""
+    lengths = np.random.default_rng(1).integers(10**6, 10**7, count)
+    return graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(lengths)], [])
+
+
+def test_a_budget_brings_in_the_searches():
+    placement = place(knapsack(), ideal(2), budget_s=2.0)
+    assert set(placement.makespans_s) == {*CONSTRUCTIVE, *SEARCHES, "polish"}
+    assert placement.seconds < 10
+    assert placement.makespan_s < min(placement.makespans_s[name] for name in CONSTRUCTIVE)
+
+
+def test_a_proven_optimum_ends_the_search():
+    graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(8)], [])
+    placement = place(graph, ideal(4), budget_s=60)
+    assert (placement.makespan_s, placement.lower_bound_s) == (2, 2)
+    assert set(placement.makespans_s) == set(CONSTRUCTIVE)
+    assert placement.seconds < 30
+
+
+def test_samples_of_a_search_are_its_simulations():
+    graph = knapsack()
+    few, many = (place(graph, ideal(2), "annealing", samples=n) for n in (50, 5000))
+    assert many.makespan_s < few.makespan_s
+    assert place(graph, ideal(2), "annealing", samples=5000).assignment.device.tolist() == many.assignment.device.tolist()
+
+
+def test_the_bound_of_the_exact_solver_is_reported():
+    """One vertex of 3 s and two of 2 s on two devices: 4 s, which neither work (3.5 s) nor path (3 s) shows."""
+    graph = graph_from_records([{"id": v, "exec_s": s} for v, s in enumerate((3, 2, 2))], [])
+    assert lower_bounds(graph, build_costs(graph, ideal(2))).best_s == 3.5
+    placement = place(graph, ideal(2), "cp_sat")
+    assert (placement.makespan_s, placement.lower_bound_s) == (4, 4)
 
 
 def test_a_policy_is_asked_for_no_sample_after_the_deadline():

@@ -16,7 +16,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim import simulator as fastsim_simulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.heuristics import CONSTRUCTIVE
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal, p100x4, v100x8
 from doppler_tf.trace import by_link, memory_profiles
@@ -131,13 +131,13 @@ def assert_generations(graph: DataflowGraph) -> None:
     assert graph.depth == nx.dag_longest_path_length(whole, default_weight=1) + 1
 
 
-@pytest.mark.parametrize("method", HEURISTICS)
+@pytest.mark.parametrize("method", CONSTRUCTIVE)
 def test_a_thousand_groups_stay_together(method):
     """Groups of three, some pinned by their last member."""
     nodes = [{"id": v, "exec_s": 1, "colocate": f"g{v // 3}", **({"pin": v % 4} if v % 30 == 29 else {})} for v in range(COUNT)]
     graph = graph_from_records(nodes, [{"source": v, "target": v + 7, "bytes": 1} for v in range(COUNT - 7)])
     costs = build_costs(graph, p100x4())
-    device = HEURISTICS[method](graph, costs, np.random.default_rng(0)).device
+    device = CONSTRUCTIVE[method](graph, costs, np.random.default_rng(0)).device
     rows = device.reshape(-1, 3)
     assert (rows == rows[:, :1]).all()
     assert device[29::30].tolist() == [v % 4 for v in range(29, COUNT, 30)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import DISPATCH, add_graph, add_topology, names, positive, sample_count
+from doppler_tf.cli.options import DISPATCH, add_graph, add_topology, names, positive, positive_real, sample_count
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
 
 if TYPE_CHECKING:
@@ -26,10 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     add_graph(parser)
     add_topology(parser)
-    parser.add_argument("--methods", type=names, metavar="A,B,…", help="what to compare (default: every heuristic, and `policy` if given)")
+    parser.add_argument("--methods", type=names, metavar="A,B,…",
+                        help="what to compare (default: every heuristic that is no search, and `policy` if given)")
     parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; shown greedy and best of K")
     parser.add_argument("--samples", type=sample_count, metavar="K",
-                        help="assignments that each randomised method tries, the best counts (default: 50, of a policy 64)")
+                        help="assignments that each randomised method tries, the best counts (default: 50, of a policy 64, of a search "
+                             "200,000 or fewer)")
+    parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each method and seed; searches take them all")
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds and show mean and best (default: 1)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
 
@@ -38,9 +41,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Places with each method and each seed."""
     from doppler_tf.bounds import lower_bounds
     from doppler_tf.cli.inputs import load_costs, load_policy
-    from doppler_tf.heuristics import HEURISTICS
+    from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
 
-    methods = args.methods or [*HEURISTICS, *(["policy"] if args.policy else [])]
+    methods = args.methods or [*CONSTRUCTIVE, *(["policy"] if args.policy else [])]
     if "policy" in methods and args.policy is None:
         raise ConfigError("--methods policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
     known = (*HEURISTICS, "policy")
@@ -50,10 +53,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     graph, costs = load_costs(args.graph, args.topology)
     learned = _learned(load_policy(args.policy)) if "policy" in methods else {}
     members = [member for method in methods for member in (learned if method == "policy" else (method,))]
-    _load_compiled(graph, costs)
-    rows = {member: _row(args, graph, costs, member, learned) for member in members}
+    _load_compiled(graph, costs, ["one_device", *(member for member in members if member not in learned)])
+    proven_s = [lower_bounds(graph, costs).best_s]
+    rows = {member: _row(args, graph, costs, member, learned, proven_s) for member in members}
     return {"graph": graph.name, "topology": costs.topology.name, "dispatch": args.dispatch, "seeds": args.seeds,
-            "lower_bound_s": lower_bounds(graph, costs).best_s, "methods": rows}
+            "lower_bound_s": max(proven_s), "methods": rows}
 
 
 def render(result: dict[str, Any]) -> list:
@@ -62,7 +66,7 @@ def render(result: dict[str, Any]) -> list:
 
     methods, bound_s, many = result["methods"], result["lower_bound_s"], result["seeds"] > 1
     unit = time_unit([row["makespan_s"] for row in methods.values()])
-    rows = [(name, str(row["samples"]), unit.text(row["makespan_s"]), over(row["makespan_s"], bound_s),
+    rows = [(name, "–" if row["samples"] is None else f"{row['samples']:,}", unit.text(row["makespan_s"]), over(row["makespan_s"], bound_s),
              *((unit.text(row["best_makespan_s"]),) if many else ()), f"{row['seconds']:.3f} s") for name, row in methods.items()]
     fastest = min(range(len(rows)), key=lambda i: list(methods.values())[i]["makespan_s"])
     makespan = f"mean of {result['seeds']} seeds" if many else "makespan"
@@ -71,21 +75,28 @@ def render(result: dict[str, Any]) -> list:
             facts("", {"lower bound": unit.text(bound_s), "dispatch": result["dispatch"]})]
 
 
-def _row(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, member: str, learned: dict[str, Policy]) -> dict[str, float]:
-    """One method over all seeds; infinite where it runs out of memory, which is a result too."""
-    from doppler_tf.placement import DEFAULT_SAMPLES, DETERMINISTIC, learned_samples, place
+def _row(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, member: str, learned: dict[str, Policy],
+         proven_s: list[float]) -> dict[str, float]:
+    """One method over all seeds; infinite where it runs out of memory, which is a result too; lower bounds are added to `proven_s`."""
+    from doppler_tf.heuristics import SEARCHES
+    from doppler_tf.placement import learned_samples, place, tried
 
-    usual = learned_samples(graph) if member in learned else DEFAULT_SAMPLES
-    samples = 1 if member in (*DETERMINISTIC, GREEDY) else args.samples or usual
+    samples = args.samples
+    if member in learned:
+        samples = 1 if member == GREEDY else samples or learned_samples(graph)
     makespans_s, seconds = [], []
     for seed in range(args.seed, args.seed + args.seeds):
         started = time.perf_counter()
         try:
-            makespans_s.append(place(graph, costs, member, samples, seed, args.dispatch, None, learned).makespan_s)
+            placed = place(graph, costs, member, samples, seed, args.dispatch, args.budget_s, learned)
+            makespans_s.append(placed.makespan_s)
+            proven_s.append(placed.lower_bound_s)
         except DeadlockError:
             makespans_s.append(math.inf)
         seconds.append(time.perf_counter() - started)
-    return {"samples": samples, "makespan_s": mean(makespans_s), "best_makespan_s": min(makespans_s), "seconds": mean(seconds)}
+    timed = member in SEARCHES and args.samples is None and args.budget_s is not None
+    shown = None if timed else samples if member in learned else tried(member, graph, samples)
+    return {"samples": shown, "makespan_s": mean(makespans_s), "best_makespan_s": min(makespans_s), "seconds": mean(seconds)}
 
 
 def _learned(policy: Policy) -> dict[str, Policy]:
@@ -93,10 +104,10 @@ def _learned(policy: Policy) -> dict[str, Policy]:
     return {GREEDY: policy, "policy": policy}
 
 
-def _load_compiled(graph: DataflowGraph, costs: CostModel) -> None:
+def _load_compiled(graph: DataflowGraph, costs: CostModel, members: list[str]) -> None:
     """Loads (or makes) the compiled code first, so that no method's time pays for it."""
     from doppler_tf.placement import place
 
-    for method in ("one_device", "critical_path"):
+    for method in members:
         with contextlib.suppress(DeadlockError):
             place(graph, costs, method, samples=1)

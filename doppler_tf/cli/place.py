@@ -17,11 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
     add_topology(parser)
     parser.add_argument("--method", default="auto", metavar="NAME",
-                        help="critical_path, round_robin, one_device, random or policy; auto (the default) is the portfolio of all")
+                        help="a heuristic (critical_path, heft, cpop, peft, etf, fcp, min_min, enumerative, partition, round_robin, "
+                             "one_device, random), a search (annealing, local_search, random_search, cp_sat) or policy; auto (the "
+                             "default) is the portfolio")
     parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; joins the portfolio, or is method `policy`")
     parser.add_argument("--samples", type=sample_count, metavar="K",
-                        help="assignments that each randomised method may try (default: 50, of a policy 64)")
-    parser.add_argument("--budget-s", type=positive_real, metavar="S", help="start nothing further after this many seconds")
+                        help="assignments that each randomised method may try (default: 50, of a policy 64, of a search 200,000 or "
+                             "fewer)")
+    parser.add_argument("--budget-s", type=positive_real, metavar="S",
+                        help="take this many seconds: heuristics first, then searches from what is left")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
     parser.add_argument("--out", type=Path, metavar="A.json", help="assignment file to write")
     add_pictures(parser, trace=False)

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Simulates under the virtual clock and judges the trace exactly."""
     from doppler_tf.bounds import lower_bounds
     from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.cli.verdict import judge, utilisation, write_pictures
+    from doppler_tf.cli.verdict import judge, usage, write_pictures
     from doppler_tf.simulator import Simulator
 
     graph, costs = load_costs(args.graph, args.topology)
@@ -32,12 +32,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": dispatch,
             "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s, "transfers": len(trace.producer),
-            **judge(graph, costs, assignment, trace), **utilisation(costs, trace)}
+            **judge(graph, costs, assignment, trace), **usage(graph, costs, assignment, trace, valid=True)}
 
 
 def render(result: dict[str, Any]) -> list:
     """A table of facts and one of devices."""
-    from doppler_tf.report.tables import facts, grid, over, percent, time_unit, yes_no
+    from doppler_tf.cli.verdict import device_table
+    from doppler_tf.report.tables import facts, over, time_unit, yes_no
 
     unit = time_unit([result["makespan_s"]])
     return [facts(f"{result['graph']} on {result['topology']}, simulated", {
@@ -45,4 +46,4 @@ def render(result: dict[str, Any]) -> list:
         "lower bound": unit.text(result["lower_bound_s"]), "above the bound": over(result["makespan_s"], result["lower_bound_s"]),
         "transfers": f"{result['transfers']:,}", "trace valid": yes_no(result["trace_valid"]),
         "work conserving": yes_no(result["work_conserving"])}),
-        grid("", ("device", "busy"), [(name, percent(share)) for name, share in result["busy"].items()])]
+        device_table(result)]

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Reads the file and judges its trace."""
     from doppler_tf.bounds import lower_bounds
-    from doppler_tf.cli.verdict import chain, idle, judge, utilisation, write_pictures
+    from doppler_tf.cli.verdict import chain, idle, judge, usage, write_pictures
     from doppler_tf.formats.chrome_trace import read_trace
 
     stored = read_trace(args.file)
@@ -34,12 +34,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     run = graph, costs, assignment, trace, verdict["trace_valid"]
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": trace.dispatch,
             "device_kind": trace.device_kind, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s,
-            **verdict, **utilisation(costs, trace), **idle(*run), **chain(*run)}
+            **verdict, **usage(*run), **idle(*run), **chain(*run)}
 
 
 def render(result: dict[str, Any]) -> list:
     """Tables of facts, of devices, of links and of the critical chain, and the first violations."""
-    from doppler_tf.cli.verdict import chain_tables, idle_table
+    from doppler_tf.cli.verdict import chain_tables, device_table
     from doppler_tf.report.tables import facts, grid, over, percent, time_unit, yes_no
 
     unit, clock = time_unit([result["makespan_s"]]), result["clock"]
@@ -54,7 +54,7 @@ def render(result: dict[str, Any]) -> list:
     if len(links) > SHOWN_LINKS:
         busiest = set(sorted(links, key=links.get, reverse=True)[:SHOWN_LINKS])
         links, name = {link: share for link, share in links.items() if link in busiest}, f"the {SHOWN_LINKS} busiest links"
-    tables = [facts(f"{result['graph']} on {result['topology']}", rows), idle_table(result),
+    tables = [facts(f"{result['graph']} on {result['topology']}", rows), device_table(result),
               *([grid("", (name, "busy"), [(link, percent(share)) for link, share in links.items()])] if links else []),
               *chain_tables(result)]
     if result["violations"]:

@@ -44,12 +44,17 @@ def judge(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace:
     }
 
 
-def utilisation(costs: CostModel, trace: Trace) -> dict[str, Any]:
-    """Busy fractions of the makespan: `busy` by device, `busy_links` by link that carried anything."""
+def usage(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
+    """Busy fractions of the makespan: `busy` by device, `busy_links` by link that carried anything; `peak_bytes` by device, as a real
+    run counted them or else as the trace gives them (None where that is not `valid`)."""
     from doppler_tf.report.utilisation import device_utilisation, link_utilisation
+    from doppler_tf.trace import peak_bytes
 
-    names = costs.topology.device_names
-    return {"busy": dict(zip(names, device_utilisation(costs, trace).tolist(), strict=True)),
+    names, peaks = costs.topology.device_names, trace.peak_bytes
+    if peaks is None and valid:
+        peaks = peak_bytes(graph, costs, assignment, trace)
+    return {"peak_bytes": None if peaks is None else dict(zip(names, peaks.tolist(), strict=True)),
+            "busy": dict(zip(names, device_utilisation(costs, trace).tolist(), strict=True)),
             "busy_links": {f"{names[s]} -> {names[d]}": share for (s, d), share in link_utilisation(trace).items()}}
 
 
@@ -78,16 +83,17 @@ def chain(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace:
                                "elements": rows}}
 
 
-def idle_table(result: Mapping[str, Any]) -> RenderableType:
-    """Devices: their busy share, and the idle slot time by cause; of an invalid trace the share alone."""
-    from doppler_tf.report.tables import grid, percent, time_unit
+def device_table(result: Mapping[str, Any]) -> RenderableType:
+    """Devices: their busy share and peak memory; where the result tells it, the idle slot time by cause."""
+    from doppler_tf.report.tables import grid, percent, quantity, time_unit
 
-    if result["idle"] is None:
-        return grid("", ("device", "busy"), [(name, percent(share)) for name, share in result["busy"].items()])
+    peaks = result["peak_bytes"] or {}
+    known = {name: (name, percent(share), quantity(peaks.get(name), "B")) for name, share in result["busy"].items()}
+    if result.get("idle") is None:
+        return grid("", ("device", "busy", "peak memory"), list(known.values()))
     unit = time_unit([sum(causes.values()) for causes in result["idle"].values()])
-    rows = [(name, percent(result["busy"][name]), *map(unit.text, (sum(causes.values()), *causes.values())))
-            for name, causes in result["idle"].items()]
-    return grid("", ("device", "busy", "idle", *IDLE_HEADERS), rows)
+    rows = [(*known[name], *map(unit.text, (sum(causes.values()), *causes.values()))) for name, causes in result["idle"].items()]
+    return grid("", ("device", "busy", "peak memory", "idle", *IDLE_HEADERS), rows)
 
 
 def chain_tables(result: Mapping[str, Any]) -> list[RenderableType]:

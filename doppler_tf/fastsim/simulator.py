@@ -13,6 +13,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import free_links, queued_links
 from doppler_tf.fastsim.fitting import may_run_short
 from doppler_tf.fastsim.queues import edge_records
+from doppler_tf.fastsim.single import Prepared
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels
 
@@ -72,6 +73,12 @@ class FastSimulator:
         rows = np.array_split(np.arange(len(devices)), min(_THREADS, max(len(devices), 1)))
         parts = _POOL.map(lambda r: self._run(devices[r], priority if len(priority) == 1 else priority[r]), rows)
         return np.concatenate(list(parts))
+
+    def prepared(self, order: np.ndarray | None = None) -> Prepared:
+        """What `single.makespan` takes, for compiled loops; order: int [M], for dispatch rule `order`."""
+        priority = self._priorities(1, None if order is None else order[None])
+        return Prepared(priority, self._dispatch == "fifo", self._size * _PATIENCE, self._size * _PATIENCE_LIMITED, *self._graph_arrays,
+                        *self._times, self._link_slots, self._limited, *self._into, *self._memory)
 
     def _run(self, devices: np.ndarray, priority: np.ndarray) -> np.ndarray:
         """Rows whose tensors all fit where they are ever needed are simulated without limits, which is faster."""

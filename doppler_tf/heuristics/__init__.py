@@ -1,9 +1,32 @@
 """Heuristics by name; each takes (graph, costs, rng) and returns one Assignment that honours pins and colocation groups."""
 
+from doppler_tf.heuristics.annealing import anneal, annealing
+from doppler_tf.heuristics.cp_sat import cp_sat, solve
+from doppler_tf.heuristics.cpop import cpop
 from doppler_tf.heuristics.critical_path import CriticalPath, critical_path
+from doppler_tf.heuristics.enumerative import enumerative
+from doppler_tf.heuristics.etf import etf
+from doppler_tf.heuristics.fcp import fcp
+from doppler_tf.heuristics.heft import heft
+from doppler_tf.heuristics.local_search import climb, local_search
+from doppler_tf.heuristics.min_min import min_min
+from doppler_tf.heuristics.partition import partition
+from doppler_tf.heuristics.peft import peft
+from doppler_tf.heuristics.random_search import draw_best, random_search
+from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.simple import one_device, random, round_robin
 
-# In the order in which `place` tries them; among equals the first wins.
-HEURISTICS = {"critical_path": critical_path, "round_robin": round_robin, "one_device": one_device, "random": random}
+# In the order in which `place` tries them; among equals the first wins. First those that construct an assignment, ...
+CONSTRUCTIVE = {"critical_path": critical_path, "heft": heft, "cpop": cpop, "peft": peft, "etf": etf, "fcp": fcp, "min_min": min_min,
+                "enumerative": enumerative, "partition": partition, "round_robin": round_robin, "one_device": one_device,
+                "random": random}
+# ... then those that spend a budget of simulations or seconds: (graph, costs, rng, budget, start, dispatch) -> Found.
+SEARCHES = {"annealing": anneal, "local_search": climb, "random_search": draw_best, "cp_sat": solve}
+HEURISTICS = {**CONSTRUCTIVE, "annealing": annealing, "local_search": local_search, "random_search": random_search, "cp_sat": cp_sat}
+# Those that take a second at most for 100,000 vertices.
+FAST = ("critical_path", "heft", "cpop", "peft", "fcp", "round_robin", "one_device", "random")
+# Constructive ones that always make the same assignment.
+DETERMINISTIC = ("heft", "cpop", "peft", "etf", "fcp", "min_min", "enumerative", "round_robin", "one_device")
 
-__all__ = ["HEURISTICS", "CriticalPath", "critical_path", "one_device", "random", "round_robin"]
+__all__ = ["CONSTRUCTIVE", "DETERMINISTIC", "FAST", "HEURISTICS", "SEARCHES", "Budget", "CriticalPath", *HEURISTICS, "anneal", "climb",
+           "draw_best", "solve"]

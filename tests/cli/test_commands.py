@@ -40,6 +40,17 @@ def test_simulate_a_bare_list(cli, diamond, write):
     assert found["work_conserving"] is True
 
 
+@pytest.mark.parametrize("executor", [None, "emulated", "synchronous"])
+def test_the_peak_memory_of_every_device_is_told(cli, record, write, executor):
+    for node, size in zip(record["nodes"], (1e3, 2e3, 4e3, 8e3), strict=True):
+        node["output_bytes"] = size
+    job = (write(record, "g.json"), "--topology", "ideal:2", "--assignment", write([None, 0, 1, 0]), "--json")
+    outcome = cli("simulate", *job) if executor is None else cli("run", *job, "--executor", executor, "--time-scale", 0.01)
+    # a (2 kB) waits on device 0 for b's copy (4 kB), and c (8 kB) is made of both; b is made of the input (1 kB) on device 1
+    assert outcome.json["peak_bytes"] == {"device:0": 14e3, "device:1": 5e3}
+    assert "14 kB" in outcome.err
+
+
 @pytest.mark.parametrize("dispatch", ["fifo", "b_level", "order"])
 def test_what_place_reports_simulate_confirms(cli, tmp_path, dispatch):
     graph, placed = tmp_path / "g.json", tmp_path / "a.json"

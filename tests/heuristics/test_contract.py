@@ -8,12 +8,23 @@ from hypothesis import given, settings
 
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.heuristics import HEURISTICS, SEARCHES, Budget
 from doppler_tf.topology import Topology, ideal
-from tests.strategies import cases
+from tests.strategies import cases, cases_short_of_memory
 
 every_heuristic = pytest.mark.parametrize("name", HEURISTICS)
+# These look at neither time nor memory.
+every_thoughtful_one = pytest.mark.parametrize("name", [name for name in HEURISTICS if name not in ("one_device", "round_robin", "random")])
+
+
+def made_by(name: str, case, seed: int = 7):
+    """One assignment; searches take few steps, where the examples are many."""
+    rng = np.random.default_rng(seed)
+    if name in SEARCHES:
+        return SEARCHES[name](case.graph, case.costs, rng, Budget(100)).assignment
+    return HEURISTICS[name](case.graph, case.costs, rng)
 
 
 def assert_legal(graph, costs, assignment) -> None:
@@ -27,10 +38,10 @@ def assert_legal(graph, costs, assignment) -> None:
 
 
 @every_heuristic
-@settings(max_examples=40)
-@given(case=cases(constrained=True, noise=False))
+@settings(max_examples=25, deadline=None)
+@given(case=cases(max_devices=6, constrained=True, noise=False))
 def test_legal_and_deterministic_by_seed(name, case):
-    first, second = (HEURISTICS[name](case.graph, case.costs, np.random.default_rng(7)) for _ in range(2))
+    first, second = (made_by(name, case) for _ in range(2))
     assert_legal(case.graph, case.costs, first)
     assert first.device.tolist() == second.device.tolist()
     assert first.order.tolist() == second.order.tolist()
@@ -53,6 +64,32 @@ def test_a_group_follows_the_pin_of_any_member(name):
     graph = graph_from_records(nodes, [{"source": u, "target": v, "transfer_s": 1} for u, v in ("ab", "bc", "cd")])
     assignment = HEURISTICS[name](graph, build_costs(graph, ideal(3)), np.random.default_rng(0))
     assert assignment.device.tolist() == [2, 2, 2, 1]
+
+
+@every_heuristic
+@settings(max_examples=15, deadline=None)
+@given(case=cases_short_of_memory())
+def test_legal_where_memory_is_short(name, case):
+    assert_legal(case.graph, case.costs, made_by(name, case))
+
+
+@every_thoughtful_one
+def test_memory_decides_where_it_must(name):
+    """All would end soonest on `fast`, which holds two outputs; `slow` holds the other six, `small` none."""
+    graph = graph_from_records([{"id": v, "exec_s": [1, 9, 1], "output_bytes": 2} for v in range(8)], [])
+    devices = [{"name": "fast", "memory_bytes": 5}, {"name": "slow", "memory_bytes": 12}, {"name": "small", "memory_bytes": 1}]
+    costs = build_costs(graph, Topology.from_json({"devices": devices}))
+    assignment = HEURISTICS[name](graph, costs, np.random.default_rng(0))
+    assert np.bincount(assignment.device, minlength=3).tolist() == [2, 6, 0]
+
+
+@every_thoughtful_one
+def test_fast_devices_get_more(name):
+    """Eleven equal vertices, one device ten times as fast: ten and one end at 10 s, halves at 50 s or more."""
+    graph = graph_from_records([{"id": v, "exec_s": [10, 1]} for v in range(11)], [])
+    costs = build_costs(graph, ideal(2))
+    assignment = HEURISTICS[name](graph, costs, np.random.default_rng(0))
+    assert FastSimulator(graph, costs).makespans(assignment.device[None])[0] <= 11
 
 
 def unlike(*speeds: float):

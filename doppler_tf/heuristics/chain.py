@@ -1,0 +1,129 @@
+"""A chain of small changes to one assignment, each judged by simulation; compiled."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.single import makespan
+
+# Random numbers in [0, 1) that one step takes.
+DRAWS = 6
+# Up to these values of the first one: a unit anywhere, a unit to a neighbour's device, two units exchanged, a set to one device; else
+# two devices exchanged within a set.
+_ANYWHERE, _NEIGHBOUR, _SWAP, _GATHER = 0.15, 0.5, 0.75, 0.85
+
+
+@numba.njit(nogil=True)
+def _put(kin, unit, d, unit_device, devices, changed, old, count):
+    """Moves a unit where it may go, and notes where it was; returns the number of notes."""
+    if unit_device[unit] == d or not kin.allowed[unit, d]:
+        return count
+    changed[count], old[count] = unit, unit_device[unit]
+    unit_device[unit] = d
+    for i in range(kin.member_ptr[unit], kin.member_ptr[unit + 1]):
+        devices[0, kin.member[i]] = d
+    return count + 1
+
+
+@numba.njit(nogil=True)
+def _change(kin, draw, unit_device, devices, changed, old):
+    """Makes one random change; returns how many units it moved."""
+    units, num_devices = kin.allowed.shape
+    num_kinds = len(kin.kind_ptr) - 1
+    u = int(draw[1] * units)
+    d = int(draw[2] * num_devices)
+    if num_devices > 1 and d == unit_device[u]:
+        d = (d + 1 + int(draw[3] * (num_devices - 1))) % num_devices
+    near = kin.near_ptr[u + 1] - kin.near_ptr[u]
+    if draw[0] < _ANYWHERE or (draw[0] >= _SWAP and num_kinds == 0):
+        return _put(kin, u, d, unit_device, devices, changed, old, 0)
+    if draw[0] < _NEIGHBOUR and near:
+        return _put(kin, u, unit_device[kin.near[kin.near_ptr[u] + int(draw[2] * near)]], unit_device, devices, changed, old, 0)
+    if draw[0] < _SWAP:
+        w, here = int(draw[2] * units), unit_device[u]
+        if not (kin.allowed[u, unit_device[w]] and kin.allowed[w, here]):
+            return 0
+        count = _put(kin, u, unit_device[w], unit_device, devices, changed, old, 0)
+        return _put(kin, w, here, unit_device, devices, changed, old, count)
+    kind = int(draw[1] * num_kinds)
+    first, last = kin.kind_ptr[kind], kin.kind_ptr[kind + 1]
+    k = first + int(draw[3] * (last - first))
+    begin, end = kin.set_ptr[k], kin.set_ptr[k + 1]
+    count = 0
+    if draw[0] < _GATHER:
+        for i in range(begin, end):
+            count = _put(kin, kin.set_unit[i], d, unit_device, devices, changed, old, count)
+        return count
+    a = unit_device[kin.set_unit[begin + int(draw[4] * (end - begin))]]
+    for i in range(begin, end):
+        unit = kin.set_unit[i]
+        there = d if unit_device[unit] == a else (a if unit_device[unit] == d else unit_device[unit])
+        count = _put(kin, unit, there, unit_device, devices, changed, old, count)
+    return count
+
+
+@numba.njit(nogil=True, inline="always")
+def _energy(devices, prepared, ceiling_s):
+    """Makespan of `devices` (int32 [1, N]); where memory runs out, above `ceiling_s`, and more so the more bytes there are too many."""
+    seconds = makespan(devices, prepared)
+    if seconds < np.inf:
+        return seconds
+    num_devices = len(prepared.slots)
+    held, seen = np.zeros(num_devices), np.full(num_devices, -1)
+    for v in range(devices.shape[1]):
+        if prepared.incoming[v] >= 0:
+            seen[devices[0, v]] = v
+            held[devices[0, v]] += prepared.output_bytes[v]
+        for i in range(prepared.ptr[v], prepared.ptr[v + 1]):
+            d = devices[0, prepared.edges[i].vertex]
+            if seen[d] != v:
+                seen[d] = v
+                held[d] += prepared.output_bytes[v]
+    over = 0.0
+    for d in range(num_devices):
+        if held[d] > prepared.memory_bytes[d]:
+            over += held[d] / max(prepared.memory_bytes[d], 1.0) - 1.0
+    return ceiling_s * (1.0 + over)
+
+
+@compiled
+def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels):
+    """As many steps as there are rows of draws; each makes a change and keeps it with probability min(1, exp(-loss / temperature)).
+
+    Args:
+      kin: Kin; prepared: Prepared; draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept.
+      ceiling_s: more than any makespan; current, best: int32 [1, N], changed in place; levels: float64 [2], their energies, too, infinite
+        where that of `current` is not known yet.
+
+    Returns:
+      the sum of the logarithms of all losses seen, and their number.
+    """
+    units = len(kin.allowed)
+    unit_device = np.empty(units, np.int64)
+    for u in range(units):
+        unit_device[u] = current[0, kin.member[kin.member_ptr[u]]]
+    changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
+    log_loss, losses = 0.0, 0
+    for step in range(len(draws)):
+        # The first step of all takes things as they are.
+        count = 0 if levels[0] == np.inf else _change(kin, draws[step], unit_device, current, changed, old)
+        if count == 0 and levels[0] < np.inf:
+            continue
+        level = _energy(current, prepared, ceiling_s)
+        loss = level - levels[0]
+        if loss > 0 and level < ceiling_s:
+            log_loss += np.log(loss)
+            losses += 1
+        if loss <= 0 or draws[step, DRAWS - 1] < np.exp(-loss / max(temperature[step], 1e-300)):
+            levels[0] = level
+            if level < levels[1]:
+                levels[1] = level
+                best[:] = current
+            continue
+        for i in range(count - 1, -1, -1):
+            unit_device[changed[i]] = old[i]
+            for j in range(kin.member_ptr[changed[i]], kin.member_ptr[changed[i] + 1]):
+                current[0, kin.member[j]] = old[i]
+    return log_loss, losses

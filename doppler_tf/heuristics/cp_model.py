@@ -1,0 +1,165 @@
+"""The scheduling problem as a constraint program: no less free than the rules of time, so that its bounds hold for every schedule."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.kin import Kin
+from doppler_tf.trace import Trace
+
+# Horizons in units of time; more makes bounds tighter and the solver slower.
+_STEPS = 2**24
+
+
+class Model:
+    """Variables: a device for each unit, a start for each vertex, and for each output and device when its copy leaves and arrives.
+
+    A device runs `slots` vertices at once, a link `link_slots` transfers, in whatever order suits; a copy takes as long as the costliest
+    edge that needs it. Left out: memory over time (a vertex goes where it, its inputs and its output fit at all). Times are whole
+    multiples of `unit_s`, a power of two, durations rounded down: rounding down all times of a real schedule gives a solution, so
+    that no optimum here is later.
+    """
+
+    def __init__(self, graph: DataflowGraph, costs: CostModel, kin: Kin, latest_s: float, earliest_s: float):
+        """Args: latest_s: a makespan that is possible; earliest_s: a lower bound."""
+        from ortools.sat.python import cp_model
+
+        self._graph, self._costs, self._kin = graph, costs, kin
+        durations = np.concatenate([costs.exec_s[graph.work_vertices].ravel(), costs.explicit_transfer_s[graph.work_edges]])
+        whole = np.isnan(costs.explicit_transfer_s[graph.work_edges]).sum() == 0 and np.array_equal(durations, np.round(durations))
+        self.unit_s = 1.0 if whole and latest_s <= _STEPS else 2.0 ** math.floor(math.log2(latest_s / _STEPS)) if latest_s > 0 else 1.0
+        self.model = cp_model.CpModel()
+        horizon = int(latest_s / self.unit_s) + 1
+        self._time = lambda name: self.model.new_int_var(0, horizon, name)
+        self.makespan = self.model.new_int_var(min(int(earliest_s * (1 - 1e-9) / self.unit_s), horizon), horizon, "makespan")
+        self.on = [[self.model.new_bool_var(f"on{u},{d}") for d in range(costs.num_devices)] for u in range(kin.num_units)]
+        self.start = {v: self._time(f"start{v}") for v in graph.work_vertices.tolist()}
+        self.sent, self.gone = {}, {}
+        self._devices()
+        self._transfers()
+        self.model.minimize(self.makespan)
+
+    def _ticks(self, seconds: float) -> int:
+        return int(seconds / self.unit_s)
+
+    def _on(self, v: int, d: int):
+        return self.on[self._kin.unit_of[v]][d]
+
+    def _devices(self) -> None:
+        model, costs, devices = self.model, self._costs, range(self._costs.num_devices)
+        feasible = self._may_go()
+        for u, allowed in enumerate(feasible):
+            model.add_exactly_one(self.on[u])
+            for d in devices:
+                if not allowed[d]:
+                    model.add(self.on[u][d] == 0)
+        if feasible.all() and self._interchangeable():
+            # Devices are numbered in the order in which units take them.
+            for u, d in itertools.product(range(min(len(devices), self._kin.num_units)), devices):
+                if d > u:
+                    model.add(self.on[u][d] == 0)
+        self.end = {}
+        lanes: list[list] = [[] for _ in devices]
+        for v, start in self.start.items():
+            ticks = [self._ticks(costs.exec_s[v, d]) for d in devices]
+            if len(set(ticks)) == 1:
+                self.end[v] = start + ticks[0]
+            else:
+                self.end[v] = start + sum(self._on(v, d) * ticks[d] for d in devices)
+            for d in devices:
+                lanes[d].append(model.new_optional_fixed_size_interval_var(start, ticks[d], self._on(v, d), f"run{v},{d}"))
+            model.add(self.end[v] <= self.makespan)
+        for d, lane in enumerate(lanes):
+            slots = int(costs.slots[d])
+            if slots == 1:
+                model.add_no_overlap(lane)
+            elif slots < len(lane):
+                model.add_cumulative(lane, [1] * len(lane), slots)
+            load = sum(self._on(v, d) * self._ticks(costs.exec_s[v, d]) for v in self.start)
+            model.add(load <= self.makespan * slots)
+
+    def _may_go(self) -> np.ndarray:
+        """bool [U, D]: pins, and whether each vertex fits with its inputs and its output."""
+        graph, costs, kin = self._graph, self._costs, self._kin
+        needed = np.bincount(graph.targets, costs.output_bytes[graph.sources], graph.num_vertices) + costs.output_bytes
+        most = np.zeros(kin.num_units)
+        np.maximum.at(most, kin.unit_of[graph.work_vertices], needed[graph.work_vertices])
+        feasible = kin.allowed & (most[:, None] <= costs.memory_bytes)
+        return np.where(feasible.any(axis=1, keepdims=True), feasible, kin.allowed)
+
+    def _interchangeable(self) -> bool:
+        """Whether devices and links are all alike."""
+        costs, topology = self._costs, self._costs.topology
+        other = ~np.eye(costs.num_devices, dtype=bool)
+        alike = (topology.latency_s[other], topology.bandwidth_bytes_per_s[other], costs.slots, costs.memory_bytes)
+        return bool((costs.exec_s == costs.exec_s[:, :1]).all()) and all(len(np.unique(values)) <= 1 for values in alike)
+
+    def _transfers(self) -> None:
+        graph, costs, model = self._graph, self._costs, self.model
+        devices, link_slots = range(costs.num_devices), costs.topology.link_slots
+        links: dict[tuple[int, int], list] = {link: [] for link in itertools.permutations(devices, 2)}
+        out = graph.successors
+        for u in self.start:
+            edges = range(out.ptr[u], out.ptr[u + 1])
+            for v in {int(out.vertex[i]) for i in edges}:
+                model.add(self.start[v] >= self.end[u])
+            for d in devices if edges and costs.num_devices > 1 else ():
+                sent = self.sent[u, d] = self._time(f"sent{u},{d}") if link_slots else None
+                gone = self.gone[u, d] = self._time(f"gone{u},{d}")
+                model.add(gone >= self.end[u])
+                if link_slots:
+                    model.add(sent >= self.end[u])
+                begin = sent if link_slots else self.end[u]
+                copied = model.new_bool_var(f"copied{u},{d}")
+                ticks = {s: [self._ticks(float(costs.transfer_s(int(out.edge[i]), s, d))) for i in edges] for s in devices if s != d}
+                alike = len({tuple(row) for row in ticks.values()}) == 1
+                for at, i in enumerate(edges):
+                    v = int(out.vertex[i])
+                    there, away = self._on(v, d), self._on(u, d).negated()
+                    model.add(self.start[v] >= gone).only_enforce_if(there)
+                    model.add_bool_or(copied, there.negated(), self._on(u, d))
+                    if alike:
+                        model.add(gone >= begin + next(iter(ticks.values()))[at]).only_enforce_if(there, away)
+                    else:
+                        for s, row in ticks.items():
+                            model.add(gone >= begin + row[at]).only_enforce_if(there, self._on(u, s))
+                for s, row in ticks.items() if link_slots else ():
+                    present = model.new_bool_var(f"sends{u},{s},{d}")
+                    model.add_bool_or(present, copied.negated(), self._on(u, s).negated())
+                    links[s, d].append(self._interval(u, s, d, row, present))
+        for queue in links.values():
+            if link_slots == 1:
+                model.add_no_overlap(queue)
+            elif link_slots and link_slots < len(queue):
+                model.add_cumulative(queue, [1] * len(queue), link_slots)
+
+    def _interval(self, u: int, s: int, d: int, ticks: list[int], present):
+        """The time that u's copy from s to d takes on the link."""
+        sent, name = self.sent[u, d], f"send{u},{s},{d}"
+        if len(set(ticks)) == 1:
+            return self.model.new_optional_fixed_size_interval_var(sent, ticks[0], present, name)
+        size = self.model.new_int_var(min(ticks), max(ticks), f"size{u},{s},{d}")
+        end = self._time(f"end{u},{s},{d}")
+        self.model.add(end <= self.gone[u, d]).only_enforce_if(present)
+        out = self._graph.successors
+        for at, i in enumerate(range(out.ptr[u], out.ptr[u + 1])):
+            self.model.add(size >= ticks[at]).only_enforce_if(present, self._on(int(out.vertex[i]), d), self._on(u, s))
+        return self.model.new_optional_interval_var(sent, size, end, present, name)
+
+    def hint(self, device: np.ndarray, trace: Trace) -> None:
+        """Starts the solver from a simulated assignment: device int32 [N], trace of it."""
+        renamed: dict[int, int] = {}
+        if self._interchangeable():
+            for u in range(self._kin.num_units):
+                renamed.setdefault(int(device[self._kin.member[self._kin.member_ptr[u]]]), len(renamed))
+        for u, row in enumerate(self.on):
+            d = int(device[self._kin.member[self._kin.member_ptr[u]]])
+            for other, literal in enumerate(row):
+                self.model.add_hint(literal, int(other == renamed.get(d, d)))
+        for v, start_s in zip(trace.vertex.tolist(), trace.start_s.tolist(), strict=True):
+            self.model.add_hint(self.start[v], self._ticks(start_s))

@@ -1,0 +1,131 @@
+"""Constraint programming with OR-tools: an assignment and a proof of how much better any other could be."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.bounds import lower_bounds, rounding
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import ConfigError, DeadlockError, field_error
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.cp_model import Model
+from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.search import Budget, Found, default_budget
+from doppler_tf.heuristics.start import starting_point
+from doppler_tf.simulator import Simulator
+
+# Pairs of a unit and a link, and of a unit and a device, up to which the model is worth building.
+MOST_PAIRS, MOST_UNITS = 8_000, 300
+# CP-SAT's deterministic time, about a second each, that stands for one simulation of a budget without seconds.
+_TIME_A_SIMULATION = 1e-4
+
+
+@dataclass(frozen=True)
+class Proven(Found):
+    """What was found, and what was proven.
+
+    Attributes:
+      optimal: whether the model was solved to its end; the makespan may still be above `lower_bound_s`, as schedules of the model may
+        wait on purpose and start in any order, where the rules of time do not.
+    """
+
+    optimal: bool = False
+
+
+def cp_sat(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """The best assignment that CP-SAT finds from the best of some heuristics, with the default budget; `solve` says how."""
+    return solve(graph, costs, rng).assignment
+
+
+def small_enough(graph: DataflowGraph, costs: CostModel) -> bool:
+    """Whether `solve` takes the graph: 300 vertices on 4 devices, 140 on 8."""
+    return graph.work_vertices.size <= MOST_UNITS and pairs(graph, costs) <= MOST_PAIRS
+
+
+def pairs(graph: DataflowGraph, costs: CostModel) -> int:
+    """Pairs of a vertex and a link, by which the model grows."""
+    return graph.work_vertices.size * costs.num_devices * max(1, costs.num_devices - 1)
+
+
+def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
+          start: Assignment | None = None, dispatch: str = "fifo", workers: int | None = None) -> Proven:
+    """Solves `cp_model.Model`, simulates every assignment on the way and keeps the fastest; never worse than its start.
+
+    (Perron, Didier and Gay, "The CP-SAT-LP solver", CP 2023.)
+
+    Args:
+      budget: seconds, which other threads' load makes differ; or simulations, each of which stands for 0.1 ms of CP-SAT's
+        deterministic time: the outcome then depends on the seed alone.
+      workers: threads; None: all processors if there is a limit in seconds alone, else one.
+
+    Raises:
+      ConfigError: a graph that is too large.
+    """
+    if not small_enough(graph, costs):
+        raise field_error(ConfigError, "cp_sat", graph.name, "vertices", f"at most {MOST_UNITS} vertices that are no inputs, and at most "
+                          f"{MOST_PAIRS} pairs of one and a link", graph.work_vertices.size, "use annealing")
+    from ortools.sat.python import cp_model
+
+    started, budget = time.perf_counter(), budget or default_budget(graph)
+    begin = starting_point(graph, costs, rng, dispatch) if start is None else start
+    fast, units = FastSimulator(graph, costs, dispatch), kin(graph, costs)
+
+    def simulated(device: np.ndarray) -> float:
+        return float(fast.makespans(device[None], None if begin.order is None else begin.order[None])[0])
+
+    best, best_s = begin.device, simulated(begin.device)
+    known_s = lower_bounds(graph, costs).best_s
+    latest_s = best_s
+    if not math.isfinite(latest_s):
+        # Everything one after the other, each transfer on its own.
+        dearest = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
+        transfer_s = np.where(np.isnan(costs.explicit_transfer_s), dearest, costs.explicit_transfer_s)
+        latest_s = float(costs.exec_s.max(axis=1).sum() + costs.num_devices * transfer_s.sum())
+    if best_s <= max(known_s, budget.target_s):
+        return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s, best_s <= known_s)
+    program = Model(graph, costs, units, latest_s, known_s)
+    with contextlib.suppress(DeadlockError):  # then there is nothing to start from
+        program.hint(begin.device, Simulator(dispatch).execute(graph, costs, begin))
+    solver = cp_model.CpSolver()
+    solver.parameters.random_seed = int(rng.integers(2**31 - 1))
+    alone = budget.simulations is not None
+    solver.parameters.num_workers = workers or (1 if alone else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    if alone:
+        solver.parameters.max_deterministic_time = budget.simulations * _TIME_A_SIMULATION
+    if budget.seconds is not None:
+        solver.parameters.max_time_in_seconds = max(0.0, budget.seconds - (time.perf_counter() - started))
+    keeper = _keeper(cp_model, program, units, graph)
+    status = solver.solve(program.model, keeper)
+    for device in keeper.devices:
+        makespan_s = simulated(device)
+        if makespan_s < best_s:
+            best, best_s = device, makespan_s
+    bound = solver.best_objective_bound if status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN) else 0.0
+    proven_s = max(known_s, bound * program.unit_s * (1 - rounding(graph, costs)))
+    return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1 + len(keeper.devices), time.perf_counter() - started, proven_s,
+                  status == cp_model.OPTIMAL)
+
+
+def _keeper(cp_model, program: Model, units, graph: DataflowGraph):
+    """A callback that keeps the devices of every solution."""
+
+    class Keeper(cp_model.CpSolverSolutionCallback):
+        def __init__(self):
+            super().__init__()
+            self.devices: list[np.ndarray] = []
+
+        def on_solution_callback(self) -> None:
+            chosen = np.array([next(d for d, literal in enumerate(row) if self.boolean_value(literal)) for row in program.on], np.int32)
+            device = np.full(graph.num_vertices, -1, np.int32)
+            device[graph.work_vertices] = chosen[units.unit_of[graph.work_vertices]]
+            self.devices.append(device)
+
+    return Keeper()

@@ -1,0 +1,210 @@
+"""The paper's enumerative optimizer: one meta-op after the other, its vertices spread evenly at the least transfer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.queues import edge_cost
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.matching import match
+from doppler_tf.heuristics.shares import work_shares
+from doppler_tf.heuristics.timeline import Problem, problem
+
+# More spreads than this are not tried one by one; more vertices than that are not spread at once.
+_MOST_SPREADS, _MOST_AT_ONCE = 50_000, 128
+
+
+def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """Meta-ops in topological order; of each the shard vertices, then the others, spread evenly where that transfers least.
+
+    (EnumerativeOptimizer of DOPPLER, Yao et al. 2026.) A device takes its share of the vertices by its speed, give or take one; a copy
+    that is there already costs nothing; among equals devices with less work win. Up to 50,000 spreads are all tried. Where there are
+    more, what each vertex would transfer by itself makes an assignment problem, which is solved exactly: the same, unless vertices of
+    one group share inputs. Vertices without a meta-op form groups by level; more than 128 are spread in portions. Pinned ones count
+    in their device's share. Where a device's memory is full, its vertices go to the cheapest one that has room.
+    """
+    p = problem(graph, costs)
+    state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_vertices, costs.num_devices)),
+                   np.zeros(costs.num_devices), costs.memory_bytes.copy(), np.full(len(graph.groups) + 1, -1, np.int64))
+    share = work_shares(graph, costs)
+    for members in _groups(graph):
+        for begin in range(0, len(members), _MOST_AT_ONCE):
+            state.place(members[begin:begin + _MOST_AT_ONCE], share)
+    return Assignment(state.device, graph.topological_order[~graph.is_input[graph.topological_order]], "enumerative")
+
+
+def _groups(graph: DataflowGraph) -> list[np.ndarray]:
+    """Vertices that are spread together, in the order in which the groups are placed."""
+    level = np.empty(graph.num_vertices, np.int64)
+    for depth, vertices in enumerate(graph.levels):
+        level[vertices] = depth
+    first: dict[str, int] = {}
+    for v in graph.topological_order.tolist():
+        if not graph.is_input[v] and graph.meta_op[v] is not None:
+            first.setdefault(graph.meta_op[v], len(first))
+    begin = {meta_op: math.inf for meta_op in first}
+    for v in graph.work_vertices.tolist():
+        if graph.meta_op[v] is not None:
+            begin[graph.meta_op[v]] = min(begin[graph.meta_op[v]], int(level[v]))
+    members: dict[tuple, list[int]] = {}
+    for v in graph.topological_order.tolist():
+        if not graph.is_input[v]:
+            name = graph.meta_op[v]
+            # What is no shard waits for the shards; of a meta-op it is spread level by level.
+            key = (int(level[v]), -1, 0, 0) if name is None else (begin[name], first[name], 0, 0) if graph.role[v] == "shard" else (
+                begin[name], first[name], 1, int(level[v]))
+            members.setdefault(key, []).append(v)
+    return [np.array(members[key]) for key in sorted(members)]
+
+
+class _State:
+    """What is placed so far."""
+
+    def __init__(self, p: Problem, device: np.ndarray, sent_s: np.ndarray, load_s: np.ndarray, room: np.ndarray, group_device: np.ndarray):
+        """Args: sent_s: float64 [N, D], what the copy of each output to each device costs already."""
+        self.device = device
+        self._p, self._sent_s, self._load_s, self._room, self._group_device = p, sent_s, load_s, room, group_device
+
+    def place(self, vertices: np.ndarray, share: np.ndarray) -> None:
+        """Spreads one group; share: float64 [D], sums to 1."""
+        p = self._p
+        fixed, free, followers = [], [], []
+        seen = set()
+        for v in vertices.tolist():
+            group = int(p.colocate[v])
+            if p.allowed[v].sum() == 1 or (group >= 0 and self._group_device[group] >= 0):
+                fixed.append(v)
+            elif group in seen:
+                followers.append(v)
+            else:
+                free.append(v)
+                seen.update([group] if group >= 0 else [])
+        taken = np.zeros(len(share), np.int64)
+        for v in fixed:
+            d = int(np.argmax(p.allowed[v])) if p.allowed[v].sum() == 1 else int(self._group_device[p.colocate[v]])
+            self._put(v, d)
+            taken[d] += 1
+        if free:
+            count = len(free)
+            places = np.maximum(np.floor(len(vertices) * share + 1e-9).astype(np.int64) - taken, 0)
+            while places.sum() > count:
+                places[np.argmax(places)] -= 1
+            for v, d in zip(free, self._spread(np.array(free), places, count - int(places.sum())), strict=True):
+                self._put(v, self._with_room(v, int(d)))
+        for v in followers:
+            self._put(v, int(self._group_device[p.colocate[v]]))
+
+    def _spread(self, free: np.ndarray, places: np.ndarray, extras: int) -> np.ndarray:
+        """int64 [len(free)] devices: `places` [D] on each device, and one more on `extras` of them (or on any, were there too few)."""
+        extra_places = np.full(len(places), -(-extras // len(places)), np.int64)
+        most = places + extra_places
+        # At most as many spreads as if each device had all the places that it may have.
+        spreads = math.lgamma(most.sum() + 1) - sum(math.lgamma(n + 1) for n in most.tolist())
+        transfer_s = _transfers(self._p, free, self.device, self._sent_s)
+        if spreads <= math.log(_MOST_SPREADS):
+            return _cheapest(self._p, free, self.device, self._sent_s, self._load_s, places, extra_places, extras)
+        columns = np.repeat(np.arange(len(places)), most)
+        cost = np.full((len(columns), len(columns)), np.inf)
+        # A tie goes to the device with less work.
+        scale = transfer_s.max() or 1.0
+        cost[:len(free)] = (transfer_s + 1e-6 * scale * self._load_s / (self._load_s.max() or 1.0))[:, columns]
+        extra = np.concatenate([np.arange(m) >= n for m, n in zip(most.tolist(), places.tolist(), strict=True)])
+        cost[len(free):, extra] = 0.0
+        return columns[match(cost)[:len(free)]]
+
+    def _with_room(self, v: int, d: int) -> int:
+        """d, or where its memory is full and another's is not, the one of these that costs least."""
+        room = self._room >= self._p.output_bytes[v]
+        if room[d] or not room.any():
+            return d
+        cost = _transfers(self._p, np.array([v]), self.device, self._sent_s)[0]
+        return int(np.argmin(np.where(room, cost, np.inf)))
+
+    def _put(self, v: int, d: int) -> None:
+        self.device[v] = d
+        self._room[d] -= self._p.output_bytes[v]
+        self._load_s[d] += self._p.exec_s[v, d]
+        if self._p.colocate[v] >= 0:
+            self._group_device[self._p.colocate[v]] = d
+        _send(self._p, v, d, self.device, self._sent_s)
+
+
+@compiled
+def _transfers(p, vertices, device, sent_s):
+    """float64 [n, D]: what each vertex by itself would transfer to each device beyond what is sent."""
+    cost_s = np.zeros((len(vertices), p.exec_s.shape[1]))
+    for k in range(len(vertices)):
+        v = vertices[k]
+        for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
+            u = p.in_edges[i].vertex
+            for d in range(p.exec_s.shape[1]):
+                if device[u] >= 0 and device[u] != d:
+                    cost_s[k, d] += max(0.0, edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth) - sent_s[u, d])
+    return cost_s
+
+
+@compiled
+def _send(p, v, d, device, sent_s):
+    """Notes the copies that v needs on d."""
+    for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
+        u = p.in_edges[i].vertex
+        if device[u] >= 0 and device[u] != d:
+            sent_s[u, d] = max(sent_s[u, d], edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth))
+
+
+@compiled
+def _cheapest(p, vertices, device, sent_s, load_s, places, extra_places, extras):
+    """int64 [n]: of all spreads (`places` on each device, and up to `extra_places` more on it, `extras` in all) the one that transfers
+    least, copies counted once; among equals the least work on the devices chosen. Depth first, cut where it costs more already."""
+    count, num_devices = len(vertices), len(places)
+    choice, best = np.full(count, -1), np.full(count, -1)
+    cost_s, work_s, best_s, best_work_s = np.zeros(count + 1), np.zeros(count + 1), np.inf, np.inf
+    used, extras_left = np.zeros(num_devices, np.int64), extras
+    ptr = np.zeros(count + 1, np.int64)
+    for k in range(count):
+        ptr[k + 1] = ptr[k] + p.in_ptr[vertices[k] + 1] - p.in_ptr[vertices[k]]
+    before = np.empty(ptr[count])
+    k = 0
+    while k >= 0:
+        if k < count and choice[k] >= 0:
+            # Back from below: takes the last choice back.
+            v, d = vertices[k], choice[k]
+            for j in range(ptr[k + 1] - ptr[k] - 1, -1, -1):
+                sent_s[p.in_edges[p.in_ptr[v] + j].vertex, d] = before[ptr[k] + j]
+            used[d] -= 1
+            extras_left += used[d] >= places[d]
+        elif k == count:
+            if cost_s[k] < best_s or (cost_s[k] == best_s and work_s[k] < best_work_s):
+                best_s, best_work_s = cost_s[k], work_s[k]
+                best[:] = choice
+            k -= 1
+            continue
+        d = choice[k] + 1
+        while d < num_devices and not (used[d] < places[d] or (used[d] < places[d] + extra_places[d] and extras_left > 0)):
+            d += 1
+        if d == num_devices:
+            choice[k] = -1
+            k -= 1
+            continue
+        v = vertices[k]
+        choice[k] = d
+        extras_left -= used[d] >= places[d]
+        used[d] += 1
+        cost_s[k + 1], work_s[k + 1] = cost_s[k], work_s[k] + load_s[d] + used[d] * p.exec_s[v, d]
+        for j in range(ptr[k + 1] - ptr[k]):
+            edge = p.in_edges[p.in_ptr[v] + j]
+            u = edge.vertex
+            before[ptr[k] + j] = sent_s[u, d]
+            if device[u] >= 0 and device[u] != d:
+                cost = edge_cost(edge.cost, device[u], d, p.latency_s, p.bandwidth)
+                if cost > sent_s[u, d]:
+                    cost_s[k + 1] += cost - sent_s[u, d]
+                    sent_s[u, d] = cost
+        if cost_s[k + 1] <= best_s:
+            k += 1
+    return best

@@ -1,0 +1,105 @@
+"""What a search moves together: units (a vertex, or a colocation group as one) and sets of units that belong together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from doppler_tf.costs import CostModel
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.graph import DataflowGraph
+
+# A cluster's work, as shares of what a device has to do if all do equally much.
+_CLUSTER_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
+
+
+class Kin(NamedTuple):
+    """Units and sets of units.
+
+    Attributes:
+      unit_of: int32 [N], -1 for inputs; unit u is `member[member_ptr[u]:member_ptr[u + 1]]` (vertices).
+      allowed: bool [U, D]; near: int32, the units that share an edge with unit u in `near[near_ptr[u]:near_ptr[u + 1]]`.
+      set k is `set_unit[set_ptr[k]:set_ptr[k + 1]]` (units); kind c of sets is `kind_ptr[c]` to `kind_ptr[c + 1]`.
+    """
+
+    unit_of: np.ndarray
+    member_ptr: np.ndarray
+    member: np.ndarray
+    allowed: np.ndarray
+    near_ptr: np.ndarray
+    near: np.ndarray
+    set_ptr: np.ndarray
+    set_unit: np.ndarray
+    kind_ptr: np.ndarray
+
+    @property
+    def num_units(self) -> int:
+        """U."""
+        return len(self.member_ptr) - 1
+
+
+def kin(graph: DataflowGraph, costs: CostModel) -> Kin:
+    """Kinds of sets: a unit with its producers, a unit with its consumers, clusters of each size along the costliest edges, whole
+    connected components, the vertices of a meta-op; sets of one unit or of all are left out, and so are kinds without sets."""
+    work = graph.work_vertices
+    keys = np.where(costs.colocate[work] >= 0, graph.num_vertices + costs.colocate[work], work)
+    _, first, unit = np.unique(keys, return_index=True, return_inverse=True)
+    count = len(first)
+    unit_of = np.full(graph.num_vertices, -1, np.int32)
+    unit_of[work] = unit
+    member_ptr, member = _rows(unit, work, count)
+    edges = graph.work_edges
+    source, target = unit_of[graph.sources[edges]], unit_of[graph.targets[edges]]
+    near_ptr, near = _rows(np.concatenate([source, target]), np.concatenate([target, source]), count)
+    own = np.arange(count)
+    labels = [_rows(np.concatenate([own, target]), np.concatenate([own, source]), count),
+              _rows(np.concatenate([own, source]), np.concatenate([own, target]), count)]
+    exec_s = np.bincount(unit, costs.mean_exec_s[work], count)
+    by_cost = np.argsort(-costs.mean_transfer_s[edges], kind="stable")
+    for share in (*_CLUSTER_SHARES, np.inf):
+        most = np.inf if share == np.inf else share * exec_s.sum() / costs.num_devices
+        label = _clusters(source[by_cost], target[by_cost], exec_s, most)
+        labels.append(_rows(label, own, count))
+    named = np.array([v for v in work.tolist() if graph.meta_op[v] is not None], np.int64)
+    if named.size:
+        _, meta_op = np.unique([graph.meta_op[v] for v in named.tolist()], return_inverse=True)
+        labels.append(_rows(meta_op, unit_of[named], int(meta_op.max()) + 1))
+    set_ptr, set_unit, kind_ptr = [0], [], [0]
+    for ptr, units in labels:
+        for begin, end in zip(ptr[:-1].tolist(), ptr[1:].tolist(), strict=True):
+            if 1 < end - begin < count:
+                set_unit.append(units[begin:end])
+                set_ptr.append(set_ptr[-1] + end - begin)
+        if len(set_ptr) - 1 > kind_ptr[-1]:
+            kind_ptr.append(len(set_ptr) - 1)
+    joined = np.concatenate(set_unit) if set_unit else np.empty(0)
+    return Kin(unit_of, member_ptr, member.astype(np.int32), costs.allowed[work[first]], near_ptr, near.astype(np.int32),
+               np.array(set_ptr), joined.astype(np.int32), np.array(kind_ptr))
+
+
+def _rows(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [count + 1] pointers and the values by key, each once."""
+    pairs = np.unique(np.stack([keys, values], axis=1), axis=0) if len(keys) else np.empty((0, 2), np.int64)
+    return np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=count))]), pairs[:, 1]
+
+
+@compiled
+def _clusters(source, target, exec_s, most):
+    """int64 [U] cluster of each unit: joined along the edges in the order given while a cluster's work stays within `most`."""
+    head, work_s = np.arange(len(exec_s)), exec_s.copy()
+    for i in range(len(source)):
+        a, b = source[i], target[i]
+        while head[a] != a:
+            head[a] = head[head[a]]
+            a = head[a]
+        while head[b] != b:
+            head[b] = head[head[b]]
+            b = head[b]
+        if a != b and work_s[a] + work_s[b] <= most:
+            head[max(a, b)] = min(a, b)
+            work_s[min(a, b)] += work_s[max(a, b)]
+    for u in range(len(head)):
+        while head[u] != head[head[u]]:
+            head[u] = head[head[u]]
+    return head

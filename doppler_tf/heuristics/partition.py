@@ -1,0 +1,74 @@
+"""Graph partitioning: as little transfer as balanced parts allow, without regard to time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.matching import match
+from doppler_tf.heuristics.shares import work_shares
+
+# METIS takes integer weights: the largest becomes this.
+_STEPS = 10_000
+
+
+def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """METIS: as many parts as devices, each with its device's share of the work, the least transfer between them.
+
+    (Karypis and Kumar, SIAM J. Scientific Computing 20(1), 1998.) Weights are exec and transfer, averaged; parts then go to the devices
+    where pins and exec suit them best. Vertices whose device is full move to the one with most room.
+    """
+    units = kin(graph, costs)
+    unit_of = units.unit_of[graph.work_vertices]
+    exec_s = np.zeros((units.num_units, costs.num_devices))
+    np.add.at(exec_s, unit_of, costs.exec_s[graph.work_vertices])
+    part = np.zeros(units.num_units, np.int64)
+    if costs.num_devices > 1 and units.num_units > 1:
+        part = _parts(graph, costs, units.unit_of, exec_s, int(rng.integers(2**31 - 1)))
+    cost = np.zeros((costs.num_devices, costs.num_devices))
+    # A pin that a part would break weighs more than all exec together.
+    weighed = np.where(units.allowed, exec_s, 1.0 + exec_s.sum())
+    np.add.at(cost, part, weighed)
+    device = match(cost)[part]
+    forced = units.allowed.sum(axis=1) == 1
+    device[forced] = np.argmax(units.allowed[forced], axis=1)
+    output_bytes = np.bincount(unit_of, costs.output_bytes[graph.work_vertices], units.num_units)
+    _make_fit(device, units.allowed, output_bytes, costs.memory_bytes)
+    placed = np.full(graph.num_vertices, -1, np.int32)
+    placed[graph.work_vertices] = device[unit_of]
+    return Assignment(placed, graph.topological_order[~graph.is_input[graph.topological_order]], "partition")
+
+
+def _parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: np.ndarray, seed: int) -> np.ndarray:
+    """int64 [U]: METIS's part of each unit."""
+    import pymetis
+
+    count, edges = len(exec_s), graph.work_edges
+    a, b = unit_of[graph.sources[edges]].astype(np.int64), unit_of[graph.targets[edges]].astype(np.int64)
+    across = a != b
+    keys, inverse = np.unique(np.concatenate([a * count + b, b * count + a])[np.tile(across, 2)], return_inverse=True)
+    transfer_s = np.bincount(inverse, np.tile(costs.mean_transfer_s[edges], 2)[np.tile(across, 2)], len(keys))
+    pointers = np.concatenate([[0], np.cumsum(np.bincount(keys // count, minlength=count))])
+    found = pymetis.part_graph(costs.num_devices, xadj=pointers.tolist(), adjncy=(keys % count).tolist(),
+                               vweights=_whole(exec_s.mean(axis=1)).tolist(), eweights=np.maximum(_whole(transfer_s), 1).tolist(),
+                               tpwgts=work_shares(graph, costs).tolist(), recursive=costs.num_devices <= 8,
+                               options=pymetis.Options(seed=seed))
+    return np.array(found.vertex_part, np.int64)
+
+
+def _whole(seconds: np.ndarray) -> np.ndarray:
+    return np.round(seconds * (_STEPS / (seconds.max(initial=0.0) or 1.0))).astype(np.int64)
+
+
+def _make_fit(device: np.ndarray, allowed: np.ndarray, output_bytes: np.ndarray, memory_bytes: np.ndarray) -> None:
+    """Moves units from where outputs exceed the memory, large ones first, to the device with most room that may have them."""
+    room = memory_bytes - np.bincount(device, output_bytes, len(memory_bytes))
+    for u in np.argsort(-output_bytes, kind="stable").tolist() if (room < 0).any() else []:
+        target = int(np.argmax(np.where(allowed[u], room, -np.inf)))
+        if room[device[u]] < 0 and room[target] >= output_bytes[u]:
+            room[device[u]] += output_bytes[u]
+            room[target] -= output_bytes[u]
+            device[u] = target

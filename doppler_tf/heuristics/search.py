@@ -1,0 +1,129 @@
+"""What the searches share: a budget, a start, steps in slices between which the clock is read, and what was found."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.chain import DRAWS, walk
+from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.start import starting_point
+
+# Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
+_SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When a search ends: after that many simulations or seconds (None: no such limit), or at a makespan of `target_s`, which cannot
+    be beaten.
+
+    What is found within n simulations depends on the seed alone, and more are never worse: a search with a larger budget takes the
+    same steps and goes on.
+    """
+
+    simulations: int | None = None
+    seconds: float | None = None
+    target_s: float = 0.0
+
+    def __post_init__(self):
+        number = self.simulations
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1):
+            raise field_error(ConfigError, "budget", "", "simulations", "an integer >= 1 or None", number)
+        if self.seconds is not None and not (isinstance(self.seconds, int | float) and self.seconds >= 0):
+            raise field_error(ConfigError, "budget", "", "seconds", "a number >= 0 or None", self.seconds)
+        if number is None and self.seconds is None:
+            raise field_error(ConfigError, "budget", "", "simulations", "a number of simulations, or of seconds, or both", None)
+
+    @property
+    def most(self) -> float:
+        """Simulations, infinite without such a limit."""
+        return math.inf if self.simulations is None else self.simulations
+
+
+def default_budget(graph: DataflowGraph) -> Budget:
+    """About a second's worth: 200,000 simulations, fewer of graphs above 200 vertices and edges."""
+    return Budget(max(1, min(_MOST_DEFAULT, _DEFAULT_SIZE // (graph.num_vertices + graph.num_edges))))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found.
+
+    Attributes:
+      assignment: the best, `method` names the search.
+      makespan_s: simulated; infinite where nothing found fits in memory.
+      simulations: how many were made, the start's included.
+      seconds: wall-clock time.
+      lower_bound_s: what was proven on the way: no assignment is faster; 0 where nothing was.
+    """
+
+    assignment: Assignment
+    makespan_s: float
+    simulations: int
+    seconds: float
+    lower_bound_s: float = 0.0
+
+
+class Walker:
+    """A search in progress: where it stands, the best so far, and what is left of its budget."""
+
+    def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
+                 dispatch: str):
+        """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
+        self._started = time.perf_counter()
+        self._budget, self._rng = budget or default_budget(graph), rng
+        self._kin = kin(graph, costs)
+        self._stuck = bool((self._kin.allowed.sum(axis=1) < 2).all())
+        self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
+        self._prepared = FastSimulator(graph, costs, dispatch).prepared(self._start.order)
+        # No schedule without needless waiting takes longer than everything, one after the other.
+        dearest = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
+        transfer_s = np.where(np.isnan(costs.explicit_transfer_s), dearest, costs.explicit_transfer_s)
+        self._ceiling_s = 1.0 + 2.0 * float(costs.exec_s.max(axis=1).sum() + transfer_s.sum() * costs.num_devices)
+        self._slice = max(1, min(1000, _SLICE_SIZE // (graph.num_vertices + graph.num_edges)))
+        self.current = np.ascontiguousarray(self._start.device, np.int32)[None].copy()
+        self.best = self.current.copy()
+        self.levels = np.array([math.inf, math.inf])
+        walk(self._kin, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels)
+        self.steps = 1
+
+    @property
+    def num_units(self) -> int:
+        """How many vertices or groups can move."""
+        return self._kin.num_units
+
+    @property
+    def over(self) -> bool:
+        """Whether the budget is spent, or nothing can move."""
+        budget = self._budget
+        late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
+        return late or self.steps >= budget.most or self.levels[1] <= budget.target_s or self._stuck
+
+    def walk(self, temperature_s: np.ndarray) -> tuple[float, int]:
+        """One step for each temperature (float64 [steps]), fewer where the budget ends; the sum of losses' logarithms and their number."""
+        log_loss, losses, done = 0.0, 0, 0
+        while done < len(temperature_s) and not self.over:
+            steps = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps))
+            more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
+                        self.current, self.best, self.levels)
+            log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
+        return log_loss, losses
+
+    def move_to(self, device: np.ndarray, level: float) -> None:
+        """Goes on from `device` (int32 [1, N]), whose energy is `level`."""
+        self.current[:] = device
+        self.levels[0] = level
+
+    def found(self, method: str) -> Found:
+        """The best so far."""
+        makespan_s = math.inf if self.levels[1] >= self._ceiling_s else float(self.levels[1])
+        return Found(Assignment(self.best[0], self._start.order, method), makespan_s, self.steps, time.perf_counter() - self._started)

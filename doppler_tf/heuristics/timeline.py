@@ -1,0 +1,153 @@
+"""The planned timeline that all list schedulers share, compiled: when inputs arrive, which gap a vertex fits, what its placing takes up.
+
+A device runs one vertex at a time in the plan, whatever its slots. An output is sent to a device once; where links carry a limited
+number at once, transfers queue in the order in which they are planned. Plans are estimates: the simulator judges the assignment.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.fastsim.queues import edge_cost, edge_records
+from doppler_tf.graph import DataflowGraph
+
+
+class Problem(NamedTuple):
+    """Graph and costs as the compiled schedulers read them.
+
+    Edges: `in_edges` EDGE [E] by consumer, `consumer` int32 [E] by producer, `in_ptr`, `out_ptr` int64 [N + 1]. `missing` int32 [N]:
+    predecessors that are no inputs, -1 for inputs. `link_share`: the part of a link that a transfer takes, 0 where links never wait.
+    """
+
+    in_ptr: np.ndarray
+    in_edges: np.ndarray
+    out_ptr: np.ndarray
+    consumer: np.ndarray
+    missing: np.ndarray
+    exec_s: np.ndarray
+    allowed: np.ndarray
+    colocate: np.ndarray
+    output_bytes: np.ndarray
+    memory_bytes: np.ndarray
+    latency_s: np.ndarray
+    bandwidth: np.ndarray
+    link_share: float
+
+
+class Plan(NamedTuple):
+    """A schedule as its heuristic sees it.
+
+    Attributes:
+      assignment: with the vertices in order of their planned starts.
+      start_s, end_s: float64 [N], planned; 0 for inputs.
+    """
+
+    assignment: Assignment
+    start_s: np.ndarray
+    end_s: np.ndarray
+
+
+def problem(graph: DataflowGraph, costs: CostModel) -> Problem:
+    """Arrays of one graph on one topology."""
+    missing = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
+    missing[graph.is_input] = -1
+    into, out, topology = graph.predecessors, graph.successors, costs.topology
+    share = 0.0 if topology.link_slots is None else 1.0 / topology.link_slots
+    return Problem(into.ptr, edge_records(into, costs), out.ptr, out.vertex, missing, np.ascontiguousarray(costs.exec_s), costs.allowed,
+                   costs.colocate, costs.output_bytes, costs.memory_bytes, topology.latency_s, topology.bandwidth_bytes_per_s, share)
+
+
+def plan(graph: DataflowGraph, costs: CostModel, device: np.ndarray, order: np.ndarray, start_s: np.ndarray, method: str) -> Plan:
+    """Names and orders what a compiled scheduler returned: device int32 [N], the order of choice int32 [M], starts float64 [N]."""
+    exec_s = np.where(device >= 0, costs.exec_s[np.arange(graph.num_vertices), device], 0.0)
+    by_start = order[np.argsort(start_s[order], kind="stable")]
+    return Plan(Assignment(device, by_start, method), start_s, start_s + exec_s)
+
+
+@numba.njit(nogil=True)
+def permitted(p, v, d, group_device):
+    """Whether pins and the group of v let it go to device d."""
+    return p.allowed[v, d] and (p.colocate[v] < 0 or group_device[p.colocate[v]] in (-1, d))
+
+
+@numba.njit(nogil=True)
+def arrival(p, v, d, device, end, copy, link_end):
+    """When the inputs of v are on device d; copy: float64 [N, D] arrivals of what is sent (infinite: not sent), link_end: [D, D]."""
+    latest = 0.0
+    for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
+        u = p.in_edges[i].vertex
+        source = device[u]
+        if source < 0:
+            continue
+        there = end[u]
+        if source != d:
+            cost = edge_cost(p.in_edges[i].cost, source, d, p.latency_s, p.bandwidth)
+            queued = max(there, link_end[source, d]) + cost
+            there = queued if copy[u, d] == np.inf else max(copy[u, d], there + cost)
+        latest = max(latest, there)
+    return latest
+
+
+@numba.njit(nogil=True)
+def send(p, v, d, device, end, copy, link_end):
+    """Sends to device d what v needs there and is not there yet; returns when all of it has arrived."""
+    latest = 0.0
+    for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
+        u = p.in_edges[i].vertex
+        source = device[u]
+        if source < 0:
+            continue
+        there = end[u]
+        if source != d:
+            cost = edge_cost(p.in_edges[i].cost, source, d, p.latency_s, p.bandwidth)
+            if copy[u, d] == np.inf:
+                there = max(there, link_end[source, d])
+                if p.link_share > 0:
+                    link_end[source, d] = there + cost * p.link_share
+                there += cost
+            else:
+                there = max(copy[u, d], there + cost)
+            copy[u, d] = there
+        latest = max(latest, there)
+    return latest
+
+
+@numba.njit(nogil=True)
+def fitting_gap(gap_start, gap_end, count, ready, duration):
+    """Index and start of the first gap of one device (`count` of them, sorted, the last without end) that holds `duration`."""
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if gap_end[middle] < ready:
+            low = middle + 1
+        else:
+            high = middle
+    while max(gap_start[low], ready) + duration > gap_end[low]:
+        low += 1
+    return low, max(gap_start[low], ready)
+
+
+@numba.njit(nogil=True)
+def fill_gap(gap_start, gap_end, count, k, start, stop):
+    """Takes [start, stop) out of gap k; returns the new number of gaps."""
+    left, right = start > gap_start[k], stop < gap_end[k]
+    if left and right:
+        for i in range(count, k + 1, -1):
+            gap_start[i], gap_end[i] = gap_start[i - 1], gap_end[i - 1]
+        gap_start[k + 1], gap_end[k + 1] = stop, gap_end[k]
+        gap_end[k] = start
+        return count + 1
+    if left:
+        gap_end[k] = start
+    elif right:
+        gap_start[k] = stop
+    else:
+        for i in range(k, count - 1):
+            gap_start[i], gap_end[i] = gap_start[i + 1], gap_end[i + 1]
+        return count - 1
+    return count

@@ -1,0 +1,128 @@
+"""Searches: never worse than their start, more is never worse, the same by seed, within their budget; and the pieces they move."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import ConfigError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.heuristics import Budget, anneal, climb, draw_best
+from doppler_tf.heuristics.kin import kin
+from doppler_tf.topology import Topology, ideal
+from tests.messages import assert_says, refusal
+from tests.strategies import cases, cases_short_of_memory
+
+SEARCHES = {"annealing": anneal, "local_search": climb, "random_search": draw_best}
+every_search = pytest.mark.parametrize("name", SEARCHES)
+
+
+def search(name: str, case, simulations: int, seed: int = 3):
+    return SEARCHES[name](case.graph, case.costs, np.random.default_rng(seed), Budget(simulations), case.assignment, case.rule)
+
+
+def judged(case, assignment: Assignment) -> float:
+    """The makespan by `FastSimulator`, apart from the search's own loop."""
+    return float(FastSimulator(case.graph, case.costs, case.rule).makespans(assignment.device[None], assignment.order[None])[0])
+
+
+@every_search
+@settings(max_examples=40, deadline=None)
+@given(case=st.one_of(cases(max_devices=5, constrained=True, noise=False), cases_short_of_memory()))
+def test_never_worse_than_the_start_and_true_to_the_simulator(name, case):
+    found = search(name, case, 120)
+    assert found.makespan_s <= judged(case, case.assignment)
+    assert found.makespan_s == judged(case, found.assignment)
+    assert found.simulations <= 120
+
+
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+@settings(max_examples=15, deadline=None)
+@given(case=cases(max_devices=5, constrained=True, noise=False))
+def test_more_simulations_are_never_worse(name, case):
+    makespans = [search(name, case, n).makespan_s for n in (1, 20, 300, 2500)]
+    assert makespans == sorted(makespans, reverse=True)
+    assert search(name, case, 300).assignment.device.tolist() == search(name, case, 300).assignment.device.tolist()
+
+
+def components(count: int = 4, length: int = 9):
+    """As many equal tangles as devices, dear to cut: the best is one on each device, no heuristic by time sees it."""
+    rng, nodes, edges = np.random.default_rng(0), [], []
+    for c in range(count):
+        for v in range(length):
+            nodes.append({"id": c * length + v, "exec_s": 1})
+            edges += [{"source": c * length + int(u), "target": c * length + v, "transfer_s": 3}
+                      for u in rng.choice(v, min(v, 2), replace=False)]
+    return graph_from_records(nodes, edges)
+
+
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("link_slots", [None, 1])
+def test_components_are_found(name, seed, link_slots):
+    graph = components()
+    topology = Topology.from_json({"devices": [{"name": f"d{d}"} for d in range(4)], "link_slots": link_slots})
+    start = Assignment(np.arange(36, dtype=np.int32) % 4, np.arange(36, dtype=np.int32))
+    found = SEARCHES[name](graph, build_costs(graph, topology), np.random.default_rng(seed), Budget(30_000), start)
+    assert found.makespan_s == 9
+    assert sorted(np.bincount(found.assignment.device).tolist()) == [9] * 4
+
+
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+def test_a_start_that_runs_out_of_memory_is_left(name):
+    """All on one device that holds 3 of 9 outputs; only three a device fit."""
+    graph = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 1} for v in range(9)], [])
+    costs = build_costs(graph, Topology.from_json({"devices": [{"name": f"d{d}", "memory_bytes": 3} for d in range(3)]}))
+    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(3000), Assignment(np.zeros(9, np.int32), np.arange(9)))
+    assert found.makespan_s == 3
+    assert np.bincount(found.assignment.device).tolist() == [3, 3, 3]
+
+
+@every_search
+def test_seconds_are_kept_and_a_target_ends_it(name):
+    graph = components(6, 30)
+    costs = build_costs(graph, ideal(4))
+    SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10))  # compiles
+    started = time.perf_counter()
+    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(seconds=0.3))
+    assert 0.25 < time.perf_counter() - started < 3
+    assert found.simulations > 100
+    at_once = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10**9, target_s=math.inf))
+    assert at_once.simulations <= 1000
+
+
+def test_units_and_sets_by_hand():
+    """a and b are one group; c follows them; x and y are a component of their own; w is an input."""
+    nodes = [{"id": "w", "input": True}, *({"id": v, "exec_s": 1} for v in "abcxy")]
+    for node in nodes[1:3]:
+        node["colocate"] = "g"
+    nodes[4]["pin"] = 1
+    edges = [("w", "a"), ("a", "c"), ("b", "c"), ("x", "y")]
+    graph = graph_from_records(nodes, [{"source": u, "target": v, "transfer_s": 1} for u, v in edges])
+    made = kin(graph, build_costs(graph, ideal(2)))
+    unit = dict(zip(graph.ids, made.unit_of.tolist(), strict=True))
+    assert unit["w"] == -1
+    assert unit["a"] == unit["b"]
+    assert made.num_units == 4
+    assert made.allowed[unit["x"]].tolist() == [False, True]
+    sets = {frozenset(made.set_unit[i:j].tolist()) for i, j in zip(made.set_ptr[:-1], made.set_ptr[1:], strict=True)}
+    assert frozenset((unit["a"], unit["c"])) in sets
+    assert frozenset((unit["x"], unit["y"])) in sets
+    assert all(len(each) in (2, 3) for each in sets)
+
+
+@pytest.mark.parametrize(("options", "fragments"), [
+    ({}, ["simulations: expected a number of simulations, or of seconds, or both, got None"]),
+    ({"simulations": 0}, ["simulations: expected an integer >= 1 or None, got 0"]),
+    ({"seconds": math.nan}, ["seconds: expected a number >= 0 or None, got nan"]),
+])
+def test_bad_budgets(options, fragments):
+    assert_says(refusal(ConfigError, Budget, **options), *fragments)

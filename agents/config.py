@@ -18,29 +18,32 @@ class TrainConfig:
     """Settings of the three stages; the same for every graph.
 
     Attributes:
-      imitation, simulated, real: episodes by stage (stage I: teacher episodes; III: runs on the executor).
+      imitation, simulated, real: episodes by stage (stage I: teacher episodes; III: all runs of a graph on the executor).
+      real_minutes: stage III ends after so many minutes, if not after `real` runs; 0: any.
       batch: sampled episodes an update; a greedy one for each graph is run beside them, to be watched.
-      real_batch: the same in stage III, where each is a run.
-      learning_rate: of Adam, one optimizer for each policy; real_learning_rate: in stage III.
-      entropy: weight of the entropy bonus at the start of stage II; falls to zero linearly over the stage.
+      real_batch: runs of each graph between updates in stage III; real_updates: simulated updates after each of these.
+      learning_rate: of Adam, one optimizer for each policy.
+      entropy: weight of the entropy bonus at the start of stages II and III; falls to zero linearly over the stage.
       elite: weight of the likelihood of the best episode so far of each graph (self-imitation; 0: plain REINFORCE).
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
       features: what PLC sees: `relational`, or `paper` (its five device features alone).
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
-      executor, time_scale: what stage III runs on, as the caller names it, so that a resumed run takes the same.
+      executor, time_scale, emulate: what stage III runs on, as the caller names it, so that a resumed run takes the same; emulate: the
+        topology that emulated devices are in truth, empty for the one planned with.
       seed: of everything.
     """
 
     imitation: int = 256
     simulated: int = 25600
     real: int = 0
+    real_minutes: float = 0.0
     batch: int = 64
     real_batch: int = 16
+    real_updates: int = 32
     learning_rate: float = 5e-3
-    real_learning_rate: float = 3e-4
     entropy: float = 0.01
-    elite: float = 0.02
+    elite: float = 0.05
     clip: float = 1.0
     hidden: int = 64
     rounds: int = 4
@@ -49,6 +52,7 @@ class TrainConfig:
     keep: int = 2
     executor: str = "tf"
     time_scale: float = 1.0
+    emulate: str = ""
     seed: int = 0
 
     def __post_init__(self):
@@ -58,6 +62,10 @@ class TrainConfig:
             if choices is not None:
                 if not isinstance(value, str) or value not in choices:
                     raise field_error(ConfigError, "training config", "", item.name, " or ".join(choices), value)
+                continue
+            if item.name == "emulate":
+                if not isinstance(value, str):
+                    raise field_error(ConfigError, "training config", "", item.name, "the name or file of a topology", value)
                 continue
             whole = isinstance(item.default, int)
             least = 1 if item.name in ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep") else 0

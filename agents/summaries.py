@@ -7,8 +7,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-GREEDY, SAMPLED, BEST, MEASURED = "makespan/greedy_s", "makespan/sampled_mean_s", "makespan/best_s", "makespan/measured_mean_s"
+GREEDY, SAMPLED, BEST = "makespan/greedy_s", "makespan/sampled_mean_s", "makespan/best_s"
 OVER_BOUND = "makespan/greedy_over_bound"
+# Stage III, of the episodes that were run: seconds measured, simulated with the caller's costs, and with the refitted ones of the round
+# before; and how far simulated seconds are from measured ones.
+MEASURED, SIMULATED, REFITTED = "real/measured_mean_s", "real/simulated_mean_s", "real/refitted_mean_s"
+SIMULATED_ERROR, REFITTED_ERROR = "real/simulated_error", "real/refitted_error"
+MEASURED_GREEDY, RUNS, FAILED = "real/measured_greedy_s", "real/runs", "real/failed_runs"
 LOSS, SEL_ENTROPY, PLC_ENTROPY = "loss/total", "entropy/sel", "entropy/plc"
 SEL_GRADIENT, PLC_GRADIENT = "gradient_norm/sel", "gradient_norm/plc"
 RATE, AGREEMENT = "speed/episodes_per_s", "imitation/log_likelihood_a_step"

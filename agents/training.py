@@ -11,16 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from agents import summaries
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
 from agents.config import RUN_SCHEMA, TrainConfig, stored_config
+from agents.progress import bar, status
+from agents.real import RealStage
 from agents.stages import STAGES, Best, Learner
 from agents.summaries import Summaries
 from data.imitation_dataset import read_episodes, write_episodes
-from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import CheckpointError, ConfigError
 from doppler_tf.executor import Executor
@@ -30,7 +28,6 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.topology import Topology
 
-_REPEATS = 5
 Update = Callable[[int], dict[str, dict[str, float]]]
 
 
@@ -45,7 +42,8 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
       progress: show progress bars on stderr.
 
     Returns:
-      By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated), `lower_bound_s`, `episodes`, `seconds`.
+      By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
+      `seconds`, and after stage III `measured` (see `RealStage.choose`).
 
     Raises:
       ConfigError, CheckpointError: the run folder is in use, or made for something else.
@@ -123,49 +121,63 @@ class _Run:
     """One run: what is done so far, and how to do the rest."""
 
     def __init__(self, folder: Path, learner: Learner, executor: Executor | None):
-        self.folder, self.learner, self.executor = folder, learner, executor
+        self.folder, self.learner = folder, learner
         self.config = learner.config
         self.done = 0
         self.seconds = 0.0
-        self.compared = False  # the policies before and after stage III, on the executor
         self.summaries = Summaries(folder / "train")
-        counts = (self.config.imitation, self.config.simulated, self.config.real)
-        rows = (learner.rows, learner.rows, min(learner.rows, self.config.real_batch))
-        self.updates = {stage: -(-count // each) for stage, count, each in zip(STAGES, counts, rows, strict=True)}
-        self._rows = dict(zip(STAGES, rows, strict=True))
+        self.updates = {stage: -(-getattr(self.config, stage) // learner.rows) for stage in STAGES[:2]}
+        self.real = RealStage(learner, executor, self.config, self.updates["simulated"]) if self.config.real else None
+        self.measured: dict[str, dict] | None = None  # what stage III has chosen, once it has
 
     def complete(self, progress: bool) -> None:
         """Does every update that is not done yet."""
+        self.learner.agent.set_learning_rate(self.config.learning_rate)
         first = 0
-        for stage in STAGES:
+        for stage, update in zip(STAGES, (self._imitation, self._simulated), strict=False):
             total = self.updates[stage]
             begin = max(self.done - first, 0)
             if begin < total:
-                update = {"imitation": self._imitation, "simulated": self._simulated, "real": self._real}[stage]()
-                self.learner.agent.set_learning_rate(self.config.real_learning_rate if stage == "real" else self.config.learning_rate)
-                self._stage(stage, begin, total, first, update, progress)
+                self._stage(stage, begin, total, first, update(), progress)
             first += total
-        if self.updates["real"] and not self.compared:
-            kept, present = self.learner.keep_policy_if_faster(self.executor, _REPEATS)
-            self.compared = True
-            self.summaries.text("stage III", f"greedy measured, in units of the bound: before {kept:.4f}, after {present:.4f}")
-            self.save()
+        if self.real is not None and self.measured is None:
+            self._real(self.real, first, progress)
         if self.done == 0:
             self.save()  # no updates were asked for; what there is can still place
         self.summaries.flush()
 
     def _stage(self, stage: str, begin: int, total: int, first: int, update: Update, progress: bool) -> None:
-        with _bar(f"{stage:<9}", begin, total, self._rows[stage], progress) as advance:
+        with bar(stage, begin, total, self.learner.rows, progress) as advance:
             for step in range(begin, total):
-                started = time.perf_counter()
-                report = update(step)
-                self.done = first + step + 1
-                self.seconds += time.perf_counter() - started
-                for graph, scalars in report.items():
-                    self.summaries.write(stage, file_name(graph), self.done, scalars)
-                advance(_status(report))
+                report = self._timed(stage, first + step + 1, lambda step=step: update(step))
+                advance(step + 1, status(report))
                 if self.done % self.config.checkpoint_every == 0 or step + 1 == total:
                     self.save()
+
+    def _real(self, stage: RealStage, first: int, progress: bool) -> None:
+        """Stage III: rounds while the budget lasts, each followed by a checkpoint, as its runs cannot be had again; then the choice."""
+        stage.begin(self.done - first)
+        with bar("real", stage.budget.used, stage.budget.runs, 1, progress) as advance:
+            while stage.batch:
+                report = self._timed("real", self.done + 1, lambda: stage.round(self.done - first))
+                advance(stage.budget.used, status(report))
+                self.save()
+            started = time.perf_counter()
+            self.measured = stage.choose()
+            self.seconds += time.perf_counter() - started
+            advance(stage.budget.used, "chosen")
+        self.summaries.text("stage III", f"```\n{json.dumps(self.measured, indent=1)}\n```")
+        self.save()
+
+    def _timed(self, stage: str, done: int, update: Callable[[], dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+        """Makes the update after which `done` are done, and writes down what it reports."""
+        started = time.perf_counter()
+        report = update()
+        self.done = done
+        self.seconds += time.perf_counter() - started
+        for graph, scalars in report.items():
+            self.summaries.write(stage, file_name(graph), done, scalars)
+        return report
 
     def _imitation(self) -> Update:
         teacher = [self._teacher_dataset(g) for g in range(len(self.learner.graphs))]
@@ -183,10 +195,6 @@ class _Run:
         total = self.updates["simulated"]
         return lambda step: self.learner.simulate(self.config.seed, step, step / total)
 
-    def _real(self) -> Update:
-        offset = self.updates["simulated"]
-        return lambda step: self.learner.run_real(self.executor, self.config.seed, offset + step)
-
     def _teacher_dataset(self, g: int) -> tuple[np.ndarray, np.ndarray]:
         """int32 [n, M] orders and devices of the teacher's episodes for graph g, from the dataset on disk, written if it is not there."""
         graph, costs = self.learner.graphs[g], self.learner.costs[g]
@@ -202,8 +210,9 @@ class _Run:
     def save(self) -> None:
         """Writes a checkpoint of all that the next update depends on."""
         best = [{"makespan_s": _finite(b.makespan_s), "order": b.order.tolist(), "device": b.device.tolist()} for b in self.learner.best]
-        state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s],
-                 "compared": self.compared}
+        real = self.real and {"used": self.real.budget.used, "spent_s": self.real.budget.spent_s, "measured": self.measured,
+                              "runs": [[m.runs, m.failed] for m in self.real.measured]}
+        state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s], "real": real}
         save_checkpoint(self.folder / "checkpoints", self.done, self.learner.checkpointed, state, self.config.keep)
 
     def restore(self) -> None:
@@ -213,7 +222,12 @@ class _Run:
             return
         state = read_state(folders[-1])
         restore_variables(folders[-1], self.learner.checkpointed)
-        self.done, self.seconds, self.compared = state["step"], state["seconds"], state["compared"]
+        self.done, self.seconds = state["step"], state["seconds"]
+        if self.real:
+            self.real.budget.resume(state["real"]["used"], state["real"]["spent_s"])
+            self.measured = state["real"]["measured"]
+            for measured, (runs, failed) in zip(self.real.measured, state["real"]["runs"], strict=True):
+                measured.runs, measured.failed = runs, failed
         self.learner.greedy_s = [np.inf if s is None else s for s in state["greedy_s"]]
         self.learner.best = [Best(np.inf if b["makespan_s"] is None else b["makespan_s"], np.array(b["order"], np.int32),
                                   np.array(b["device"], np.int32)) for b in state["best"]]
@@ -221,14 +235,15 @@ class _Run:
     def outcome(self) -> dict[str, dict]:
         """Writes the best assignment of each graph; returns the figures."""
         result = {}
-        episodes = sum(self.updates[stage] * self._rows[stage] for stage in STAGES)
-        for g, (greedy_s, best) in enumerate(self.learner.final(self.config.seed)):
-            graph, costs = self.learner.graphs[g], self.learner.costs[g]
-            device, order = self.learner.arrays[g].to_devices(best.order[None], best.device[None])
-            write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}.json", graph, costs,
-                             Assignment(device[0], order[0], "policy"), best.makespan_s)
+        learned = sum(self.updates.values()) * self.learner.rows
+        for g, (greedy_s, best) in enumerate(self.learner.final(self.config.seed, self.measured is not None)):
+            graph, measured = self.learner.graphs[g], (self.measured or {}).get(self.learner.graphs[g].name)
+            write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}.json", graph, self.learner.costs[g],
+                             self.learner.assignment(g, best), best.makespan_s)
             result[graph.name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best.makespan_s,
-                                  "lower_bound_s": self.learner.bounds_s[g], "episodes": episodes, "seconds": round(self.seconds, 3)}
+                                  "lower_bound_s": self.learner.bounds_s[g],
+                                  "episodes": learned + (measured["runs"] if measured else 0), "seconds": round(self.seconds, 3),
+                                  **({"measured": measured} if measured else {})}
         self.summaries.text("config", f"```\n{json.dumps(self.config.to_json(), indent=1)}\n```")
         write_json(self.folder / "result.json", {"graphs": result}, indent=1)
         return result
@@ -236,34 +251,3 @@ class _Run:
 
 def _finite(seconds: float) -> float | None:
     return seconds if np.isfinite(seconds) else None
-
-
-def _status(report: dict[str, dict[str, float]]) -> str:
-    """What the bar says of the first graph, and among how many."""
-    name, scalars = next(iter(report.items()))
-    of = f" ({name} of {len(report)})" if len(report) > 1 else ""
-    if summaries.GREEDY not in scalars:
-        return f"loss {scalars[summaries.LOSS]:.3f}{of}"
-    return f"greedy {scalars[summaries.GREEDY]:.4g} s{of}"
-
-
-@contextmanager
-def _bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterator[Callable[[str], None]]:
-    """A progress bar on stderr that counts updates and says episodes a second."""
-    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-               TimeRemainingColumn(), TextColumn("{task.fields[status]}"))
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as bar:
-        task = bar.add_task(label, total=total, completed=begin, rate="compiling", status="")
-        started, count = time.perf_counter(), 0
-
-        def advance(status: str) -> None:
-            nonlocal started, count
-            # The first update compiles; the rate is of those after it.
-            if count:
-                bar.update(task, rate=f"{episodes * count / (time.perf_counter() - started):.0f} episodes/s")
-            else:
-                started = time.perf_counter()
-            count += 1
-            bar.update(task, advance=1, status=status)
-
-        yield advance

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from doppler_tf.costs import CostModel
     from doppler_tf.executor import Executor
     from doppler_tf.graph import DataflowGraph
+    from doppler_tf.topology import Topology
     from doppler_tf.trace import Trace
     from runtime import Engine
 
@@ -76,15 +77,29 @@ def check_executor(name: str) -> None:
 
 
 def make_executor(name: str, dispatch: str, program: Program | None, time_scale: float, seed: int,
-                  timeout_s: float | None = None) -> Engine:
-    """An executor: real kernels where there is a program, else emulated devices at `time_scale`; timeout_s: as Engine's."""
+                  timeout_s: float | None = None, truth: Topology | None = None) -> Engine:
+    """An executor: real kernels where there is a program, else emulated devices at `time_scale`; timeout_s: as Engine's; truth: as
+    EmulatedBackend's."""
     runtime = import_quietly("runtime")
     if name == "synchronous":
-        return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed) if program is None
+        return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed, truth=truth) if program is None
                                            else runtime.TensorFlowBackend(program.inputs, program.fetch), timeout_s)
     if program is None:
-        return runtime.EmulatedExecutor(time_scale, seed=seed, dispatch=dispatch, timeout_s=timeout_s)
+        return runtime.EmulatedExecutor(time_scale, seed=seed, dispatch=dispatch, timeout_s=timeout_s, truth=truth)
     return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, timeout_s=timeout_s)
+
+
+def true_topology(spec: str | None, costs: CostModel) -> Topology | None:
+    """What emulated devices are in truth, if that is told. Raises ConfigError for another number of devices than is planned with."""
+    from doppler_tf.formats.topology_json import read_topology
+
+    if not spec:
+        return None
+    truth = read_topology(spec)
+    if truth.num_devices != costs.num_devices:
+        raise field_error(ConfigError, "", "", "--emulate", f"a topology of {costs.num_devices} devices, as {costs.topology.name} has",
+                          f"{spec} with {truth.num_devices}")
+    return truth
 
 
 def fitting_time_scale(makespan_s: float) -> float:

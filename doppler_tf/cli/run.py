@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from doppler_tf.cli.options import add_assignment, add_graph, add_pictures, add_topology, natural_real, positive, positive_real
+from doppler_tf.errors import ConfigError, field_error
 
 EXAMPLE = "python -m doppler_tf run chainmm.json --topology cpu:4 --assignment placed.json --executor tf --trace run.trace.json"
 
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "kernels where the graph has them and no --time-scale is given, else emulated")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
                         help="emulated: seconds of wall clock to a modelled second (default: 1, or what makes the run last seconds)")
+    parser.add_argument("--emulate", metavar="T", help="emulated: the topology that the devices are in truth (default: --topology)")
     parser.add_argument("--timeout-s", type=positive_real, metavar="S",
                         help="fail when one vertex or transfer takes longer than S seconds of wall clock (default: wait for ever)")
     parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times; the median run is reported (default: 1)")
@@ -32,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Executes, compares the outputs with the unsharded program, and judges the median run's trace."""
     from doppler_tf.bounds import lower_bounds
-    from doppler_tf.cli.executors import Program, check_executor, fitting_time_scale, has_kernels, make_executor, matches
+    from doppler_tf.cli.executors import Program, check_executor, fitting_time_scale, has_kernels, make_executor, matches, true_topology
     from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.cli.verdict import idle, judge, utilisation, write_pictures
+    from doppler_tf.cli.verdict import idle, judge, usage, write_pictures
     from doppler_tf.simulator import Simulator
 
     check_executor(args.executor)
@@ -42,25 +44,30 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     assignment, dispatch = load_assignment(args.assignment, graph, costs, args.dispatch)
     simulated_s = Simulator(dispatch).execute(graph, costs, assignment).makespan_s
     real = args.executor == "tf" or (args.executor == "synchronous" and has_kernels(graph) and args.time_scale is None)
+    if args.emulate and real:
+        raise field_error(ConfigError, "run", "", "--emulate", "emulated devices (--executor emulated, or synchronous with --time-scale)",
+                          f"--executor {args.executor}")
+    truth = true_topology(args.emulate, costs)
     program = Program(graph) if real else None
     time_scale = 1.0 if real else args.time_scale or fitting_time_scale(simulated_s)
-    with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s) as executor:
+    with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s, truth) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
         error = None if program is None or args.no_check else program.relative_error(executor.outputs)
     trace = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]
     lower_bound_s = lower_bounds(graph, costs).best_s
-    verdict = judge(graph, costs, assignment, trace, args.tolerance_s)
-    write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
+    judged = graph, costs, assignment, trace
+    verdict = judge(*judged, args.tolerance_s)
+    write_pictures(args, *judged, lower_bound_s)
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "executor": args.executor,
             "device_kind": trace.device_kind, "dispatch": trace.dispatch, "time_scale": time_scale,
             "makespan_s": trace.makespan_s, "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated_s,
             "lower_bound_s": lower_bound_s, "outputs_match": matches(error), "relative_error": error,
-            **verdict, **utilisation(costs, trace), **idle(graph, costs, assignment, trace, verdict["trace_valid"])}
+            **verdict, **usage(*judged, verdict["trace_valid"]), **idle(*judged, verdict["trace_valid"])}
 
 
 def render(result: dict[str, Any]) -> list:
     """A table of facts and one of devices."""
-    from doppler_tf.cli.verdict import idle_table
+    from doppler_tf.cli.verdict import device_table
     from doppler_tf.report.tables import NOTHING, facts, time_unit, yes_no
 
     unit, error = time_unit([result["makespan_s"]]), result["relative_error"]
@@ -72,4 +79,4 @@ def render(result: dict[str, Any]) -> list:
         "lower bound of the model": unit.text(result["lower_bound_s"]), "outputs match": yes_no(result["outputs_match"]),
         "relative error": NOTHING if error is None else f"{error:.2g}", "trace valid": yes_no(result["trace_valid"]),
         "work conserving": yes_no(result["work_conserving"])}),
-        idle_table(result)]
+        device_table(result)]

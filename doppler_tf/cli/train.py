@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 EXAMPLE = "python -m doppler_tf train chainmm.json --topology p100x4 --run-dir runs/chainmm --simulated 2000"
 STAGES = ("imitation", "simulated", "real")
-# Of the real stage, where an executor or a time scale is given and a number is not.
-DEFAULT_REAL = 128
+# Runs of each graph in the real stage, where an executor or a time scale is given and a number is not; and where minutes are.
+DEFAULT_REAL, MOST_REAL = 128, 1_000_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--imitation", type=natural, metavar="N", help="teacher episodes")
     parser.add_argument("--simulated", type=natural, metavar="N", help="episodes whose reward is simulated")
     parser.add_argument("--real", type=natural, metavar="N",
-                        help=f"episodes whose reward is measured (default: 0; {DEFAULT_REAL} with --executor or --time-scale); 0 unless "
-                             "the graphs have kernels or a time scale is given")
+                        help=f"runs of each graph that are measured, the last choice included (default: 0; {DEFAULT_REAL} with --executor, "
+                             "--time-scale or --emulate); 0 unless the graphs have kernels or a time scale is given")
+    parser.add_argument("--real-minutes", type=positive_real, metavar="M",
+                        help="end the real stage after M minutes, if not after --real runs (without --real: after M minutes)")
     parser.add_argument("--executor", metavar="tf|emulated", help="of the real stage (default: emulated with a time scale, else tf)")
     parser.add_argument("--time-scale", type=positive_real, metavar="X", help="emulated: seconds of wall clock to a modelled second")
+    parser.add_argument("--emulate", metavar="T",
+                        help="emulated: the topology that the devices are in truth, which training is not told (default: --topology)")
     parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
     parser.add_argument("--config", metavar="NAME|FILE", help="default, paper, or a JSON object of settings")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
@@ -65,17 +69,23 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def render(result: dict[str, Any]) -> list:
     """A row a graph."""
-    from doppler_tf.report.tables import facts, grid, over, time_unit
+    from doppler_tf.report.tables import NOTHING, facts, grid, over, time_unit
 
     graphs = result["graphs"]
-    rows = []
+    rows, runs = [], []
     for name, row in graphs.items():
         greedy_s, best_s, bound_s = row["greedy_makespan_s"], row["best_makespan_s"], row["lower_bound_s"]
         unit = time_unit([greedy_s, best_s, bound_s])
         rows.append((name, unit.text(greedy_s), unit.text(best_s), unit.text(bound_s), over(best_s, bound_s), f"{row['episodes']:,}",
                      f"{row['seconds']:.1f} s"))
+        if measured := row.get("measured"):
+            medians = [(measured[f"{key}_s"], measured[f"{key}_runs"]) for key in ("before", "greedy", "best")]
+            shown = [NOTHING if median_s is None else f"{unit.text(median_s)} ({count})" for median_s, count in medians]
+            runs.append((name, *shown, f"{measured['runs']:,}", f"{measured['failed']:,}"))
     columns = ("graph", "greedy", "best", "lower bound", "best above it", "episodes", "took")
-    return [grid(f"trained on {result['topology']}", columns, rows),
+    measured = ("graph", "greedy before", "greedy", "best", "runs", "failed")
+    return [grid(f"trained on {result['topology']}, simulated", columns, rows),
+            *([grid("real runs: medians (of how many)", measured, runs)] if runs else []),
             facts("", {"policy": f"place --policy {result['run_dir']}", "best assignments": f"{result['run_dir']}/assignments/",
                        "watch": f"tensorboard --logdir {result['run_dir']}"})]
 
@@ -96,10 +106,10 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
 
     given = {key: _value(text) for key, text in args.set}
     given.update({stage: getattr(args, stage) for stage in STAGES if getattr(args, stage) is not None})
-    for key in ("seed", "executor", "time_scale"):
+    for key in ("seed", "executor", "time_scale", "real_minutes", "emulate"):
         if getattr(args, key):
             given[key] = getattr(args, key)
-    if args.time_scale and not args.executor:
+    if (args.time_scale or args.emulate) and not args.executor:
         given["executor"] = "emulated"
     if args.resume:
         from agents.config import stored_config
@@ -108,10 +118,15 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
             note(f"--resume: the settings stored in {args.run_dir} hold; those given now are not used")
         return stored_config(args.run_dir)
     base = _base(args.config)
-    if "real" not in given and not base.real and (args.executor or args.time_scale):
-        given["real"] = DEFAULT_REAL
+    if "real" not in given and not base.real:
+        if "real_minutes" in given:
+            given["real"] = MOST_REAL
+        elif args.executor or args.time_scale or args.emulate:
+            given["real"] = DEFAULT_REAL
     config = TrainConfig.from_json(given, "train", base)
-    if config.real and args.time_scale is None and not all(has_kernels(graph) for graph, _ in loaded):
+    if config.emulate and config.executor != "emulated":
+        raise field_error(ConfigError, "train", "", "--emulate", "emulated devices (--executor emulated)", f"--executor {config.executor}")
+    if config.real and args.time_scale is None and not config.emulate and not all(has_kernels(graph) for graph, _ in loaded):
         note("real stage: 0 episodes, as a graph has no kernels and no --time-scale is given")
         return TrainConfig.from_json({"real": 0}, base=config)
     return config
@@ -133,13 +148,14 @@ def _base(name: str | None) -> TrainConfig:
 @contextlib.contextmanager
 def _executor(config: TrainConfig, loaded: Loaded) -> Iterator[Executor | None]:
     """What the real stage runs on, None without one; its threads are joined at the end."""
-    from doppler_tf.cli.executors import ByGraph, Program, make_executor
+    from doppler_tf.cli.executors import ByGraph, Program, make_executor, true_topology
 
     with contextlib.ExitStack() as stack:
         if not config.real:
             yield None
         elif config.executor == "emulated":
-            yield stack.enter_context(make_executor("emulated", "fifo", None, config.time_scale, config.seed))
+            truth = true_topology(config.emulate, loaded[0][1])
+            yield stack.enter_context(make_executor("emulated", "fifo", None, config.time_scale, config.seed, truth=truth))
         else:
             from runtime import prepare_devices
 

@@ -126,25 +126,6 @@ def test_a_checkpoint_is_complete_or_absent(tmp_path, chains, monkeypatch):
     assert checkpoint_folders(tmp_path / "run" / "checkpoints") == []
 
 
-def test_stage_three_learns_from_what_the_executor_measures(tmp_path, chains):
-    graph, calls = chains(2), []
-
-    class Measured:
-        """Reports simulated seconds, and fails now and then."""
-
-        def execute(self, graph, costs, assignment):
-            calls.append(assignment)
-            if len(calls) % 7 == 0:
-                from doppler_tf.errors import ExecutionError
-                raise ExecutionError("vertex 0 failed")
-            return Simulator().execute(graph, costs, assignment)
-
-    config = TrainConfig(imitation=0, simulated=32, real=16, real_batch=4, batch=16, hidden=16, rounds=2)
-    result = train([graph], ideal(2), tmp_path / "run", config, executor=Measured(), progress=False)
-    assert len(calls) == 4 * 5 + 2 * 5  # four updates of a greedy and four sampled runs, then five of each policy
-    assert result["chains"]["episodes"] == 48
-
-
 def test_bad_requests(tmp_path, trained, chains):
     graphs, folder, _ = trained
     with pytest.raises(ConfigError, match="got one with checkpoints; go on with --resume"):
@@ -198,20 +179,3 @@ def test_names_of_graphs_stay_inside_the_run_folder(tmp_path, chains):
         train([chains(2, "a b"), chains(3, "a/b")], ideal(2), tmp_path / "two", config, progress=False)
     with pytest.raises(ConfigError, match=r"expected a list of at least one graph, got DataflowGraph; pass \[graph\]"):
         train(chains(2), ideal(2), tmp_path / "two", config, progress=False)
-
-
-def test_the_comparison_after_stage_three_survives_an_interruption(tmp_path, chains, monkeypatch):
-    calls = []
-
-    class Counting:
-        def execute(self, graph, costs, assignment):
-            calls.append(assignment)
-            if len(calls) == 12:  # within the comparison: the stage itself makes 10
-                raise KeyboardInterrupt
-            return Simulator().execute(graph, costs, assignment)
-
-    config = TrainConfig(imitation=0, simulated=16, real=8, real_batch=4, batch=16, hidden=16, rounds=2)
-    with pytest.raises(KeyboardInterrupt):
-        train([chains(2)], ideal(2), tmp_path / "run", config, executor=Counting(), progress=False)
-    train([chains(2)], ideal(2), tmp_path / "run", config, executor=Counting(), resume=True, progress=False)
-    assert len(calls) == 12 + 2 * 5

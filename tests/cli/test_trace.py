@@ -28,7 +28,8 @@ def test_the_diamond(cli, stored):
 
 def test_tables(cli, stored):
     out = " ".join(cli("trace", stored).out.split())
-    for words in ("device busy peak memory idle for input for link for memory overhead nothing left", "device:0 75.0% 0 B 1,000 ms 0 ms 1,000 ms 0 ms",
+    for words in ("device busy peak memory idle for input for link for memory overhead nothing left",
+                  "device:0 75.0% 0 B 1,000 ms 0 ms 1,000 ms 0 ms",
                   "exec 3,000 ms, 75.0% transfer 1,000 ms, 25.0% waiting 0 ms, 0.0%",
                   "c device:0 3,000 ms 4,000 ms transfer (b) 0 ms"):
         assert words in out

@@ -77,6 +77,29 @@ def test_a_time_scale_emulates(train, argv, episodes):
     assert isinstance(given["executor"], EmulatedExecutor)
 
 
+@pytest.mark.parametrize(("argv", "real", "minutes"), [
+    (["--real-minutes", "2"], 1_000_000, 2.0), (["--real-minutes", "2", "--real", "7"], 7, 2.0), ([], 128, 0.0)])
+def test_devices_may_be_others_than_planned_and_runs_end_by_number_or_minutes(train, write, argv, real, minutes):
+    from doppler_tf.topology import Topology
+
+    slow = write({"devices": [{"name": "a"}, {"name": "b"}], "links": {"latency_s": 3.0}}, "slow.json")
+    found = train("--emulate", slow, *argv)[1]
+    config, truth = found["config"], found["executor"]._devices._truth
+    assert (config.real, config.real_minutes, config.executor, config.emulate) == (real, minutes, "emulated", str(slow))
+    assert isinstance(truth, Topology)
+    assert truth.latency_s[0, 1] == 3.0
+
+
+def test_real_runs_are_shown_and_told(train, monkeypatch):
+    measured = {"before_s": 6.0, "greedy_s": 5.0, "best_s": None, "before_runs": 9, "greedy_runs": 8, "best_runs": 0, "runs": 99,
+                "failed": 3}
+    monkeypatch.setitem(OUTCOME, "measured", measured)
+    outcome, _ = train("--time-scale", 1)
+    assert outcome.json["graphs"]["diamond"]["measured"] == measured
+    shown = outcome.err
+    assert [fragment for fragment in ("greedy before", "6,000 ms (9)", "5,000 ms (8)", " 99 ", " 3 ") if fragment not in shown] == [], shown
+
+
 def test_each_graph_runs_on_its_own_tensors(cli, tmp_path):
     from doppler_tf.cli.executors import ByGraph
     from doppler_tf.formats.graph_json import read_graph
@@ -103,6 +126,12 @@ def test_each_graph_runs_on_its_own_tensors(cli, tmp_path):
     (["--set", "batch=many"], ["batch", "'many'"]),
     (["--simulated", "-1"], ["--simulated"]),
     (["--config", "absent.json"], ["absent.json"]),
+    (["--real-minutes", "0"], ["--real-minutes", "> 0"]),
+    (["--real", "4", "--set", "real_minutes=-1"], ["real_minutes", "from 0"]),
+    (["--emulate", "absent.json"], ["absent.json"]),
+    (["--emulate", "ideal:3"], ["--emulate", "2 devices", "ideal:3 with 3"]),
+    (["--emulate", "ideal:2", "--executor", "tf"], ["--emulate", "--executor emulated"]),
+    (["--set", "emulate=3"], ["emulate", "topology"]),
 ])
 def test_bad_settings(train, argv, fragments):
     outcome, given = train(*argv)

@@ -1,0 +1,185 @@
+"""Stage III: runs on an executor correct the costs, the policies go on learning with those, and repeated runs decide what is kept."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from agents import summaries
+from agents.config import TrainConfig
+from agents.driver import Episodes
+from agents.measuring import Budget, Measured, clearly_faster, halve, median_s
+from agents.stages import Best, Learner, copy_variables
+from doppler_tf.assignment import Assignment
+from doppler_tf.executor import Executor
+
+# Of the budget, what is spent on choosing; the rest is for learning.
+_CHOOSING = 0.3
+# Candidates of the choice: the greedy assignments of both policies, and others up to so many, if each can be run about 4 times.
+_CANDIDATES, _EACH = 16, 4
+
+
+class RealStage:
+    """`begin`, rounds of measuring and learning (`round`), then the choice (`choose`).
+
+    In a round the greedy episode and the most promising sampled ones are run; the costs are refitted to all that was measured; the batch is
+    learned from, with measured seconds where there are any and else simulated ones; `real_updates` updates in the simulator of the
+    refitted costs follow. What the policies see of a graph stays what the caller's costs say, as that is what they will be asked with.
+    """
+
+    def __init__(self, learner: Learner, executor: Executor, config: TrainConfig, first_step: int):
+        """Args: first_step: number of the random numbers, as in `Learner.simulate`."""
+        self._learner, self._config, self._first_step = learner, config, first_step
+        self.budget = Budget(config.real * len(learner.graphs), config.real_minutes)
+        self.measured = [Measured(g, c, executor, self.budget) for g, c in zip(learner.graphs, learner.costs, strict=True)]
+        self._given = learner.simulators  # of the caller's costs
+        self._pool: list[list[Best]] = [[] for _ in learner.graphs]
+
+    def begin(self, number: int) -> None:
+        """Starts the clock, before round `number`; the first begins from the best policy of stage II."""
+        self.budget.start()
+        if number == 0:
+            self._learner.begin_again()
+
+    @property
+    def batch(self) -> int:
+        """Runs of each graph in the next round; 0 when it is time to choose."""
+        left = self.budget.left(1 - _CHOOSING) // len(self.measured)
+        return min(left, self._config.real_batch, self._learner.rows + 1)
+
+    def round(self, number: int) -> dict[str, dict[str, float]]:
+        """One round, where `batch` is not 0; returns scalars by graph name."""
+        learner, seed = self._learner, self._config.seed
+        step = self._first_step + number * (1 + self._config.real_updates)
+        episodes, simulated_s = learner.rollout(seed, step)
+        measured_s = self._run_promising(episodes, simulated_s)
+        learner.believe([measured.believed_costs() for measured in self.measured])
+        refitted_s = learner.simulated_s(episodes)
+        self._keep_promising(episodes, refitted_s, measured_s)
+        learner.keep_best(episodes, refitted_s)
+        progress = min(self.budget.share / (1 - _CHOOSING), 1.0)
+        report = learner.learn(episodes, self._mixed_s(refitted_s, measured_s), progress)
+        for i in range(1, self._config.real_updates + 1):
+            report = learner.simulate(seed, step + i, progress)
+        return {name: {**scalars, **self._compared(g, episodes, simulated_s, measured_s)}
+                for g, (name, scalars) in enumerate(report.items())}
+
+    def choose(self) -> dict[str, dict]:
+        """Runs the candidates against each other, and keeps the policy and the assignments that win.
+
+        The policy of stage III must win by more than twice the standard error of the difference, else that of stage II stays.
+
+        Returns:
+          By graph name the medians `before_s` (greedy, the policy before stage III), `greedy_s` (the kept policy) and `best_s` (the kept
+          assignment), None where no run succeeded; the numbers of runs that each is based on; all `runs`, those that `failed`, and how
+          the last of them did.
+        """
+        learner = self._learner
+        candidates, seconds = [], []
+        for g, measured in enumerate(self.measured):
+            runs = self.budget.left() // (len(self.measured) - g)
+            candidates.append(self._candidates(g, runs // _EACH))
+            assignments = [learner.assignment(g, episode) for episode in candidates[g]]
+            seconds.append(halve(len(assignments), (0, 1), runs, partial(self._run, measured, assignments)))
+        units = [bound or 1.0 for bound in learner.bounds_s]
+        before, after = ([np.divide(runs[c], unit) for runs, unit in zip(seconds, units, strict=True)] for c in (0, 1))
+        better = clearly_faster(before, after)
+        if not better:
+            copy_variables(learner.earlier_network, learner.best_network)
+        found = {}
+        for g, (graph, measured) in enumerate(zip(learner.graphs, self.measured, strict=True)):
+            most = max(map(len, seconds[g]))
+            # Whoever was dropped early has few runs, and may look fast by luck.
+            best = min((c for c, runs in enumerate(seconds[g]) if 2 * len(runs) >= most), key=lambda c, s=seconds[g]: median_s(s[c]))
+            if most:
+                learner.best[g] = candidates[g][best]
+            kept = {"before": seconds[g][0], "greedy": seconds[g][int(better)], "best": seconds[g][best]}
+            found[graph.name] = {**{f"{key}_s": median_s(runs) if runs else None for key, runs in kept.items()},
+                                 **{f"{key}_runs": len(runs) for key, runs in kept.items()},
+                                 "runs": measured.runs, "failed": measured.failed, "last_error": measured.last_error}
+        learner.believe(learner.costs)
+        return found
+
+    def _run(self, measured: Measured, assignments: list[Assignment], c: int) -> float:
+        """Seconds of a run of candidate c; NaN if it failed, or if there was no time for it."""
+        return measured.run(assignments[c]) if self.budget.left() else np.nan
+
+    def _run_promising(self, episodes: Episodes, simulated_s: np.ndarray) -> np.ndarray:
+        """float64 [B]: measured seconds of the greedy episode and the best sampled ones by simulation, NaN elsewhere.
+
+        Different assignments are run first, and again where they are fewer than the runs of the round.
+        """
+        learner, batch, picked = self._learner, self.batch, []
+        for arrays, rows in zip(learner.arrays, learner.rows_by_graph(), strict=True):
+            devices = arrays.to_devices(episodes.order[rows], episodes.device[rows])[0]
+            ranked = np.concatenate([[0], 1 + np.argsort(simulated_s[rows][1:], kind="stable")])
+            ranked = ranked[np.isfinite(simulated_s[rows][ranked]) | (ranked == 0)]
+            first = np.sort(np.unique(devices[ranked], axis=0, return_index=True)[1])
+            picked.append((rows.start + ranked[first]).tolist())
+        seconds: dict[int, list[float]] = {}
+        for turn in range(batch):
+            for g, rows in enumerate(picked):
+                if self.budget.left():
+                    row = rows[turn % len(rows)]
+                    measured_s = self.measured[g].run(learner.assignment(g, learner.episode(episodes, row, simulated_s)))
+                    seconds.setdefault(row, []).extend([] if np.isnan(measured_s) else [measured_s])
+        return np.array([median_s(seconds[row]) if seconds.get(row) else np.nan for row in range(len(simulated_s))])
+
+    def _keep_promising(self, episodes: Episodes, refitted_s: np.ndarray, measured_s: np.ndarray) -> None:
+        """Adds what was measured to the pool, judges all of it by the present costs, and keeps the best."""
+        learner = self._learner
+        for g, rows in enumerate(learner.rows_by_graph()):
+            ran = rows.start + np.flatnonzero(~np.isnan(measured_s[rows]))
+            pool = [*self._pool[g], *(learner.episode(episodes, row, refitted_s) for row in ran.tolist())]
+            if not pool:
+                continue
+            order, device = (np.stack([getattr(episode, name) for episode in pool]) for name in ("order", "device"))
+            devices, _ = learner.arrays[g].to_devices(order, device)
+            makespan_s = learner.simulators[g].makespans(devices)
+            first = np.unique(devices, axis=0, return_index=True)[1]
+            ranked = first[np.argsort(makespan_s[first], kind="stable")][:_CANDIDATES]
+            self._pool[g] = [Best(float(makespan_s[i]), order[i], device[i]) for i in ranked]
+
+    def _mixed_s(self, refitted_s: np.ndarray, measured_s: np.ndarray) -> np.ndarray:
+        """Measured seconds where there are any, else simulated ones, times what runs of this batch take over simulated seconds."""
+        mixed_s = np.empty_like(refitted_s)
+        for rows in self._learner.rows_by_graph():
+            ran = ~np.isnan(measured_s[rows])
+            both = ran & np.isfinite(refitted_s[rows]) & (refitted_s[rows] > 0)
+            ratio = np.median(measured_s[rows][both] / refitted_s[rows][both]) if both.any() else 1.0
+            mixed_s[rows] = np.where(ran, measured_s[rows], ratio * refitted_s[rows])
+        return mixed_s
+
+    def _candidates(self, g: int, most: int) -> list[Best]:
+        """The greedy episodes before and after, the best by simulation, and others from the pool, different, as long as there is room."""
+        learner = self._learner
+        greedy = [learner.greedy(network)[g] for network in (learner.earlier_network, learner.best_network)]
+        found, seen = greedy, {learner.assignment(g, episode).device.tobytes() for episode in greedy}
+        for episode in (learner.best[g], *self._pool[g]):
+            key = learner.assignment(g, episode).device.tobytes()
+            if len(found) < min(max(most, 3), _CANDIDATES) and key not in seen:
+                seen.add(key)
+                found.append(episode)
+        return found
+
+    def _compared(self, g: int, episodes: Episodes, refitted_s: np.ndarray, measured_s: np.ndarray) -> dict[str, float]:
+        """Measured beside simulated, of the same episodes of graph g.
+
+        Args:
+          refitted_s: float64 [B], simulated before these runs corrected the costs; measured_s: float64 [B], NaN where nothing was run.
+        """
+        learner, measured = self._learner, self.measured[g]
+        rows = learner.rows_by_graph()[g]
+        ran = rows.start + np.flatnonzero(~np.isnan(measured_s[rows]))
+        found = {summaries.RUNS: measured.runs, summaries.FAILED: measured.failed}
+        if ran.size:
+            devices, _ = learner.arrays[g].to_devices(tf.gather(episodes.order, ran), tf.gather(episodes.device, ran))
+            given_s = self._given[g].makespans(devices)
+            found |= {summaries.MEASURED: measured_s[ran].mean(), summaries.SIMULATED: given_s.mean(),
+                      summaries.REFITTED: refitted_s[ran].mean(), summaries.SIMULATED_ERROR: np.median(given_s / measured_s[ran]) - 1,
+                      summaries.REFITTED_ERROR: np.median(refitted_s[ran] / measured_s[ran]) - 1}
+        if not np.isnan(measured_s[rows.start]):
+            found |= {summaries.MEASURED_GREEDY: measured_s[rows.start], summaries.GREEDY: refitted_s[rows.start]}
+        return {tag: float(value) for tag, value in found.items()}

@@ -1,0 +1,93 @@
+"""Costs corrected by what runs took: a factor for each link and for each kind of operation on each device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from doppler_tf.assignment import plan_transfers
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.trace import Trace
+
+
+class Factors(NamedTuple):
+    """Measured over modelled seconds; NaN where nothing was measured that the model says takes time.
+
+    Attributes:
+      exec: float64 [K, D], by kind of operation (in the order of `np.unique(graph.kinds)`) and device.
+      link: float64 [D, D], from row to column, of transfers whose cost comes from the link.
+      explicit: float64 [1], of transfers whose cost is explicit, on whatever link.
+    """
+
+    exec: np.ndarray
+    link: np.ndarray
+    explicit: np.ndarray
+
+
+def measured_factors(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Factors:
+    """The factors that one complete run shows: medians weighted by modelled seconds, so that long work counts more than what is short.
+
+    A duration is the time between instruction and news of the end where the trace has a log: so long a device or link was taken.
+    """
+    log, count = trace.log or trace, costs.num_devices
+    kinds, kind = np.unique(graph.kinds, return_inverse=True)
+    by_exec = _weighted_medians(log.end_s - log.start_s, costs.exec_s[log.vertex, log.device], kind[log.vertex] * count + log.device,
+                                len(kinds) * count)
+    device = np.full(graph.num_vertices, -1, np.int64)
+    device[log.vertex] = log.device
+    plan = plan_transfers(graph, costs, device)
+    row = np.lexsort((log.destination, log.producer))
+    measured_s = (log.transfer_end_s - log.transfer_start_s)[row]
+    moved = plan.of_edge >= 0
+    # The dearest edge to a destination decides; transfers whose edges are of both sorts say nothing certain of either.
+    explicit, derived = (np.bincount(plan.of_edge[moved & sort], minlength=len(plan.producer)) > 0
+                         for sort in (~np.isnan(costs.explicit_transfer_s), np.isnan(costs.explicit_transfer_s)))
+    group = np.where(derived, plan.source * count + plan.destination, count * count)
+    group[explicit & derived] = count * count + 1
+    by_link = _weighted_medians(measured_s, plan.cost_s, group, count * count + 2)
+    return Factors(by_exec.reshape(-1, count), by_link[:count * count].reshape(count, count), by_link[count * count:-1])
+
+
+def refitted_costs(graph: DataflowGraph, costs: CostModel, runs: Sequence[Factors]) -> CostModel:
+    """`costs` times the median of each factor over `runs`.
+
+    What no run has shown takes the median of its like: a kind on a device that of the kind elsewhere, then that of all; a link that of
+    the other links; without any, 1.
+    """
+    by_exec, link, explicit = (_median(np.stack(column), axis=0) for column in zip(*runs, strict=True))
+    by_exec = _filled(_filled(by_exec, _median(by_exec, axis=1)[:, None]), _median(by_exec))
+    link, explicit = _filled(link, _median(link)), _filled(explicit, _median(link))
+    kind = np.unique(graph.kinds, return_inverse=True)[1]
+    topology = costs.topology
+    with np.errstate(divide="ignore"):
+        bandwidth = topology.bandwidth_bytes_per_s / link
+    refitted = replace(topology, name=f"{topology.name}-refitted", latency_s=topology.latency_s * link, bandwidth_bytes_per_s=bandwidth)
+    return replace(costs, topology=refitted, exec_s=costs.exec_s * by_exec[kind], explicit_transfer_s=costs.explicit_transfer_s * explicit)
+
+
+def _weighted_medians(measured_s: np.ndarray, modelled_s: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
+    """float64 [count]: by group the median of measured / modelled, weighted by modelled; NaN where there is none above zero."""
+    found = np.full(count, np.nan)
+    counts = np.flatnonzero(modelled_s > 0)
+    ratio = measured_s[counts] / modelled_s[counts]
+    rows = np.lexsort((ratio, group[counts]))
+    ratio, weight, group = ratio[rows], modelled_s[counts][rows], group[counts][rows]
+    for members in np.split(np.arange(len(group)), np.flatnonzero(np.diff(group)) + 1) if len(group) else ():
+        reached = np.cumsum(weight[members])
+        found[group[members[0]]] = ratio[members[np.searchsorted(reached, reached[-1] / 2)]]
+    return found
+
+
+def _median(values: np.ndarray, axis: int | None = None) -> np.ndarray:
+    """The median of what is not NaN; NaN where all is."""
+    kept = np.ma.median(np.ma.masked_invalid(values), axis=axis)
+    return np.ma.filled(np.ma.asarray(kept, np.float64), np.nan)
+
+
+def _filled(values: np.ndarray, otherwise: np.ndarray | float) -> np.ndarray:
+    """`values`, where they are NaN `otherwise`; 1 where that is NaN too."""
+    return np.nan_to_num(np.where(np.isnan(values), otherwise, values), nan=1.0)

@@ -1,0 +1,99 @@
+"""Costs refitted to runs: exact where runs are free of noise, robust where they are not, and sensible where nothing was seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppler_tf.assignment import assignment_from_devices
+from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.refit import measured_factors, refitted_costs
+from doppler_tf.simulator import simulate
+from doppler_tf.topology import Topology
+from tests.strategies import cases
+
+TWO = Topology.from_json({"devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 2.0, "latency_s": 1.0}})
+
+
+def changed(graph, costs, by_exec, link, explicit):
+    """`costs` times factors: [K, D], [D, D], number."""
+    topology = costs.topology
+    truth = replace(topology, latency_s=topology.latency_s * link, bandwidth_bytes_per_s=topology.bandwidth_bytes_per_s / link)
+    kind = np.unique(graph.kinds, return_inverse=True)[1]
+    return replace(costs, topology=truth, exec_s=costs.exec_s * by_exec[kind], explicit_transfer_s=costs.explicit_transfer_s * explicit)
+
+
+def pair(*kinds):
+    """Vertices in a row, 2 s each, that hand on 4 bytes."""
+    nodes = [{"id": v, "kind": kind, "exec_s": 2.0, "output_bytes": 4} for v, kind in enumerate(kinds)]
+    return graph_from_records(nodes, [{"source": v, "target": v + 1} for v in range(len(kinds) - 1)], {"name": "row"})
+
+
+@given(cases(1, 4, noise=False), st.integers(0, 2**32 - 1))
+def test_one_run_without_noise_shows_the_factors_of_all_that_took_time(case, seed):
+    rng, count = np.random.default_rng(seed), case.costs.num_devices
+    by_exec, link, explicit = rng.uniform(0.25, 4, (len(set(case.graph.kinds)), count)), rng.uniform(0.25, 4, (count, count)), 3.0
+    truth = changed(case.graph, case.costs, by_exec, link, explicit)
+    trace = simulate(case.graph, truth, case.assignment, case.rule)
+    found = measured_factors(case.graph, case.costs, trace)
+    for got, expected in zip(found, (by_exec, link, np.array([explicit])), strict=True):
+        seen = ~np.isnan(got)
+        np.testing.assert_allclose(got[seen], expected[seen], rtol=1e-6, atol=1e-9)
+    took_s = case.costs.exec_s[trace.vertex, trace.device]
+    kind = np.unique(case.graph.kinds, return_inverse=True)[1]
+    assert not np.isnan(found.exec[kind[trace.vertex], trace.device][took_s > 0]).any()
+
+
+@given(cases(1, 4, noise=False), st.integers(0, 2**32 - 1))
+def test_costs_that_differ_by_one_factor_are_found_whole(case, seed):
+    factor = float(np.random.default_rng(seed).uniform(0.25, 4))
+    count = case.costs.num_devices
+    truth = changed(case.graph, case.costs, np.full((len(set(case.graph.kinds)), count), factor), np.full((count, count), factor), factor)
+    trace = simulate(case.graph, truth, case.assignment, case.rule)
+    shown = measured_factors(case.graph, case.costs, trace)
+    if np.isnan(shown.link).all() or np.isnan(shown.exec).all():
+        return  # nothing of a sort took time: what it costs is unknown
+    refitted = refitted_costs(case.graph, case.costs, [shown])
+    np.testing.assert_allclose(refitted.exec_s, truth.exec_s, rtol=1e-6)
+    np.testing.assert_allclose(refitted.topology.latency_s, truth.topology.latency_s, rtol=1e-6)
+    assert simulate(case.graph, refitted, case.assignment, case.rule).makespan_s == pytest.approx(trace.makespan_s, rel=1e-6)
+
+
+def test_a_link_takes_three_modelled_seconds_and_six_measured_ones():
+    graph = pair("x", "x")
+    costs = build_costs(graph, TWO)
+    truth = changed(graph, costs, np.array([[1.5, 1.0]]), np.full((2, 2), 2.0), 1.0)
+    trace = simulate(graph, truth, assignment_from_devices(graph, costs, [0, 1]))
+    assert trace.makespan_s == 3 + 6 + 2
+    found = measured_factors(graph, costs, trace)
+    np.testing.assert_array_equal(found.exec, [[1.5, 1.0]])
+    np.testing.assert_array_equal(found.link, [[np.nan, 2.0], [np.nan, np.nan]])
+    np.testing.assert_array_equal(found.explicit, [np.nan])
+    refitted = refitted_costs(graph, costs, [found])
+    assert refitted.transfer_s(0, 1, 0) == 6.0  # the way back was never gone: as dear as the other links
+    assert costs.transfer_s(0, 1, 0) == 3.0
+
+
+def test_the_median_run_counts_and_unseen_kinds_take_after_their_like():
+    graph = pair("x", "y", "x")
+    costs = build_costs(graph, TWO)
+    on_a = assignment_from_devices(graph, costs, [0, 0, 0])
+    runs = [measured_factors(graph, costs, simulate(graph, changed(graph, costs, np.array([[x, 1.0], [4.0, 1.0]]), np.ones((2, 2)), 1.0),
+                                                    on_a)) for x in (2.0, 2.5, 90.0)]
+    refitted = refitted_costs(graph, costs, runs)
+    np.testing.assert_array_equal(refitted.exec_s, [[5.0, 5.0], [8.0, 8.0], [5.0, 5.0]])  # device b is as slow as a, as far as known
+    np.testing.assert_array_equal(refitted.topology.bandwidth_bytes_per_s, TWO.bandwidth_bytes_per_s)
+
+
+def test_of_unequal_durations_the_long_ones_decide():
+    nodes = [{"id": v, "exec_s": seconds} for v, seconds in enumerate((10.0, 1.0, 1.0))]
+    graph = graph_from_records(nodes, [], {"name": "uneven"})
+    costs = build_costs(graph, TWO)
+    trace = simulate(graph, replace(costs, exec_s=costs.exec_s * np.array([[2.0], [7.0], [7.0]])),
+                     assignment_from_devices(graph, costs, [0, 0, 0]))
+    assert measured_factors(graph, costs, trace).exec[0, 0] == 2.0

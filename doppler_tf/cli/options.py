@@ -81,8 +81,15 @@ def add_assignment(parser: argparse.ArgumentParser) -> None:
 def add_pictures(parser: argparse.ArgumentParser, trace: bool = True) -> None:
     """--gantt and, where wanted, --trace."""
     if trace:
-        parser.add_argument("--trace", type=Path, metavar="OUT.json", help="write the trace, for ui.perfetto.dev and `trace`")
-    parser.add_argument("--gantt", type=Path, metavar="OUT.png", help="write a picture of what ran where and when")
+        parser.add_argument("--trace", type=output_file, metavar="OUT.json", help="write the trace, for ui.perfetto.dev and `trace`")
+    parser.add_argument("--gantt", type=output_file, metavar="OUT.png", help="write a picture of what ran where and when")
+
+
+def output_file(text: str) -> Path:
+    """A file to write. Raises FormatError where that cannot be."""
+    from doppler_tf.formats.files import check_writable
+
+    return check_writable(text)
 
 
 def _integer(text: str, least: int) -> int:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, positive_real, sample_count
+from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, output_file, positive_real, sample_count
 from doppler_tf.errors import ConfigError
 
 EXAMPLE = "python -m doppler_tf place chainmm.json --topology p100x4 --out placed.json --gantt chainmm.png"
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
                         help="take this many seconds: heuristics first, then searches from what is left")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
-    parser.add_argument("--out", type=Path, metavar="A.json", help="assignment file to write")
+    parser.add_argument("--out", type=output_file, metavar="A.json", help="assignment file to write")
     add_pictures(parser, trace=False)
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from doppler_tf.cli import info
-from doppler_tf.cli.options import key_value, positive
+from doppler_tf.cli.options import key_value, output_file, positive
 from doppler_tf.errors import ConfigError, field_error
 
 EXAMPLE = "python -m doppler_tf workload chainmm --devices 4 --scale small --out chainmm.json"
@@ -30,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for key, purpose in (("layers", "llama_stack: layers in a row"), ("vertices", "layered: vertices of the graph")):
         parser.add_argument(f"--{key}", dest="option", type=partial(_pair, key), action="append", default=[], metavar="N",
                             help=f"{purpose}, as --option {key}=N")
-    parser.add_argument("--out", type=Path, required=True, metavar="G.json", help="graph file to write")
+    parser.add_argument("--out", type=output_file, required=True, metavar="G.json", help="graph file to write")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

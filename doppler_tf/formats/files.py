@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -36,6 +37,17 @@ def read_json(path: str | Path):
         raise FormatError(f"{path}: cannot be read: {error}") from None
     except RecursionError:
         raise FormatError(f"{path}: JSON nested too deeply; expected a flat document") from None
+
+
+def check_writable(path: str | Path) -> Path:
+    """`path`, if it looks as if a file could be written there; asked before work that would be lost. Raises FormatError otherwise."""
+    path = Path(path)
+    there = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    reason = (errno.EISDIR if path.is_dir() else errno.ENOTDIR if not there.is_dir() else
+              None if os.access(there, os.W_OK | os.X_OK) or path.exists() else errno.EACCES)
+    if reason is not None:
+        raise FormatError(f"{path}: cannot be written: {os.strerror(reason)}; choose another place")
+    return path
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:

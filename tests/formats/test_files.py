@@ -8,7 +8,7 @@ import os
 import pytest
 
 from doppler_tf.errors import FormatError
-from doppler_tf.formats.files import read_json, write_bytes, write_json
+from doppler_tf.formats.files import check_writable, read_json, write_bytes, write_json
 from tests.messages import assert_says, refusal
 
 
@@ -57,6 +57,18 @@ def test_what_json_cannot_hold_leaves_the_old_file(tmp_path, value):
 def test_places_that_cannot_be_written(tmp_path, make):
     (tmp_path / "file").write_text("here")
     assert_says(refusal(FormatError, write_json, make(tmp_path), 1), "cannot be written: ", "choose another place")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_place_can_be_judged_before_there_is_anything_to_write(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("here")
+    assert check_writable(tmp_path / "new" / "a.json") == tmp_path / "new" / "a.json"
+    for place in (tmp_path / "file", "/dev/null"):
+        check_writable(place)
+    for place, reason in ((tmp_path, "Is a directory"), (tmp_path / "file" / "below" / "a.json", "Not a directory")):
+        assert_says(refusal(FormatError, check_writable, place), f"{place}: cannot be written: {reason}; choose another place")
+    monkeypatch.setattr(os, "access", lambda *args: False)
+    assert_says(refusal(FormatError, check_writable, tmp_path / "b.json"), "cannot be written: Permission denied")
     assert os.listdir(tmp_path) == ["file"]
 
 

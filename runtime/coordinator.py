@@ -44,7 +44,7 @@ class Coordinator:
         self._turn, self._news, self._cancelled = threading.Lock(), threading.Event(), cancelled
         self._ended: deque[Completion] = deque()
         self._submitted_s: dict[StartVertex | StartTransfer, float] = {}  # in flight, oldest first, `perf_counter` seconds
-        self._complete, self._failure = False, None
+        self._complete, self._stopped, self._failure = False, False, None
 
     def prepare_lanes(self) -> None:
         """Starts the threads that this run will need: lane (d, d) is device d, lane (s, d) the link from s to d."""
@@ -78,7 +78,8 @@ class Coordinator:
         self._news.set()
 
     def stop(self, wait_s: float) -> None:
-        """No more is dispatched: takes the turn for good, as soon as its holder is ready, and waits for that `wait_s` at most."""
+        """No more is dispatched, from now on; waits `wait_s` at most for the holder of the turn, which nobody gets any more, to notice."""
+        self._stopped = True
         self._turn.acquire(timeout=wait_s)
 
     def left(self) -> list[StartVertex | StartTransfer]:
@@ -139,7 +140,7 @@ class Coordinator:
 
     def _take_turns(self) -> None:
         """Tells the dispatcher of all ends that nobody has told yet, unless someone is at it, who will then see to these, too."""
-        while self._ended and self._turn.acquire(blocking=False):
+        while self._ended and not self._stopped and self._turn.acquire(blocking=False):
             try:
                 self._advance([self._ended.popleft() for _ in range(len(self._ended))])
             except BaseException as error:  # the calling thread raises it
@@ -165,6 +166,8 @@ class Coordinator:
 
     def _issue(self, instructions: list[Instruction]) -> None:
         for instruction in instructions:
+            if self._stopped:
+                return
             if isinstance(instruction, StartVertex):
                 self._residency.add(instruction.device, self._bytes[instruction.vertex])
                 call = partial(self._session.run_vertex, *instruction)

@@ -44,7 +44,8 @@ class Engine:
 
         Args:
           timeout_s: wall-clock seconds that one vertex or transfer may take before the run fails; None: any.
-          restart_on_loss: when a device is lost, run the whole graph again on those that are left, and say so in the trace.
+          restart_on_loss: when a device is lost, run the whole graph again on those that are left, and say so in the trace; later
+            runs do without it too, until `close`.
 
         Raises:
           ConfigError: timeout_s out of range.
@@ -60,6 +61,7 @@ class Engine:
         self._session: Session | None = None
         self._coordinator: Coordinator | None = None
         self._complete = False
+        self._lost: tuple[int, ...] = ()
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
         """Runs `assignment` once.
@@ -99,8 +101,9 @@ class Engine:
             coordinator.wake()
 
     def close(self) -> None:
-        """Joins all threads, after the run in progress. The executor may be used again."""
+        """Joins all threads, after the run in progress, and forgets which devices were lost. The executor may be used again."""
         with self._one_run_at_a_time:
+            self._lost = ()
             self._workers.close(grace_s=60.0)  # they are idle and leave at once, unless the machine is overloaded
 
     def __enter__(self) -> Engine:
@@ -111,20 +114,22 @@ class Engine:
 
     def _run_on_what_is_left(self, graph: DataflowGraph, costs: CostModel, asked: Assignment) -> Trace:
         """Runs `asked`, and as often as a device is lost, if that is wished, all of it again without that device."""
-        assignment, lost = asked, ()
         while True:
+            left = without_devices(graph, costs, asked, self._lost) if self._lost else asked
+            if left is None:
+                names = ", ".join(repr(costs.topology.device_names[d]) for d in self._lost)
+                raise DeviceLostError(f"{graph.name}: device {names} was lost in an earlier run, and something runs nowhere else; close() "
+                                      f"forgets what was lost", self._lost[-1])
             try:
-                trace = self._run(graph, costs, assignment)
+                trace = self._run(graph, costs, left)
             except DeviceLostError as error:
-                left = None
-                if self._restart_on_loss and error.device is not None and error.device not in lost:
-                    left = without_devices(graph, costs, asked, (*lost, error.device))
-                if left is None:
+                if not self._restart_on_loss or error.device is None or error.device in self._lost or (
+                        without_devices(graph, costs, asked, (*self._lost, error.device)) is None):
                     raise
                 self._abort(error)
-                assignment, lost = left, (*lost, error.device)
+                self._lost = (*self._lost, error.device)
             else:
-                return replace(trace, lost=lost, assignment=assignment) if lost else trace
+                return replace(trace, lost=self._lost, assignment=left) if self._lost else trace
 
     def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
         self._forget()  # the last run's tensors go before new ones come
@@ -139,15 +144,19 @@ class Engine:
 
     def _abort(self, error: BaseException) -> None:
         """Leaves nothing of a run that ends with `error`, and tells in it which threads could not be joined."""
-        coordinator, grace_s = self._coordinator, GRACE_S if self._timeout_s is None else min(GRACE_S, self._timeout_s)
-        try:
-            if coordinator is not None:
-                coordinator.stop(grace_s)
-            if self._session is not None:
-                self._session.cancel()
-            joined = self._workers.close(grace_s)
+        coordinator, session, workers = self._coordinator, self._session, self._workers
+        grace_s = GRACE_S if self._timeout_s is None else min(GRACE_S, self._timeout_s)
+        self._forget()
+        self._workers = Workers()  # whatever the old ones still do, the next run's know nothing of it
+        try:  # each step is taken, though Ctrl-C may strike again in the one before
+            if session is not None:
+                session.cancel()
         finally:
-            self._forget()
+            try:
+                if coordinator is not None:
+                    coordinator.stop(grace_s)
+            finally:
+                joined = workers.close(grace_s)
         left = [] if joined or coordinator is None else coordinator.left()
         if not left:
             return

@@ -78,7 +78,7 @@ class TensorFlowBackend:
         placed = self._placed if self._keep_inputs else {}
         for v, d in pairs:
             if (v, d) not in placed:
-                with tf.device(devices[d]):
+                with _loss_noticed(devices, d, what=f"{graph.name}: input vertex {graph.vertex_label(v)!r}: "), tf.device(devices[d]):
                     placed[v, d] = tf.identity(self._inputs[v])
         return dict(placed)
 
@@ -91,7 +91,8 @@ class TensorFlowSession:
         """Args: placed: the inputs; kept: the device of every vertex whose output outlives the run; staying: inputs that the backend
         keeps when this session frees them; share_on_cpu: as the backend's."""
         self._kernel, self._devices, self._resident, self._kept, self._staying = graph.kernel, devices, placed, kept, staying
-        self.instant_transfers = share_on_cpu and all("CPU" in device for device in devices)
+        self._on_this_cpu = ["CPU" in device and not _SERVER.match(device) for device in devices]
+        self.instant_transfers = share_on_cpu and all(self._on_this_cpu)
         self._share_on_cpu = share_on_cpu
         held_bytes = np.zeros(len(devices))
         for (_, d), tensor in placed.items():
@@ -104,7 +105,7 @@ class TensorFlowSession:
         """Runs the vertex's kernel on tensors that are all resident on its device."""
         kernel = self._kernel[vertex]
         operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
-        with self._loss_noticed(device), tf.device(self._devices[device]):
+        with _loss_noticed(self._devices, device), tf.device(self._devices[device]):
             output = run_kernel(kernel, operands)
             if "GPU" in self._devices[device]:
                 tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
@@ -112,10 +113,10 @@ class TensorFlowSession:
 
     def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
         """Copies a vertex's whole output."""
-        with self._loss_noticed(source, destination), tf.device(self._devices[destination]):
+        with _loss_noticed(self._devices, source, destination), tf.device(self._devices[destination]):
             copy = tf.identity(self._resident[producer, source])
             # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
-            shared = "CPU" in self._devices[source] and "CPU" in self._devices[destination]
+            shared = self._on_this_cpu[source] and self._on_this_cpu[destination]
             self._store(producer, destination, tf.raw_ops.DeepCopy(x=copy) if shared and not self._share_on_cpu else copy)
 
     def free(self, producer: int, device: int) -> None:
@@ -134,33 +135,41 @@ class TensorFlowSession:
             self._resident.clear()
 
     def outputs(self) -> dict[int, np.ndarray]:
-        """The arrays of the vertices that nothing consumes and of those to fetch, by vertex; fetched from the devices now."""
-        return {v: self._resident[v, d].numpy() for v, d in self._kept.items()}
+        """The arrays of the vertices that nothing consumes and of those to fetch, by vertex; fetched from the devices now.
+
+        Raises DeviceLostError where one of these is gone.
+        """
+        found = {}
+        for v, d in self._kept.items():
+            with _loss_noticed(self._devices, d):
+                found[v] = self._resident[v, d].numpy()
+        return found
 
     def peak_tensor_bytes(self) -> np.ndarray:
         """float64 [D]: the most bytes of tensors held by device; tensors of logical CPU devices count wherever they are placed, though
         inputs share one buffer."""
         return self._residency.peak_bytes
 
-    @contextlib.contextmanager
-    def _loss_noticed(self, *devices: int) -> Iterator[None]:
-        """Tells which of the devices that take part is gone. TensorFlow says so of those that another process serves."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            if not any(sign in f"{type(error).__name__} {error.message}" for sign in _GONE):
-                raise
-            servers = {d: server[0] for d in devices if (server := _SERVER.match(self._devices[d]))}
-            gone = next((d for d, server in servers.items() if server in error.message), next(iter(servers), None))
-            if gone is None:
-                raise
-            raise DeviceLostError(f"TensorFlow's {self._devices[gone]} does not answer", gone) from error
-
     def _store(self, vertex: int, device: int, tensor: tf.Tensor) -> None:
         with self._lock:
             if not self._over:
                 self._resident[vertex, device] = tensor
                 self._residency.add(device, _size_bytes(tensor))
+
+
+@contextlib.contextmanager
+def _loss_noticed(names: Sequence[str], *devices: int, what: str = "") -> Iterator[None]:
+    """Tells which of the `devices` that take part in `what` is gone. TensorFlow says so of those that another process serves."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if not any(sign in f"{type(error).__name__} {error.message}" for sign in _GONE):
+            raise
+        servers = {d: server[0] for d in devices if (server := _SERVER.match(names[d]))}
+        gone = next((d for d, server in servers.items() if server in error.message), next(iter(servers), None))
+        if gone is None:
+            raise
+        raise DeviceLostError(f"{what}TensorFlow's {names[gone]} does not answer", gone) from error
 
 
 def _size_bytes(tensor: tf.Tensor) -> int:

@@ -37,6 +37,9 @@ def test_the_run_completes_on_the_devices_that_are_left_and_the_trace_says_so(ra
             assert validate_trace(case.graph, case.costs, trace.assignment, trace).valid
             assert validate_trace(case.graph, case.costs, trace.assignment, trace.log).work_conserving
             assert len(case.engine.outputs) > 0
+            case.backend.heal()
+            assert case.run().lost == trace.lost  # what is gone is not tried again
+            case.engine.close()
             case.recovers()
 
 
@@ -58,6 +61,7 @@ def test_when_the_last_device_is_lost_the_run_fails(random_graph, place):
     case.backend.dead, case.backend.lost = {0, 1, 2}, gone
     with case.engine:
         assert "no answer" in case.fails(DeviceLostError)
+        case.engine.close()
         case.recovers()
 
 

@@ -23,7 +23,9 @@ def test_the_run_fails_within_a_second_and_says_which_device_is_gone():
     assert told["outputs"] == 0
 
 
-def test_the_run_completes_on_what_is_left_where_that_is_wished():
-    told = lose("restart")
+@pytest.mark.parametrize("how", ["restart", "between"])
+def test_the_run_and_later_ones_complete_on_what_is_left_where_that_is_wished(how):
+    told = lose(how)
     assert told["lost"] == [1]
+    assert told["later"] == [[1]] * 3
     assert told["relative_error"] == pytest.approx(0, abs=1e-5)

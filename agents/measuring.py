@@ -69,7 +69,8 @@ class Measured:
     def run(self, assignment: Assignment) -> float:
         """Seconds of one run; NaN if it failed.
 
-        A failed run must not stop training. Raises CancelledError, and UserError for what the executor can never run.
+        A failed run must not stop training, whatever an executor of another make raises. Raises CancelledError, and UserError for what
+        the executor can never run.
         """
         self._budget.used += 1
         self.runs += 1
@@ -77,8 +78,10 @@ class Measured:
             trace = self._executor.execute(self._graph, self._costs, assignment)
         except (CancelledError, UserError):
             raise
-        except DopplerError as error:
-            self.failed, self.last_error = self.failed + 1, str(error)
+        except Exception as error:
+            reason = next(iter(str(error).splitlines()), "")
+            self.failed += 1
+            self.last_error = reason if isinstance(error, DopplerError) else f"{type(error).__name__}: {reason}"
             return math.nan
         self._factors.append(measured_factors(self._graph, self._costs, trace))
         return trace.makespan_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -36,12 +37,14 @@ class RealStage:
         self.measured = [Measured(g, c, executor, self.budget) for g, c in zip(learner.graphs, learner.costs, strict=True)]
         self._given = learner.simulators  # of the caller's costs
         self._pool: list[list[Best]] = [[] for _ in learner.graphs]
+        self._earlier: list[Best] = []  # the best of stage II, unless the stage is resumed
 
     def begin(self, number: int) -> None:
         """Starts the clock, before round `number`; the first begins from the best policy of stage II."""
         self.budget.start()
         if number == 0:
             self._learner.begin_again()
+            self._earlier = [replace(best) for best in self._learner.best]
 
     @property
     def batch(self) -> int:
@@ -95,6 +98,8 @@ class RealStage:
             best = min((c for c, runs in enumerate(seconds[g]) if 2 * len(runs) >= most), key=lambda c, s=seconds[g]: median_s(s[c]))
             if most:
                 learner.best[g] = candidates[g][best]
+            else:  # nothing is known that would speak for another than before
+                learner.best[g] = self._earlier[g] if self._earlier else candidates[g][0]
             kept = {"before": seconds[g][0], "greedy": seconds[g][int(better)], "best": seconds[g][best]}
             found[graph.name] = {**{f"{key}_s": median_s(runs) if runs else None for key, runs in kept.items()},
                                  **{f"{key}_runs": len(runs) for key, runs in kept.items()},
@@ -157,7 +162,8 @@ class RealStage:
         learner = self._learner
         greedy = [learner.greedy(network)[g] for network in (learner.earlier_network, learner.best_network)]
         found, seen = greedy, {learner.assignment(g, episode).device.tobytes() for episode in greedy}
-        for episode in (learner.best[g], *self._pool[g]):
+        known = (learner.best[g],) if np.isfinite(learner.best[g].makespan_s) else ()
+        for episode in (*known, *self._pool[g]):
             key = learner.assignment(g, episode).device.tobytes()
             if len(found) < min(max(most, 3), _CANDIDATES) and key not in seen:
                 seen.add(key)

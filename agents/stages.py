@@ -135,7 +135,8 @@ class Learner:
         """From now on these costs are simulated, and what was best is judged by them; what the policies see stays."""
         self.simulators = [FastSimulator(g, c) for g, c in zip(self.graphs, costs, strict=True)]
         for g, best in enumerate(self.best):
-            best.makespan_s = float(self.simulators[g].makespans(*self.arrays[g].to_devices(best.order[None], best.device[None]))[0])
+            if np.isfinite(best.makespan_s):  # else no episode has been simulated yet
+                best.makespan_s = float(self.simulators[g].makespans(*self.arrays[g].to_devices(best.order[None], best.device[None]))[0])
         self.greedy_s = [best.makespan_s for best in self.greedy(self.best_network)]
 
     def greedy(self, network: DualNetwork) -> list[Best]:

@@ -55,7 +55,7 @@ def main() -> None:
     show(f"measured over simulated by mean kernel time, best of {SWEEP_RUNS}, and the kernel time that gives {REACHED}", result["sweep"])
     result["dispatch"] = dispatch_overhead()
     show(f"{LAYERS * WIDTH:,} vertices of no cost on 4 devices (target 150 us each)", {"by vertex": result["dispatch"]})
-    result["tensorflow"] = {f"chainmm {size}, {'both copy' if copies else 'both share'}": against_tensorflow(size, devices, copies)
+    result["tensorflow"] = {f"{size}, {'copy' if copies else 'share'}": against_tensorflow(size, devices, copies)
                             for size in CHAIN_SIZES for copies in (False, True)}
     show("real kernels on two CPU devices: the engine against TensorFlow's graph executor (target 1.10); between devices both share "
          "tensors, as TensorFlow does on one CPU, or both copy them", result["tensorflow"])

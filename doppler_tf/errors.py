@@ -87,5 +87,5 @@ def shown(value) -> str:
 def field_error(error: type[DopplerError], where: str, what: str, field: str, expected: str, got, remedy: str = "") -> DopplerError:
     """Builds the one-line message that all input checks share: where, what, field, expected, got, remedy."""
     tail = f"; {remedy}" if remedy else ""
-    subject = f"{what}: " if what else ""
-    return error(f"{where}: {subject}{field}: expected {expected}, got {shown(got)}{tail}")
+    subject = "".join(f"{part}: " for part in (where, what) if part)
+    return error(f"{subject}{field}: expected {expected}, got {shown(got)}{tail}")

@@ -13,9 +13,12 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 
+# A group's least share of all that a run is said to take: of less, what is measured says more of the overhead than of the group.
+_TELLING = 1e-3
+
 
 class Factors(NamedTuple):
-    """Measured over modelled seconds; NaN where nothing was measured that the model says takes time.
+    """Measured over modelled seconds; NaN where nothing was measured that the model says takes time to speak of.
 
     Attributes:
       exec: float64 [K, D], by kind of operation (in the order of `np.unique(graph.kinds)`) and device.
@@ -70,7 +73,7 @@ def refitted_costs(graph: DataflowGraph, costs: CostModel, runs: Sequence[Factor
 
 
 def _weighted_medians(measured_s: np.ndarray, modelled_s: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
-    """float64 [count]: by group the median of measured / modelled, weighted by modelled; NaN where there is none above zero."""
+    """float64 [count]: by group the median of measured / modelled, weighted by modelled; NaN where too little is modelled."""
     found = np.full(count, np.nan)
     counts = np.flatnonzero(modelled_s > 0)
     ratio = measured_s[counts] / modelled_s[counts]
@@ -78,6 +81,8 @@ def _weighted_medians(measured_s: np.ndarray, modelled_s: np.ndarray, group: np.
     ratio, weight, group = ratio[rows], modelled_s[counts][rows], group[counts][rows]
     for members in np.split(np.arange(len(group)), np.flatnonzero(np.diff(group)) + 1) if len(group) else ():
         reached = np.cumsum(weight[members])
+        if reached[-1] < _TELLING * modelled_s.sum():
+            continue
         found[group[members[0]]] = ratio[members[np.searchsorted(reached, reached[-1] / 2)]]
     return found
 

@@ -46,7 +46,18 @@ def test_one_run_without_noise_shows_the_factors_of_all_that_took_time(case, see
         np.testing.assert_allclose(got[seen], expected[seen], rtol=1e-6, atol=1e-9)
     took_s = case.costs.exec_s[trace.vertex, trace.device]
     kind = np.unique(case.graph.kinds, return_inverse=True)[1]
-    assert not np.isnan(found.exec[kind[trace.vertex], trace.device][took_s > 0]).any()
+    group_s = np.bincount(kind[trace.vertex] * count + trace.device, took_s, found.exec.size)
+    assert not np.isnan(found.exec.ravel()[(group_s > 0) & (group_s >= 1e-3 * took_s.sum())]).any()
+
+
+def test_a_group_of_next_to_no_time_shows_nothing_but_overhead():
+    graph = graph_from_records([{"id": v, "kind": "x", "exec_s": [1e-9, 1.0][v]} for v in range(2)], [], {"name": "uneven"})
+    costs = build_costs(graph, TWO)
+    assignment = assignment_from_devices(graph, costs, [0, 1])
+    late = simulate(graph, replace(costs, exec_s=costs.exec_s + 1e-4), assignment)
+    shown = measured_factors(graph, costs, late)
+    assert np.isnan(shown.exec[0, 0])
+    np.testing.assert_allclose(refitted_costs(graph, costs, [shown]).exec_s[1], [1.0001, 1.0001])
 
 
 @given(cases(1, 4, noise=False), st.integers(0, 2**32 - 1))

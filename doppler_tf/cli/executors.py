@@ -89,16 +89,19 @@ def make_executor(name: str, dispatch: str, program: Program | None, time_scale:
     return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, timeout_s=timeout_s)
 
 
-def true_topology(spec: str | None, costs: CostModel) -> Topology | None:
-    """What emulated devices are in truth, if that is told. Raises ConfigError for another number of devices than is planned with."""
+def true_topology(spec: str | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:
+    """What emulated devices are in truth, if that is told. Raises a UserError where the graphs cannot run there."""
+    from doppler_tf.costs import build_costs
     from doppler_tf.formats.topology_json import read_topology
 
     if not spec:
         return None
-    truth = read_topology(spec)
-    if truth.num_devices != costs.num_devices:
-        raise field_error(ConfigError, "", "", "--emulate", f"a topology of {costs.num_devices} devices, as {costs.topology.name} has",
+    truth, topology = read_topology(spec), planned[0][1].topology
+    if truth.num_devices != topology.num_devices:
+        raise field_error(ConfigError, "", "", "--emulate", f"a topology of {topology.num_devices} devices, as {topology.name} has",
                           f"{spec} with {truth.num_devices}")
+    for graph, _ in planned:
+        build_costs(graph, truth)
     return truth
 
 

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.emulate and real:
         raise field_error(ConfigError, "run", "", "--emulate", "emulated devices (--executor emulated, or synchronous with --time-scale)",
                           f"--executor {args.executor}")
-    truth = true_topology(args.emulate, costs)
+    truth = true_topology(args.emulate, [(graph, costs)])
     program = Program(graph) if real else None
     time_scale = 1.0 if real else args.time_scale or fitting_time_scale(simulated_s)
     with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s, truth) as executor:

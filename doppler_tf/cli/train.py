@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="end the real stage after M minutes, if not after --real runs (without --real: after M minutes)")
     parser.add_argument("--executor", metavar="tf|emulated", help="of the real stage (default: emulated with a time scale, else tf)")
     parser.add_argument("--time-scale", type=positive_real, metavar="X", help="emulated: seconds of wall clock to a modelled second")
+    parser.add_argument("--timeout-s", type=positive_real, metavar="S",
+                        help="a real run fails when one vertex or transfer takes longer than S seconds of wall clock (default: none does)")
     parser.add_argument("--emulate", metavar="T",
                         help="emulated: the topology that the devices are in truth, which training is not told (default: --topology)")
     parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
@@ -60,7 +62,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     import_quietly("agents.config")
     config = _config(args, loaded)
     # The executor comes first: its devices must be there before TensorFlow starts, and TF-GNN starts it.
-    with _executor(config, loaded) as executor:
+    with _executor(config, loaded, args.timeout_s) as executor:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True)
@@ -146,7 +148,7 @@ def _base(name: str | None) -> TrainConfig:
 
 
 @contextlib.contextmanager
-def _executor(config: TrainConfig, loaded: Loaded) -> Iterator[Executor | None]:
+def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> Iterator[Executor | None]:
     """What the real stage runs on, None without one; its threads are joined at the end."""
     from doppler_tf.cli.executors import ByGraph, Program, make_executor, true_topology
 
@@ -154,13 +156,13 @@ def _executor(config: TrainConfig, loaded: Loaded) -> Iterator[Executor | None]:
         if not config.real:
             yield None
         elif config.executor == "emulated":
-            truth = true_topology(config.emulate, loaded[0][1])
-            yield stack.enter_context(make_executor("emulated", "fifo", None, config.time_scale, config.seed, truth=truth))
+            truth = true_topology(config.emulate, loaded)
+            yield stack.enter_context(make_executor("emulated", "fifo", None, config.time_scale, config.seed, timeout_s, truth))
         else:
             from runtime import prepare_devices
 
             prepare_devices(loaded[0][1].num_devices)  # before TensorFlow's first operation, which training brings
-            yield ByGraph([(graph, stack.enter_context(make_executor("tf", "fifo", Program(graph), 1.0, config.seed)))
+            yield ByGraph([(graph, stack.enter_context(make_executor("tf", "fifo", Program(graph), 1.0, config.seed, timeout_s)))
                            for graph, _ in loaded])
 
 

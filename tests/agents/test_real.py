@@ -98,6 +98,21 @@ def test_without_a_successful_run_all_stays_as_it_was(fork, tmp_path, real, runs
     assert max(result["greedy_makespan_s"], result["best_makespan_s"]) < 6.0  # on both devices, as planned
 
 
+def test_without_a_stage_before_it_and_whatever_is_raised_it_goes_on(fork, tmp_path):
+    class Foreign(Measured):
+        def execute(self, graph, costs, assignment):
+            if self.calls % 4 == 3:
+                self.calls += 1
+                raise RuntimeError("a library's own error\nwith details")
+            return super().execute(graph, costs, assignment)
+
+    for imitation in (0, 32):
+        config = replace(CONFIG, imitation=imitation, simulated=0, real=32)
+        result = train([fork], PLANNED, tmp_path / f"run{imitation}", config, executor=Foreign(), progress=False)["fork"]
+        assert result["measured"]["last_error"] == "RuntimeError: a library's own error"
+        assert result["measured"]["best_runs"] >= 2
+
+
 def test_minutes_end_the_stage_and_a_resumed_one_has_only_what_was_left(fork, tmp_path, monkeypatch):
     from agents import measuring
 

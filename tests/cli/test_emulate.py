@@ -23,6 +23,15 @@ def test_a_run_takes_what_it_takes_in_truth(cli, write):
     assert 3.0 <= cli(*argv).json["makespan_s"] < 6.0
 
 
+@pytest.mark.parametrize("command", [["run", "--executor", "emulated", "--assignment"], ["train", "--real", 8, "--run-dir"]])
+def test_a_truth_that_cannot_cost_the_graph_is_refused_before_anything_is_done(cli, write, tmp_path, command):
+    graph = write({"graph": {"name": "pair"}, "nodes": NODES, "edges": []}, "pair.json")
+    other = tmp_path / "run" if command[0] == "train" else write([0, 1], "assignment.json")
+    found = cli(*command, other, graph, "--topology", write(FAST, "fast.json"), "--emulate", "ideal:2", "--json")
+    refused(found, "pair", "flops_per_s")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(("argv", "fragments"), [
     (["--executor", "emulated", "--emulate", "ideal:3"], ["--emulate", "2 devices", "ideal:3 with 3"]),
     (["--executor", "tf", "--emulate", "ideal:2"], ["--emulate", "emulated devices", "--executor tf"]),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -78,8 +77,12 @@ class TensorFlowBackend:
         placed = self._placed if self._keep_inputs else {}
         for v, d in pairs:
             if (v, d) not in placed:
-                with _loss_noticed(devices, d, what=f"{graph.name}: input vertex {graph.vertex_label(v)!r}: "), tf.device(devices[d]):
-                    placed[v, d] = tf.identity(self._inputs[v])
+                try:
+                    with tf.device(devices[d]):
+                        placed[v, d] = tf.identity(self._inputs[v])
+                except tf.errors.OpError as error:
+                    _raise_if_lost(error, devices, d, what=f"{graph.name}: input vertex {graph.vertex_label(v)!r}: ")
+                    raise
         return dict(placed)
 
 
@@ -105,19 +108,27 @@ class TensorFlowSession:
         """Runs the vertex's kernel on tensors that are all resident on its device."""
         kernel = self._kernel[vertex]
         operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
-        with _loss_noticed(self._devices, device), tf.device(self._devices[device]):
-            output = run_kernel(kernel, operands)
-            if "GPU" in self._devices[device]:
-                tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
+        try:
+            with tf.device(self._devices[device]):
+                output = run_kernel(kernel, operands)
+                if "GPU" in self._devices[device]:
+                    tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
+        except tf.errors.OpError as error:
+            _raise_if_lost(error, self._devices, device)
+            raise
         self._store(vertex, device, output)
 
     def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
         """Copies a vertex's whole output."""
-        with _loss_noticed(self._devices, source, destination), tf.device(self._devices[destination]):
-            copy = tf.identity(self._resident[producer, source])
-            # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
-            shared = self._on_this_cpu[source] and self._on_this_cpu[destination]
-            self._store(producer, destination, tf.raw_ops.DeepCopy(x=copy) if shared and not self._share_on_cpu else copy)
+        # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
+        shared = self._on_this_cpu[source] and self._on_this_cpu[destination]
+        try:
+            with tf.device(self._devices[destination]):
+                copy = tf.identity(self._resident[producer, source])
+                self._store(producer, destination, tf.raw_ops.DeepCopy(x=copy) if shared and not self._share_on_cpu else copy)
+        except tf.errors.OpError as error:
+            _raise_if_lost(error, self._devices, source, destination)
+            raise
 
     def free(self, producer: int, device: int) -> None:
         """Drops a tensor, unless it is to be fetched."""
@@ -139,11 +150,11 @@ class TensorFlowSession:
 
         Raises DeviceLostError where one of these is gone.
         """
-        found = {}
-        for v, d in self._kept.items():
-            with _loss_noticed(self._devices, d):
-                found[v] = self._resident[v, d].numpy()
-        return found
+        try:
+            return {v: self._resident[v, d].numpy() for v, d in self._kept.items()}
+        except tf.errors.OpError as error:
+            _raise_if_lost(error, self._devices, *set(self._kept.values()))
+            raise
 
     def peak_tensor_bytes(self) -> np.ndarray:
         """float64 [D]: the most bytes of tensors held by device; tensors of logical CPU devices count wherever they are placed, though
@@ -157,18 +168,14 @@ class TensorFlowSession:
                 self._residency.add(device, _size_bytes(tensor))
 
 
-@contextlib.contextmanager
-def _loss_noticed(names: Sequence[str], *devices: int, what: str = "") -> Iterator[None]:
-    """Tells which of the `devices` that take part in `what` is gone. TensorFlow says so of those that another process serves."""
-    try:
-        yield
-    except tf.errors.OpError as error:
-        if not any(sign in f"{type(error).__name__} {error.message}" for sign in _GONE):
-            raise
-        servers = {d: server[0] for d in devices if (server := _SERVER.match(names[d]))}
-        gone = next((d for d, server in servers.items() if server in error.message), next(iter(servers), None))
-        if gone is None:
-            raise
+def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], *devices: int, what: str = "") -> None:
+    """Raises a DeviceLostError if one of the `devices` that took part in `what` is gone, as TensorFlow says of those that another
+    process serves."""
+    if not any(sign in f"{type(error).__name__} {error.message}" for sign in _GONE):
+        return
+    servers = {d: server[0] for d in devices if (server := _SERVER.match(names[d]))}
+    gone = next((d for d, server in servers.items() if server in error.message), next(iter(servers), None))
+    if gone is not None:
         raise DeviceLostError(f"{what}TensorFlow's {names[gone]} does not answer", gone) from error
 
 

@@ -11,6 +11,7 @@ from doppler_tf.errors import CheckpointError, ConfigError, field_error
 from doppler_tf.formats.files import read_json
 
 RUN_SCHEMA = "doppler-run/1"
+METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "placeto", "gdp")
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class TrainConfig:
     """Settings of the three stages; the same for every graph.
 
     Attributes:
+      method: which policies are trained, a key of `methods.METHODS`; all settings below mean the same for each.
       imitation, simulated, real: episodes by stage (stage I: teacher episodes; III: all runs of a graph on the executor).
       real_minutes: stage III ends after so many minutes, if not after `real` runs; 0: any.
       batch: sampled episodes an update; a greedy one for each graph is run beside them, to be watched.
@@ -27,13 +29,14 @@ class TrainConfig:
       elite: weight of the likelihood of the best episode so far of each graph (self-imitation; 0: plain REINFORCE).
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
-      features: what PLC sees: `relational`, or `paper` (its five device features alone).
+      features: what PLC and the joint policy see: `relational`, or `paper` (its five device features alone); Placeto and GDP see none.
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
       executor, time_scale, emulate: what stage III runs on, as the caller names it, so that a resumed run takes the same; emulate: the
         topology that emulated devices are in truth, empty for the one planned with.
       seed: of everything.
     """
 
+    method: str = "doppler"
     imitation: int = 256
     simulated: int = 25600
     real: int = 0
@@ -58,7 +61,7 @@ class TrainConfig:
     def __post_init__(self):
         for item in fields(self):
             value = getattr(self, item.name)
-            choices = {"features": tuple(DEVICE_FEATURES), "executor": ("tf", "emulated")}.get(item.name)
+            choices = {"method": METHOD_NAMES, "features": tuple(DEVICE_FEATURES), "executor": ("tf", "emulated")}.get(item.name)
             if choices is not None:
                 if not isinstance(value, str) or value not in choices:
                     raise field_error(ConfigError, "training config", "", item.name, " or ".join(choices), value)

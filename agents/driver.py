@@ -50,14 +50,25 @@ def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: Episo
       placed: float32 [B, D, hidden], sums of `tables.plc_placed` by device.
       race: of the candidates of `state`; where it is greedy, PLC is too.
     """
-    # A finished episode has no candidate left; it "chooses" the null vertex.
-    vertex = tf.where(finished(batch, state), batch.num_vertices - 1, winner(race))
+    vertex = next_vertex(batch, state, race)
     options = device_options(batch, state, vertex)
     logits = device_logits(network, batch, tables, state, placed, vertex, options.features)
-    noise = gumbel(race.seed, tf.range(tf.shape(vertex)[0])[:, None], state.step[:, None], tf.range(batch.num_devices)[None])
-    noisy = tf.where(race.greedy[:, None], logits, logits + noise)
-    noisy = tf.where(options.mask, noisy, -tf.float32.max)
-    return Choice(vertex, tf.argmax(noisy, axis=1, output_type=tf.int32), *options)
+    return Choice(vertex, choose_device(batch, state, logits, options.mask, race.seed, race.greedy), *options)
+
+
+def next_vertex(batch: GraphBatch, state: EpisodeState, race: Race) -> tf.Tensor:
+    """int32 [B]: SEL's choice. A finished episode has no candidate left; it "chooses" the null vertex."""
+    return tf.where(finished(batch, state), batch.num_vertices - 1, winner(race))
+
+
+def choose_device(batch: GraphBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
+                  ) -> tf.Tensor:
+    """int32 [B]: a device among those where `mask` [B, D] is True, the likeliest where `greedy` [B], else drawn from the softmax of
+    `logits` [B, D]; seed: int32 [2]."""
+    noise = gumbel(seed, tf.range(tf.shape(logits)[0])[:, None], state.step[:, None], tf.range(batch.num_devices)[None])
+    noisy = tf.where(greedy[:, None], logits, logits + noise)
+    noisy = tf.where(mask, noisy, -tf.float32.max)
+    return tf.argmax(noisy, axis=1, output_type=tf.int32)
 
 
 def device_logits(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
@@ -82,11 +93,11 @@ class FusedDriver:
     of the race, PLC's at the neighbours of one vertex.
     """
 
-    def __init__(self, network: DualNetwork, jit_compile: bool = True):
-        """Args: jit_compile: compile with XLA (once a shape); without it the same graph runs op by op."""
-        self._network, self._jit_compile = network, jit_compile
+    def __init__(self, network: DualNetwork, jit_compile: bool = True, choose: Callable[..., Choice] = choose):
+        """Args: jit_compile: compile with XLA (once a shape); without it the same graph runs op by op; choose: a step's actions."""
+        self._network, self._jit_compile, self._choose = network, jit_compile, choose
         self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
-        self.replay = tf.function(self._replay, autograph=False, jit_compile=jit_compile)
+        self.replay = tf.function(replay, autograph=False, jit_compile=jit_compile)
 
     def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
         """Episodes of the graphs `graph` (int32 [B]) with the policies as they are.
@@ -94,32 +105,38 @@ class FusedDriver:
         Args:
           seed: int32 [2], which random numbers; greedy: bool [B], False samples from the policies, True takes the most likely.
         """
-        if self._jit_compile:  # this runs only when a new shape is traced
-            _LOG.info("compiling the policies' episodes with XLA: up to %s vertices and %s edges, %s devices, %s at a time",
-                      batch.num_vertices - 1, batch.edge.shape[0] // batch.missing.shape[0], batch.num_devices, graph.shape[0])
+        if self._jit_compile:
+            say_compiling(batch, graph.shape[0])
         tables = self._network.encode(batch)
         state = initial_state(batch, graph)
         race = start_race(batch, tables, state, seed, greedy)
 
         def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor, race: Race):
-            choice = choose(self._network, batch, tables, state, placed, race)
+            choice = self._choose(self._network, batch, tables, state, placed, race)
             placed = after_placing(batch, tables, state, placed, choice.vertex, choice.device)
             state = place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
             return choice, state, placed, run_on(batch, tables, state, race, choice.vertex)
 
         placed = tf.zeros([tf.shape(graph)[0], batch.num_devices, tables.plc_placed.shape[1]])
-        return _loop(batch, state, step, placed, race)
-
-    def _replay(self, batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-        """The record of given episodes (int32 [B, T] each), the teacher's for instance."""
-        def step(t: tf.Tensor, state: EpisodeState):
-            choice = Choice(order[:, t], device[:, t], *device_options(batch, state, order[:, t]))
-            return choice, place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
-
-        return _loop(batch, initial_state(batch, graph), step)
+        return record_episodes(batch, state, step, placed, race)
 
 
-def _loop(batch: GraphBatch, state: EpisodeState, step: Callable, *carried) -> Episodes:
+def replay(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+    """The record of given episodes (int32 [B, T] each), the teacher's for instance."""
+    def step(t: tf.Tensor, state: EpisodeState):
+        choice = Choice(order[:, t], device[:, t], *device_options(batch, state, order[:, t]))
+        return choice, place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
+
+    return record_episodes(batch, initial_state(batch, graph), step)
+
+
+def say_compiling(batch: GraphBatch, episodes: int) -> None:
+    """For the log, from functions that run only when a new shape is traced."""
+    _LOG.info("compiling the policies' episodes with XLA: up to %s vertices and %s edges, %s devices, %s at a time",
+              batch.num_vertices - 1, batch.edge.shape[0] // batch.missing.shape[0], batch.num_devices, episodes)
+
+
+def record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, *carried) -> Episodes:
     """Steps until the longest episode ends; `step(t, state, *carried)` gives a choice, and state and what is carried after it."""
     steps = batch.num_vertices - 1
     lengths = tf.gather(batch.num_work, state.graph)
@@ -140,8 +157,8 @@ def _loop(batch: GraphBatch, state: EpisodeState, step: Callable, *carried) -> E
 def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tables, episodes: Episodes
                             ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
     """SEL's and PLC's log-probabilities of recorded episodes in one pass, differentiable, and the mask of real steps (bool [B, T])."""
-    size, steps = batch.num_vertices, episodes.order.shape[1]
-    valid = tf.range(steps)[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
+    size = batch.num_vertices
+    valid = real_steps(batch, episodes)
     row = episodes.graph[:, None] * size + episodes.order
     logits = tf.gather(tf.reshape(tables.sel_logit, [-1, size]), episodes.graph)
     sel = order_log_probability(logits, episodes.order, available_steps(batch, episodes), valid)
@@ -151,12 +168,22 @@ def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tab
     return sel, masked_log_probability(plc_logits, episodes.mask, episodes.device), valid
 
 
+def log_probability(network: DualNetwork, batch: GraphBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+    """`episode_log_probability` with the encoding of the moment."""
+    return episode_log_probability(network, batch, network.encode(batch), episodes)
+
+
+def real_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
+    """bool [B, T]: False after the end of an episode."""
+    return tf.range(episodes.order.shape[1])[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
+
+
 def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
     """int32 [B, N]: the step from which each vertex is a candidate, one after its last predecessor; NEVER for padding."""
     size, steps = batch.num_vertices, episodes.order.shape[1]
     graphs = batch.missing.shape[0]
     count = tf.shape(episodes.order)[0]
-    real = tf.range(steps)[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
+    real = real_steps(batch, episodes)
     episode = tf.repeat(tf.range(count)[:, None], steps, axis=1)
     at = tf.stack([episode, tf.where(real, episodes.order, size - 1)], axis=2)
     position = tf.tensor_scatter_nd_update(tf.zeros([count, size], tf.int32), at, tf.where(real, tf.range(steps)[None] + 1, 0))

@@ -29,7 +29,7 @@ class Tables(NamedTuple):
     plc_placed: tf.Tensor
 
 
-def _dense(width: int, seed: int, activation=None, use_bias: bool = True, scale: float = 1.0) -> tf.keras.layers.Layer:
+def dense(width: int, seed: int, activation=None, use_bias: bool = True, scale: float = 1.0) -> tf.keras.layers.Layer:
     initializer = tf.keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=seed)
     return tf.keras.layers.Dense(width, activation, use_bias, kernel_initializer=initializer)
 
@@ -43,23 +43,20 @@ class DualNetwork(tf.Module):
         super().__init__(name="dual_network")
         self.num_features = len(DEVICE_FEATURES[features])
         seeds = iter(range(1000 * seed, 1000 * seed + 1000))
-        self.encoder = _Encoder(hidden, rounds, seeds)
-        self.sel = [_dense(hidden, next(seeds), "relu"), _dense(hidden, next(seeds), "relu"), _dense(1, next(seeds), scale=0.01)]
-        self.plc_vertex = _dense(hidden, next(seeds))
-        self.plc_placed = _dense(hidden, next(seeds), use_bias=False)
-        self.plc_device = _dense(hidden, next(seeds), use_bias=False)
-        self.plc = [_dense(hidden // 2, next(seeds), "relu"), _dense(1, next(seeds), scale=0.01)]
+        self.encoder = Encoder(hidden, rounds, seeds)
+        self.sel = [dense(hidden, next(seeds), "relu"), dense(hidden, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
+        self.plc_vertex = dense(hidden, next(seeds))
+        self.plc_placed = dense(hidden, next(seeds), use_bias=False)
+        self.plc_device = dense(hidden, next(seeds), use_bias=False)
+        self.plc = [dense(hidden // 2, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
         # Variables are made here once, so that no compiled function is traced twice for making them.
-        self.device_logits(self.encode(_one_edge()).plc_vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
+        self.device_logits(self.encode(one_edge()).plc_vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
 
     def encode(self, batch: GraphBatch) -> Tables:
         """Message passing over all graphs, path sums, and all that the heads need by vertex."""
         hidden = self.encoder(batch)
-        doublings = max(1, math.ceil(math.log2(batch.num_vertices)))
-        depth = tf.cast(tf.gather(batch.num_work, _graph_of(batch)), tf.float32)[:, None]
-        sel_input = tf.concat([batch.vertex, hidden, path_sums(hidden, batch.b_next, doublings) / tf.sqrt(depth),
-                               path_sums(hidden, batch.t_next, doublings) / tf.sqrt(depth)], axis=1)
-        logit = sel_input
+        depth = _num_work(batch)
+        logit = vertex_inputs(batch, hidden)
         for layer in self.sel:
             logit = layer(logit)
         logit = SEL_LOGIT_LIMIT * tf.tanh(logit[:, 0] / SEL_LOGIT_LIMIT)
@@ -93,15 +90,15 @@ class DualNetwork(tf.Module):
         return [v for part in (self.plc_vertex, self.plc_placed, self.plc_device, *self.plc) for v in part.trainable_variables]
 
 
-class _Encoder(tf.Module):
+class Encoder(tf.Module):
     """TF-GNN message passing: mean over both directions of every edge, with residual updates."""
 
     def __init__(self, hidden: int, rounds: int, seeds):
         super().__init__(name="encoder")
-        self._embed_vertex, self._embed_edge = _dense(hidden, next(seeds), "relu"), _dense(hidden, next(seeds), "relu")
+        self._embed_vertex, self._embed_edge = dense(hidden, next(seeds), "relu"), dense(hidden, next(seeds), "relu")
 
         def convolution(receiver: int) -> tfgnn.keras.layers.SimpleConv:
-            return tfgnn.keras.layers.SimpleConv(_dense(hidden, next(seeds), "relu"), "mean", receiver_tag=receiver,
+            return tfgnn.keras.layers.SimpleConv(dense(hidden, next(seeds), "relu"), "mean", receiver_tag=receiver,
                                                  sender_edge_feature=tfgnn.HIDDEN_STATE)
 
         class _BothDirections(tf.keras.layers.Layer):
@@ -117,7 +114,7 @@ class _Encoder(tf.Module):
 
         self._rounds = [
             tfgnn.keras.layers.GraphUpdate(node_sets={_VERTEX: tfgnn.keras.layers.NodeSetUpdate(
-                {_EDGE: _BothDirections()}, tfgnn.keras.layers.NextStateFromConcat(_dense(hidden, next(seeds), "relu")))})
+                {_EDGE: _BothDirections()}, tfgnn.keras.layers.NextStateFromConcat(dense(hidden, next(seeds), "relu")))})
             for _ in range(rounds)]
         self.layers = [self._embed_vertex, self._embed_edge, *self._rounds]
 
@@ -139,6 +136,14 @@ class _Encoder(tf.Module):
         return hidden * real / (1.0 + len(self._rounds))
 
 
+def vertex_inputs(batch: GraphBatch, hidden: tf.Tensor) -> tf.Tensor:
+    """float32 [G * N, ...]: features ‖ H ‖ ΣH on the b-path ‖ ΣH on the t-path, what SEL sees of each vertex; hidden: [G * N, h]."""
+    doublings = max(1, math.ceil(math.log2(batch.num_vertices)))
+    depth = _num_work(batch)
+    return tf.concat([batch.vertex, hidden, path_sums(hidden, batch.b_next, doublings) / tf.sqrt(depth),
+                      path_sums(hidden, batch.t_next, doublings) / tf.sqrt(depth)], axis=1)
+
+
 def path_sums(hidden: tf.Tensor, following: tf.Tensor, doublings: int) -> tf.Tensor:
     """Sums of `hidden` [V, h] along the paths v, following[v], ... (paper section 4.2), by pointer doubling.
 
@@ -153,12 +158,12 @@ def path_sums(hidden: tf.Tensor, following: tf.Tensor, doublings: int) -> tf.Ten
     return total
 
 
-def _graph_of(batch: GraphBatch) -> tf.Tensor:
-    """int32 [G * N]: the graph of each row."""
-    return tf.repeat(tf.range(batch.missing.shape[0]), batch.num_vertices)
+def _num_work(batch: GraphBatch) -> tf.Tensor:
+    """float32 [G * N, 1]: how many vertices the graph of each row has."""
+    return tf.cast(tf.repeat(batch.num_work, batch.num_vertices), tf.float32)[:, None]
 
 
-def _one_edge() -> GraphBatch:
+def one_edge() -> GraphBatch:
     """The smallest graph that all layers can read."""
     index = tf.constant([1, 1])
     fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, len(VERTEX_FEATURES)]), "edge": tf.zeros([1, 1]), "source": index[:1],

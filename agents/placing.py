@@ -10,10 +10,8 @@ import tensorflow as tf
 
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables
 from agents.config import stored_config
-from agents.driver import FusedDriver
-from agents.episode import graph_batch
 from agents.features import graph_arrays
-from agents.networks import DualNetwork
+from agents.methods import METHODS
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CheckpointError
@@ -40,13 +38,14 @@ def load_policy(path: str | Path) -> Policy:
     read_state(checkpoint)
     config = stored_config(checkpoint.parent.parent)
 
-    network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
+    method = METHODS[config.method]
+    network = method.network(config)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
-    driver = FusedDriver(network)
+    driver = method.driver(network)
 
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs)
-        batch = graph_batch([arrays])
+        batch = method.batch([arrays])
         rows = min(samples, max(1, _BATCH_BYTES // (_BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
         for i in range(-(-samples // rows)):
             greedy = tf.constant(np.arange(i * rows, (i + 1) * rows) == 0)

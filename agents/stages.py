@@ -10,12 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 from agents import summaries
-from agents.agent import DopplerAgent, UpdateInfo
 from agents.config import TrainConfig
-from agents.driver import Episodes, FusedDriver
-from agents.episode import graph_batch
+from agents.driver import Episodes
 from agents.features import GraphArrays, graph_arrays, padded_sizes
-from agents.networks import DualNetwork
+from agents.methods import METHODS
+from agents.updates import UpdateInfo
 from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel
@@ -24,6 +23,8 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.simulator import Simulator
 
 STAGES = ("imitation", "simulated", "real")
+# Updates between looks at the order that SEL prefers, as a replay takes half as long as an update; late in a stage each one looks.
+_REORDERED, _LATE = 8, 0.9
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
 
@@ -45,6 +46,7 @@ class Learner:
       network: the policies as they are; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, from
         the begin of stage III on.
       best: by graph the best episode seen; greedy_s: seconds of the greedy episodes of `best_network`.
+      elite_order: int32 [G, T], the order in which the best episodes are learned from.
     """
 
     def __init__(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig):
@@ -53,19 +55,21 @@ class Learner:
         self.arrays: list[GraphArrays] = [graph_arrays(g, c, sizes) for g, c in zip(graphs, costs, strict=True)]
         self.simulators = [FastSimulator(g, c) for g, c in zip(graphs, costs, strict=True)]
         self.bounds_s = [lower_bounds(g, c).best_s for g, c in zip(graphs, costs, strict=True)]
-        self.batch = graph_batch(self.arrays)
-        self.network, self.best_network, self.earlier_network = (
-            DualNetwork(config.hidden, config.rounds, config.features, config.seed) for _ in range(3))
+        self._method = METHODS[config.method]
+        self.batch = self._method.batch(self.arrays)
+        self.network, self.best_network, self.earlier_network = (self._method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.rows = max(1, config.batch // len(graphs))
         worthwhile = config.imitation + config.simulated >= _WORTH_COMPILING * self.rows
-        self.agent = DopplerAgent(self.network, self.batch, config, self.updates, jit_compile=worthwhile)
-        self.driver = FusedDriver(self.network)
+        self.agent = self._method.agent(self.network, self.batch, config, self.updates, jit_compile=worthwhile)
+        self.driver = self._method.driver(self.network)
         each = self.rows + 1
         self.graph = tf.constant(np.repeat(np.arange(len(graphs)), each), tf.int32)
         self._is_greedy = np.tile(np.arange(each) == 0, len(graphs))
         self.best = [Best(np.inf, *np.zeros((2, self.batch.num_vertices - 1), np.int32)) for _ in graphs]
         self.greedy_s = [np.inf] * len(graphs)
+        self.elite_order: np.ndarray | None = None
+        self._elite_record: Episodes | None = None
 
     @property
     def checkpointed(self) -> dict:
@@ -118,7 +122,7 @@ class Learner:
 
     def learn(self, episodes: Episodes, seconds: np.ndarray, progress: float) -> dict[str, dict[str, float]]:
         """One update on the sampled episodes of a batch and what they take (float64 [B])."""
-        elite = self._elite(episodes)
+        elite = self._elite(episodes, progress)
         scale = np.repeat([a.scale_s for a in self.arrays], self.rows + 1)
         info = self.agent.reinforce(episodes, tf.constant(-seconds / scale, tf.float32), tf.constant(~self._is_greedy, tf.float32),
                                     tf.constant(self.config.entropy * (1 - progress), tf.float32),
@@ -139,7 +143,7 @@ class Learner:
                 best.makespan_s = float(self.simulators[g].makespans(*self.arrays[g].to_devices(best.order[None], best.device[None]))[0])
         self.greedy_s = [best.makespan_s for best in self.greedy(self.best_network)]
 
-    def greedy(self, network: DualNetwork) -> list[Best]:
+    def greedy(self, network: tf.Module) -> list[Best]:
         """By graph the greedy episode of other policies."""
         present = [v.value() for v in self.network.trainable_variables]
         copy_variables(network, self.network)
@@ -191,21 +195,27 @@ class Learner:
             self.greedy_s = now
             copy_variables(self.network, self.best_network)
 
-    def _elite(self, episodes: Episodes) -> Episodes | None:
-        """The best assignment so far of each graph, in the order of its greedy episode in the batch; None where a graph has none.
+    def _elite(self, episodes: Episodes, progress: float) -> Episodes | None:
+        """The best assignment so far of each graph, in the order of a late greedy episode; None where a graph has none.
 
         SEL cannot learn an order in which vertices that look alike happened to be drawn, and which device such a vertex went to means
-        something in that order alone; in SEL's own order PLC can learn where each vertex went.
+        something in that order alone; in SEL's own order PLC can learn where each vertex went. Where the order is all that is learned
+        (`repeats_order`), it is the best episode's own.
         """
         if self.config.elite == 0 or not all(np.isfinite(best.makespan_s) for best in self.best):
             return None
-        starts = [rows.start for rows in self.rows_by_graph()]
-        order = tf.gather(episodes.order, starts).numpy()
+        if self._method.repeats_order:
+            self.elite_order = np.stack([best.order for best in self.best])
+        elif self.elite_order is None or int(self.updates) % _REORDERED == 0 or progress > _LATE:
+            self.elite_order = tf.gather(episodes.order, [rows.start for rows in self.rows_by_graph()]).numpy()
         by_vertex = np.zeros((len(self.best), self.batch.num_vertices), np.int32)
         for g, best in enumerate(self.best):
             by_vertex[g, best.order] = best.device
-        device = np.take_along_axis(by_vertex, order, axis=1)
-        return self.driver.replay(self.batch, tf.gather(episodes.graph, starts), tf.constant(order), tf.constant(device))
+        actions = np.stack([self.elite_order, np.take_along_axis(by_vertex, self.elite_order, axis=1)])
+        if self._elite_record is None or not np.array_equal(actions, self._elite_actions):
+            self._elite_actions = actions
+            self._elite_record = self.driver.replay(self.batch, tf.range(len(self.best)), *map(tf.constant, actions))
+        return self._elite_record
 
     def _report(self, makespan_s: np.ndarray, info: UpdateInfo) -> dict[str, dict[str, float]]:
         report = {}
@@ -217,7 +227,7 @@ class Learner:
         return report
 
 
-def copy_variables(source: DualNetwork, target: DualNetwork) -> None:
+def copy_variables(source: tf.Module, target: tf.Module) -> None:
     """Gives `target` the weights of `source`."""
     for a, b in zip(source.trainable_variables, target.trainable_variables, strict=True):
         b.assign(a)

@@ -212,7 +212,9 @@ class _Run:
         best = [{"makespan_s": _finite(b.makespan_s), "order": b.order.tolist(), "device": b.device.tolist()} for b in self.learner.best]
         real = self.real and {"used": self.real.budget.used, "spent_s": self.real.budget.spent_s, "measured": self.measured,
                               "runs": [[m.runs, m.failed] for m in self.real.measured]}
-        state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s], "real": real}
+        order = self.learner.elite_order
+        state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s], "real": real,
+                 "elite_order": None if order is None else order.tolist()}
         save_checkpoint(self.folder / "checkpoints", self.done, self.learner.checkpointed, state, self.config.keep)
 
     def restore(self) -> None:
@@ -231,6 +233,8 @@ class _Run:
         self.learner.greedy_s = [np.inf if s is None else s for s in state["greedy_s"]]
         self.learner.best = [Best(np.inf if b["makespan_s"] is None else b["makespan_s"], np.array(b["order"], np.int32),
                                   np.array(b["device"], np.int32)) for b in state["best"]]
+        if state["elite_order"] is not None:
+            self.learner.elite_order = np.array(state["elite_order"], np.int32)
 
     def outcome(self) -> dict[str, dict]:
         """Writes the best assignment of each graph; returns the figures."""

@@ -32,6 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("graphs", type=Path, nargs="+", metavar="GRAPH", help="graph files (doppler-graph/1)")
     add_topology(parser)
     parser.add_argument("--run-dir", type=Path, required=True, metavar="RUN", help="folder of checkpoints, summaries and the config")
+    parser.add_argument("--method", metavar="NAME",
+                        help="what to train: doppler (default), sel_only or plc_only (one of its policies, with the critical path for the "
+                             "other), joint, placeto or gdp")
     parser.add_argument("--imitation", type=natural, metavar="N", help="teacher episodes")
     parser.add_argument("--simulated", type=natural, metavar="N", help="episodes whose reward is simulated")
     parser.add_argument("--real", type=natural, metavar="N",
@@ -108,7 +111,7 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
 
     given = {key: _value(text) for key, text in args.set}
     given.update({stage: getattr(args, stage) for stage in STAGES if getattr(args, stage) is not None})
-    for key in ("seed", "executor", "time_scale", "real_minutes", "emulate"):
+    for key in ("method", "seed", "executor", "time_scale", "real_minutes", "emulate"):
         if getattr(args, key):
             given[key] = getattr(args, key)
     if (args.time_scale or args.emulate) and not args.executor:

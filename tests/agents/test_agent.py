@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -9,7 +11,7 @@ from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 from tf_agents.replay_buffers import tf_uniform_replay_buffer
 
 from agents.agent import DopplerAgent
-from agents.config import CONFIGS, TrainConfig
+from agents.config import CONFIGS, RUN_SCHEMA, TrainConfig, stored_config
 from agents.driver import FusedDriver, episode_log_probability
 from agents.environment import AssignmentEnvironment
 from doppler_tf.costs import build_costs
@@ -68,4 +70,13 @@ def test_config_names_what_is_wrong():
         TrainConfig(entropy=float("nan"))
     with pytest.raises(ConfigError, match=r"lr: expected one of .*learning_rate.*, got 1"):
         TrainConfig.from_json({"lr": 1})
+    with pytest.raises(ConfigError, match=r"method: expected doppler or .* or gdp, got 'annealing'"):
+        TrainConfig(method="annealing")
     assert TrainConfig.from_json(CONFIGS["paper"].to_json()) == CONFIGS["paper"]
+
+
+def test_a_run_from_before_there_were_methods_is_one_of_doppler(tmp_path):
+    settings = TrainConfig(batch=8).to_json()
+    del settings["method"]
+    (tmp_path / "config.json").write_text(json.dumps({"schema": RUN_SCHEMA, "config": settings}))
+    assert stored_config(tmp_path) == TrainConfig(batch=8, method="doppler")

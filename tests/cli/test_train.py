@@ -49,6 +49,11 @@ def test_options_win_over_set_and_set_over_the_file(train, write):
     assert train("--config", "paper", "--seed", 4)[1]["config"].seed == 4
 
 
+def test_the_method_is_a_setting(train):
+    assert train("--method", "placeto")[1]["config"].method == "placeto"
+    assert train("--set", "method=gdp", "--method", "joint")[1]["config"].method == "joint"
+
+
 def test_a_resumed_run_keeps_its_settings(train, tmp_path):
     from agents.config import TrainConfig
     from agents.training import RUN_SCHEMA
@@ -123,6 +128,7 @@ def test_each_graph_runs_on_its_own_tensors(cli, tmp_path):
     (["--executor", "synchronous"], ["--executor", "emulated"]),
     (["--set", "speed=3"], ["speed", "batch"]),
     (["--set", "batch=0"], ["batch", "from 1"]),
+    (["--method", "annealing"], ["method", "doppler or sel_only or plc_only or joint or placeto or gdp", "'annealing'"]),
     (["--set", "batch=many"], ["batch", "'many'"]),
     (["--simulated", "-1"], ["--simulated"]),
     (["--config", "absent.json"], ["absent.json"]),

@@ -1,0 +1,1 @@
+"""Learned baselines: other methods than DOPPLER's, in the same trainer."""

@@ -1,0 +1,126 @@
+"""Episodes whose order of vertices is known before they begin: there a policy chooses devices alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from agents.driver import Choice, Episodes, choose_device, real_steps, record_episodes, say_compiling
+from agents.episode import EpisodeState, GraphBatch, Options, device_options, graph_batch, initial_state, place_vertex
+from agents.features import GraphArrays
+from agents.losses import LogProbability, masked_log_probability
+from agents.random_numbers import exponential
+
+
+class OrderedBatch(NamedTuple):
+    """G graphs and who comes first.
+
+    Attributes:
+      rank: int32 [G * N], the smallest comes first, equal ones at random, padding last.
+      groups: bool [G * N, R, N], R groups of other vertices for each vertex (see `placeto`); else R = 0.
+    """
+
+    graphs: GraphBatch
+    rank: tf.Tensor
+    groups: tf.Tensor
+
+    @property
+    def num_vertices(self) -> int:
+        """N, padding included."""
+        return self.graphs.num_vertices
+
+    @property
+    def num_devices(self) -> int:
+        """D."""
+        return self.graphs.num_devices
+
+
+def topological_batch(arrays: Sequence[GraphArrays], groups: Callable[[GraphArrays], np.ndarray] | None = None) -> OrderedBatch:
+    """Vertices by depth, then by index; groups: of one graph, bool [N, R, N]."""
+    ranks = [np.arange(a.num_vertices, dtype=np.int32) for a in arrays]
+    for a, rank in zip(arrays, ranks, strict=True):
+        rank[np.argsort(depths(a), kind="stable")] = np.arange(a.num_work)
+    made = [groups(a) for a in arrays] if groups else np.zeros([1, 0, 0, 0], bool)
+    return OrderedBatch(graph_batch(arrays), tf.constant(np.concatenate(ranks)), tf.constant(np.concatenate(made)))
+
+
+def depths(arrays: GraphArrays) -> np.ndarray:
+    """int [M]: the topological level of each work vertex."""
+    graph = arrays.graph
+    level = np.empty(graph.num_vertices, np.int64)
+    for number, members in enumerate(graph.levels):
+        level[members] = number
+    return level[graph.work_vertices]
+
+
+def orders(batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> tf.Tensor:
+    """int32 [B, T]: the vertices of episodes of the graphs `graph` (int32 [B]), the null vertex after the end.
+
+    Args:
+      seed: int32 [2]; greedy: bool [B], True takes equal ranks by index instead of at random.
+    """
+    size = batch.num_vertices
+    count = tf.shape(graph)[0]
+    rank = tf.cast(tf.gather(tf.reshape(batch.rank, [-1, size]), graph), tf.float64)
+    tie = tf.exp(-exponential(seed, tf.range(count)[:, None], tf.range(size)[None]))
+    order = tf.argsort(tf.where(greedy[:, None], rank, rank + tie), stable=True)[:, :size - 1]
+    return tf.where(tf.range(size - 1)[None] < tf.gather(batch.graphs.num_work, graph)[:, None], order, size - 1)
+
+
+def episodes_in_order(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, decide: Callable, *carried) -> Episodes:
+    """Episodes with the vertices `order` (int32 [B, T]).
+
+    Args:
+      decide: (t, state, vertex, options, *carried) -> devices int32 [B], what to record as features, and what is carried on.
+    """
+    def step(t: tf.Tensor, state: EpisodeState, *carried):
+        vertex = order[:, t]
+        options = device_options(batch, state, vertex)
+        device, features, *carried = decide(t, state, vertex, options, *carried)
+        choice = Choice(vertex, device, features, options.mask, options.start_s)
+        return choice, place_vertex(batch, state, vertex, device, options.start_s), *carried
+
+    return record_episodes(batch, initial_state(batch, graph), step, *carried)
+
+
+class OrderedDriver:
+    """Runs episodes of a network that chooses devices in one order; same `run` and `replay` as `FusedDriver`."""
+
+    def __init__(self, network: tf.Module, jit_compile: bool = True):
+        """Args: network: has `encode(batch)` and `device_logits(batch, tables, state, vertex)`; jit_compile: compile with XLA."""
+        self._network, self._jit_compile = network, jit_compile
+        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
+        self.replay = tf.function(self._replay, autograph=False, jit_compile=jit_compile)
+
+    def _run(self, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+        """As `FusedDriver.run`."""
+        if self._jit_compile:
+            say_compiling(batch.graphs, graph.shape[0])
+        tables = self._network.encode(batch)
+
+        def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options):
+            logits = self._network.device_logits(batch, tables, state, vertex)
+            return choose_device(batch.graphs, state, logits, options.mask, seed, greedy), options.features[..., :0]
+
+        return episodes_in_order(batch.graphs, graph, orders(batch, graph, seed, greedy), decide)
+
+    def _replay(self, batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+        """The record of given episodes (int32 [B, T] each), their devices taken up in this network's own order."""
+        episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], order.shape[1], axis=1)
+        by_vertex = tf.tensor_scatter_nd_max(tf.zeros([tf.shape(order)[0], batch.num_vertices], tf.int32),
+                                             tf.stack([episode, order], axis=2), device)
+        own = orders(batch, graph, tf.zeros([2], tf.int32), tf.ones(tf.shape(graph), tf.bool))
+        devices = tf.gather(by_vertex, own, batch_dims=1)
+        return episodes_in_order(batch.graphs, graph, own, lambda t, _, __, options: (devices[:, t], options.features[..., :0]))
+
+
+def device_log_probability(network: tf.Module, batch: OrderedBatch, episodes: Episodes
+                           ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+    """As `driver.log_probability`, of devices alone; network: has `episode_logits(batch, tables, episodes)`, float32 [B, T, D]."""
+    logits = network.episode_logits(batch, network.encode(batch), episodes)
+    nothing = tf.zeros(tf.shape(episodes.order))
+    plc = masked_log_probability(logits, episodes.mask, episodes.device)
+    return LogProbability(nothing, nothing), plc, real_steps(batch.graphs, episodes)

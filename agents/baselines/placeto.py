@@ -1,0 +1,164 @@
+"""Placeto (Addanki et al. 2019, arXiv 1906.08879): one vertex at a time in topological order, seen beside its relatives.
+
+As published: message passing along the edges and against them, each with one pair of networks for all rounds; a vertex is seen with three
+groups of others, those that lead to it (parents), those that it leads to (children) and those beside it (parallel), each pooled;
+every choice sees where the others are by then. The episode's own timeline is not shown.
+Not as published: there, the placement is a feature of the vertices, so that the whole graph is encoded anew for every vertex, T
+encodings an episode. Here one encoding serves an episode, and the placement enters where groups are pooled: by device, over the
+parents and the parallel vertices that are placed. A device is scored by what is pooled on it, with the same weights for each, not by an
+output unit of its own, so that one network serves any number of devices. Episodes begin with nothing placed, not with an earlier placement
+to improve; the reward comes at the end, for all methods alike; messages are averaged, not added up, as a sum grows with the degree in
+every round; vertices bring the five static features of all methods here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from agents.baselines.ordered import OrderedBatch, orders, topological_batch
+from agents.driver import Episodes
+from agents.episode import EpisodeState
+from agents.features import VERTEX_FEATURES, GraphArrays
+from agents.networks import dense
+from doppler_tf.errors import ConfigError
+
+PARENTS, PARALLEL, CHILDREN = range(3)
+MOST_VERTICES = 4096
+
+
+class PlacetoTables(NamedTuple):
+    """What one encoding yields; constant within an episode.
+
+    Attributes:
+      vertex: float32 [G * N, hidden], a vertex's part of the first layer, its whole groups included.
+      placed: float32 [G, 2 * N, hidden], what vertices add to it where they are parents (first N) or parallel, for their device.
+    """
+
+    vertex: tf.Tensor
+    placed: tf.Tensor
+
+
+def placeto_batch(arrays: Sequence[GraphArrays]) -> OrderedBatch:
+    """Vertices in topological order with their three groups. Raises ConfigError for graphs whose groups would not fit in memory."""
+    for a in arrays:
+        if a.num_work > MOST_VERTICES:
+            raise ConfigError(f"placeto: graph {a.graph.name}: expected at most {MOST_VERTICES:,} vertices, as it keeps all pairs of them, "
+                              f"got {a.num_work:,}; choose another method")
+    return topological_batch(arrays, relatives)
+
+
+def relatives(arrays: GraphArrays) -> np.ndarray:
+    """bool [N, 3, N]: the parents, parallel vertices and children of each vertex, at any distance, itself in none of them."""
+    size, work = arrays.num_vertices, arrays.graph.work_vertices
+    position = np.full(arrays.graph.num_vertices, size - 1)
+    position[work] = np.arange(work.size)
+    leads = np.zeros((size, size), bool)
+    successors = arrays.graph.successors
+    for v in reversed(arrays.graph.topological_order.tolist()):
+        if arrays.graph.is_input[v]:
+            continue
+        for w in position[successors.vertex[successors.ptr[v]:successors.ptr[v + 1]]]:
+            leads[position[v]] |= leads[w]
+            leads[position[v], w] = True
+    real = np.arange(size) < arrays.num_work
+    beside = ~(leads | leads.T | np.eye(size, dtype=bool)) & real & real[:, None]
+    return np.stack([leads.T, beside, leads], axis=1)
+
+
+class PlacetoNetwork(tf.Module):
+    """Message passing, pooling over groups, and one head for every device."""
+
+    def __init__(self, hidden: int = 64, rounds: int = 4, seed: int = 0):
+        """Args: hidden: width of every layer; rounds: of message passing; seed: of the weights."""
+        super().__init__(name="placeto")
+        self._rounds = rounds
+        seeds = itertools.count(1000 * seed)
+        self.embed = dense(hidden, next(seeds), "relu")
+        self.message, self.update = ([dense(hidden, next(seeds), "relu") for _ in range(2)] for _ in range(2))
+        self.pool = [dense(hidden, next(seeds), "relu") for _ in range(3)]
+        self.vertex = dense(hidden, next(seeds))
+        self.placed = [dense(hidden, next(seeds), use_bias=False) for _ in range(2)]
+        self.head = [dense(hidden // 2, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
+        # Variables are made here once, so that no compiled function is traced twice for making them.
+        features, ends = tf.zeros([1, len(VERTEX_FEATURES)]), tf.zeros([1], tf.int32)
+        self._score(self._tables(features, ends, ends, tf.zeros([1, 3, 1], tf.bool), tf.ones([1, 1]), tf.ones([1, 1])).vertex)
+
+    def encode(self, batch: OrderedBatch) -> PlacetoTables:
+        """Message passing over all graphs, and their groups pooled."""
+        graphs, size = batch.graphs, batch.num_vertices
+        real = tf.cast(tf.reshape(graphs.is_real, [-1, 1]), tf.float32)
+        share = 1.0 / tf.cast(tf.repeat(graphs.num_work, size), tf.float32)[:, None]
+        return self._tables(graphs.vertex, graphs.source, graphs.target, batch.groups, real, share * batch.num_devices)
+
+    def _tables(self, vertex: tf.Tensor, source: tf.Tensor, target: tf.Tensor, groups: tf.Tensor, real: tf.Tensor, share: tf.Tensor
+                ) -> PlacetoTables:
+        """Of features [V, F], edges int32 [E], groups bool [V, 3, N], and float32 [V, 1] what counts and how much."""
+        size = groups.shape[2]
+        first, sweeps = self.embed(vertex), []
+        for message, update, sender, receiver in zip(self.message, self.update, (source, target), (target, source), strict=True):
+            hidden = first
+            for _ in range(self._rounds):
+                heard = tf.math.unsorted_segment_mean(tf.gather(message(hidden), sender), receiver, vertex.shape[0])
+                hidden = hidden + update(heard)
+            sweeps.append(hidden * real / (1.0 + self._rounds))
+        hidden = tf.concat(sweeps, axis=1)
+        pooled = [layer(hidden) * real * share for layer in self.pool]
+        whole = [tf.reshape(tf.matmul(tf.cast(tf.reshape(groups[:, k], [-1, size, size]), tf.float32),
+                                      tf.reshape(pooled[k], [-1, size, pooled[k].shape[1]])), [-1, pooled[k].shape[1]]) for k in range(3)]
+        placed = [tf.reshape(layer(value), [-1, size, value.shape[1]]) for layer, value in zip(self.placed, pooled, strict=False)]
+        return PlacetoTables(self.vertex(tf.concat([vertex, hidden, *whole], axis=1)), tf.concat(placed, axis=1))
+
+    def device_logits(self, batch: OrderedBatch, tables: PlacetoTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
+        """float32 [B, D] for `vertex` (int32 [B])."""
+        row = state.graph * batch.num_vertices + vertex
+        member = tf.cast(tf.gather(batch.groups, row)[:, :CHILDREN], tf.float32)
+        there = tf.one_hot(state.device, batch.num_devices, axis=1)
+        among = tf.reshape(member[:, None] * there[:, :, None], [-1, batch.num_devices, 2 * batch.num_vertices])
+        return self._score(tf.gather(tables.vertex, row)[:, None] + _product(among, tables.placed, state.graph))
+
+    def episode_logits(self, batch: OrderedBatch, tables: PlacetoTables, episodes: Episodes) -> tf.Tensor:
+        """float32 [B, T, D], of all steps in one pass: a matrix product of who is placed before whom with what is on which device."""
+        size, devices = batch.num_vertices, batch.num_devices
+        number = tf.range(batch.graphs.missing.shape[0])
+        order = orders(batch, number, tf.zeros([2], tf.int32), tf.ones(tf.shape(number), tf.bool))
+        steps = order.shape[1]
+        member = tf.gather(batch.groups, number[:, None] * size + order)[:, :, :CHILDREN]
+        before = tf.reshape(batch.rank, [-1, 1, 1, size]) < tf.range(steps)[None, :, None, None]
+        member = tf.reshape(tf.cast(member & before, tf.float32), [-1, steps, 2 * size])
+        episode = tf.repeat(tf.range(tf.shape(episodes.order)[0])[:, None], steps, axis=1)
+        device = tf.tensor_scatter_nd_max(tf.fill([tf.shape(episodes.order)[0], size], -1), tf.stack([episode, episodes.order], axis=2),
+                                          tf.where(episodes.order < size - 1, episodes.device, -1))
+        there = tf.tile(tf.one_hot(device, devices), [1, 2, 1])
+        width = tables.placed.shape[2]
+        added = tf.reshape(there[..., None] * tf.gather(tables.placed, episodes.graph)[:, :, None], [-1, 2 * size, devices * width])
+        pooled = tf.reshape(tf.matmul(tf.gather(member, episodes.graph), added), [-1, steps, devices, width])
+        return self._score(tf.gather(tables.vertex, episodes.graph[:, None] * size + episodes.order)[:, :, None] + pooled)
+
+    def _score(self, hidden: tf.Tensor) -> tf.Tensor:
+        """float32 [...] from the first layer's sums [..., hidden]."""
+        hidden = tf.nn.relu(hidden)
+        for layer in self.head:
+            hidden = layer(hidden)
+        return hidden[..., 0]
+
+    @property
+    def sel_variables(self) -> list[tf.Variable]:
+        """What the first optimizer trains: message passing."""
+        return [v for layer in (self.embed, *self.message, *self.update) for v in layer.trainable_variables]
+
+    @property
+    def plc_variables(self) -> list[tf.Variable]:
+        """What the second optimizer trains: pooling and head."""
+        return [v for layer in (*self.pool, self.vertex, *self.placed, *self.head) for v in layer.trainable_variables]
+
+
+def _product(among: tf.Tensor, table: tf.Tensor, graph: tf.Tensor) -> tf.Tensor:
+    """float32 [B, D, hidden]: `among` [B, D, K] times each episode's graph in `table` [G, K, hidden]; one product where G is 1."""
+    if table.shape[0] == 1:
+        return tf.reshape(tf.matmul(tf.reshape(among, [-1, among.shape[2]]), table[0]), [-1, *among.shape[1:2], table.shape[2]])
+    return tf.matmul(among, tf.gather(table, graph))

@@ -1,0 +1,72 @@
+"""PLC alone: it chooses the devices of vertices that come by b-level, as the teacher's do (ablation of Yao et al. 2026)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from agents.baselines.ordered import OrderedBatch, depths, episodes_in_order, orders
+from agents.driver import Episodes, after_placing, choose_device, device_logits, log_probability, replay, say_compiling
+from agents.episode import EpisodeState, Options, graph_batch
+from agents.features import GraphArrays
+from agents.losses import LogProbability
+from agents.networks import DualNetwork
+from doppler_tf.ranks import b_levels
+
+
+class PlcNetwork(DualNetwork):
+    """SEL's head is there, unused and untrained."""
+
+    @property
+    def sel_variables(self) -> list[tf.Variable]:
+        """The encoder's, which the first optimizer trains here too."""
+        return [v for part in self.encoder.layers for v in part.trainable_variables]
+
+
+def plc_log_probability(network: DualNetwork, batch: OrderedBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+    """As `driver.log_probability`; vertices are no choice."""
+    sel, plc, valid = log_probability(network, batch.graphs, episodes)
+    return LogProbability(*(tf.zeros_like(value) for value in sel)), plc, valid
+
+
+def critical_path_batch(arrays: Sequence[GraphArrays]) -> OrderedBatch:
+    """Vertices by b-level, the largest first, equal ones of one depth at random."""
+    ranks = []
+    for a in arrays:
+        # Depth counts where a producer that costs nothing has the b-level of its consumer.
+        keys = np.stack([-b_levels(a.graph, a.costs).value_s[a.graph.work_vertices], depths(a)], axis=1)
+        rank = np.full(a.num_vertices, a.num_vertices, np.int32)
+        rank[:a.num_work] = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
+        ranks.append(rank)
+    return OrderedBatch(graph_batch(arrays), tf.constant(np.concatenate(ranks)), tf.zeros([0, 0, 0], tf.bool))
+
+
+class PlcDriver:
+    """Runs episodes in which PLC places the vertices by b-level; same `run` and `replay` as `FusedDriver`."""
+
+    def __init__(self, network: DualNetwork, jit_compile: bool = True):
+        """Args: jit_compile: compile with XLA."""
+        self._network, self._jit_compile = network, jit_compile
+        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
+        self.replay = tf.function(self._replay, autograph=False, jit_compile=jit_compile)
+
+    def _run(self, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+        """As `FusedDriver.run`."""
+        graphs = batch.graphs
+        if self._jit_compile:
+            say_compiling(graphs, graph.shape[0])
+        tables = self._network.encode(graphs)
+
+        def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options, placed: tf.Tensor):
+            logits = device_logits(self._network, graphs, tables, state, placed, vertex, options.features)
+            device = choose_device(graphs, state, logits, options.mask, seed, greedy)
+            return device, options.features, after_placing(graphs, tables, state, placed, vertex, device)
+
+        placed = tf.zeros([tf.shape(graph)[0], graphs.num_devices, tables.plc_placed.shape[1]])
+        return episodes_in_order(graphs, graph, orders(batch, graph, seed, greedy), decide, placed)
+
+    def _replay(self, batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+        """The record of given episodes (int32 [B, T] each) in the order given."""
+        return replay(batch.graphs, graph, order, device)

@@ -1,0 +1,159 @@
+"""What every method keeps: legal episodes, log-probabilities that are those of the samples, records that can be replayed, learning."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from agents import driver
+from agents.checkpoints import checkpoint_folders, read_state
+from agents.config import METHOD_NAMES, TrainConfig
+from agents.features import graph_arrays, padded_sizes
+from agents.methods import METHODS
+from agents.placing import load_policy
+from agents.training import train
+from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.topology import Topology, ideal
+
+EVERY = pytest.mark.parametrize("name", METHODS)
+OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name != "doppler"])  # its whole runs: test_training.py
+CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
+SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
+
+
+def prepared(name: str, graphs, topology):
+    """Method, arrays by graph, batch, network and driver (not compiled)."""
+    method, sizes = METHODS[name], padded_sizes(graphs)
+    arrays = [graph_arrays(graph, build_costs(graph, topology), sizes) for graph in graphs]
+    network = method.network(CONFIG)
+    return method, arrays, method.batch(arrays), network, method.driver(network, jit_compile=False)
+
+
+def log_probability(method, network, batch, episodes):
+    """As the method's agent takes it; DOPPLER's agent brings its own."""
+    given = getattr(method.agent, "keywords", {"log_probability": driver.log_probability})
+    return given["log_probability"](network, batch, episodes)
+
+
+def test_the_names_are_those_of_the_config():
+    assert tuple(METHODS) == METHOD_NAMES
+
+
+@EVERY
+def test_episodes_are_legal(name, random_graph):
+    graphs = [random_graph(7, 1, pin=lambda v: 2 if v == 3 else None, colocate=lambda v: "g" if v in (1, 5) else None),
+              random_graph(12, 2, hub=True)]
+    topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 45}, {"name": "b"}, {"name": "c"}], "link_slots": None})
+    _, arrays, batch, _, runner = prepared(name, graphs, topology)
+    number = np.array([0, 1, 1, 0, 1, 0])
+    episodes = runner.run(batch, tf.constant(number, tf.int32), tf.constant([0, 0]), tf.constant([True, True] + [False] * 4))
+    assert episodes.order.shape == episodes.device.shape == (6, batch.num_vertices - 1)
+    for b, g in enumerate(number):
+        devices, orders = arrays[g].to_devices(episodes.order[b:b + 1], episodes.device[b:b + 1])
+        position = {int(v): i for i, v in enumerate(orders[0])}
+        assert sorted(position) == graphs[g].work_vertices.tolist()
+        assert all(position[int(graphs[g].sources[e])] < position[int(graphs[g].targets[e])] for e in graphs[g].work_edges)
+        if g == 1:  # where no group outweighs memory
+            assert (devices[0] == 0).sum() <= 4  # of 10 bytes each
+        else:
+            by_id = dict(zip(graphs[0].ids, devices[0].tolist(), strict=True))
+            assert by_id[3] == 2
+            assert by_id[1] == by_id[5]
+        np.testing.assert_array_equal(episodes.order[b, arrays[g].num_work:], batch.num_vertices - 1)
+
+
+@EVERY
+def test_seeds_repeat_and_greedy_does_not_vary(name, random_graph):
+    *_, batch, _, runner = prepared(name, [random_graph(8, 4)], ideal(3))
+    zeros = tf.zeros([4], tf.int32)
+    greedy = [runner.run(batch, zeros, tf.constant([s, 0]), tf.ones([4], tf.bool)) for s in range(2)]
+    np.testing.assert_array_equal(greedy[0].order, greedy[1].order)
+    np.testing.assert_array_equal(greedy[0].device, np.tile(greedy[1].device[:1], [4, 1]))
+    sampled = [runner.run(batch, zeros, tf.constant([s, 0]), tf.zeros([4], tf.bool)) for s in (0, 0, 1)]
+    np.testing.assert_array_equal(sampled[0].device, sampled[1].device)
+    assert (sampled[0].device.numpy() != sampled[2].device.numpy()).any() or (sampled[0].order.numpy() != sampled[2].order.numpy()).any()
+
+
+@EVERY
+def test_a_replayed_episode_has_the_same_record(name, random_graph):
+    method, _, batch, network, runner = prepared(name, [random_graph(8, 5), random_graph(6, 6)], ideal(3))
+    episodes = runner.run(batch, tf.constant([0, 1, 1]), tf.constant([1, 1]), tf.zeros([3], tf.bool))
+    again = runner.replay(batch, episodes.graph, episodes.order, episodes.device)
+    for field, before, after in zip(episodes._fields, episodes, again, strict=True):
+        if name != "joint" or field != "mask":  # which the joint policy does not learn from
+            np.testing.assert_allclose(after, before, atol=1e-6, err_msg=field)
+    found = [log_probability(method, network, batch, record) for record in (episodes, again)]
+    for before, after in zip(*found, strict=True):
+        np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+@EVERY
+def test_log_probabilities_are_how_often_episodes_are_drawn(name):
+    """Three vertices on two devices, 40,000 episodes; what SEL alone places is drawn by its order."""
+    nodes = [{"id": v, "exec_s": 1.0 + 0.3 * v} for v in range(3)]
+    graph = graph_from_records(nodes, [{"source": 0, "target": 2, "transfer_s": 0.5}], {"name": "three"})
+    method, _, batch, network, runner = prepared(name, [graph], ideal(2))
+    for variable in network.trainable_variables:
+        variable.assign(variable * 3.0)  # far from uniform
+    count = 40_000
+    episodes = runner.run(batch, tf.zeros([count], tf.int32), tf.constant([0, 0]), tf.zeros([count], tf.bool))
+    sel, plc, valid = log_probability(method, network, batch, episodes)
+    np.testing.assert_array_equal(valid.numpy().sum(axis=1), 3)
+    log_p = tf.reduce_sum(tf.where(valid, sel.chosen + plc.chosen, 0.0), axis=1).numpy()
+    kinds = [tuple(row) for row in (episodes.order if name == "sel_only" else tf.concat([episodes.order, episodes.device], 1)).numpy()]
+    share = {kind: number / count for kind, number in Counter(kinds).items()}
+    expected = {kind: np.exp(p) for kind, p in zip(kinds, log_p, strict=True)}
+    assert sum(expected.values()) == pytest.approx(1, abs=2e-3)  # but for those never drawn
+    for kind, p in expected.items():
+        assert share[kind] == pytest.approx(p, abs=5 * np.sqrt(p * (1 - p) / count) + 1e-4)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """By method a finished run on two chains, with its graph and outcome; each made once."""
+    made = {}
+
+    def make(name):
+        if name not in made:
+            nodes = [{"id": f"{c}.{i}", "exec_s": 1.0} for i in range(3) for c in range(2)]
+            edges = [{"source": f"{c}.{i}", "target": f"{c}.{i + 1}", "transfer_s": 2.0} for i in range(2) for c in range(2)]
+            graph, folder = graph_from_records(nodes, edges, {"name": "chains"}), tmp_path_factory.mktemp(name) / "run"
+            made[name] = graph, folder, train([graph], ideal(2), folder, TrainConfig(method=name, **SMALL), progress=False)
+        return made[name]
+
+    return make
+
+
+@OTHERS
+def test_it_learns_the_optimum_of_a_tiny_graph(runs, name):
+    _, _, result = runs(name)
+    assert result["chains"]["greedy_makespan_s"] == result["chains"]["best_makespan_s"] == result["chains"]["lower_bound_s"] == 3.0
+
+
+@OTHERS
+def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, chains, name):
+    graph = chains(3)
+    placed = list(load_policy(runs(name)[1])(graph, build_costs(graph, ideal(3)), 5, 0))
+    assert len(placed) == 5
+    assert all(sorted(a.order.tolist()) == list(range(9)) and set(a.device.tolist()) <= {0, 1, 2} for a in placed)
+
+
+@OTHERS
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, name):
+    graph, folder, expected = runs(name)
+    shutil.copytree(folder, tmp_path / "run")
+    first, last = checkpoint_folders(tmp_path / "run" / "checkpoints")
+    assert read_state(first)["step"] < read_state(last)["step"]
+    shutil.rmtree(last)
+    got = train([graph], ideal(2), tmp_path / "run", resume=True, progress=False)
+    assert {key: value for key, value in got["chains"].items() if key != "seconds"} == \
+        {key: value for key, value in expected["chains"].items() if key != "seconds"}
+    costs = build_costs(graph, ideal(2))
+    for a, b in zip(*(load_policy(run)(graph, costs, 8, 3) for run in (folder, tmp_path / "run")), strict=True):
+        np.testing.assert_array_equal(a.device, b.device)
+        np.testing.assert_array_equal(a.order, b.order)

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NoReturn
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     try:
         args = build_parser().parse_args(argv)
-        with contextlib.redirect_stdout(sys.stderr):  # whatever libraries chat, stdout stays ours
+        with _stdout_is_ours():
             result = args.command.run(args)
         print_tables(args.command.render(result), sys.stderr if args.json else sys.stdout)
         if args.json:
@@ -68,6 +68,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _reader_left()
     except (Exception, KeyboardInterrupt) as error:
         return _fail(error, "--json" in argv)
+
+
+@contextlib.contextmanager
+def _stdout_is_ours() -> Iterator[None]:
+    """Whatever libraries chat, Python's or not, goes to stderr: scripts read one object from stdout."""
+    with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):
+        with contextlib.suppress(OSError):  # a process may have been started without the one or the other
+            kept = os.dup(1)
+            stack.callback(os.close, kept)
+            os.dup2(2, 1)
+            stack.callback(os.dup2, kept, 1)
+            stack.callback(_flush_c)
+        yield
+
+
+def _flush_c() -> None:
+    """What C libraries have printed and not written yet is written."""
+    import ctypes
+
+    ctypes.CDLL(None).fflush(None)
 
 
 def _fail(error: BaseException, as_json: bool) -> int:

@@ -13,10 +13,13 @@ from doppler_tf.heuristics.shares import work_shares
 
 # METIS takes integer weights: the largest becomes this.
 _STEPS = 10_000
+# With so few units a device METIS runs into empty halves, and says so on standard output.
+_FEW = 2
 
 
 def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """METIS: as many parts as devices, each with its device's share of the work, the least transfer between them.
+    """METIS: as many parts as devices, each with its device's share of the work, the least transfer between them (of up to two units a
+    device, the shares alone).
 
     (Karypis and Kumar, SIAM J. Scientific Computing 20(1), 1998.) Weights are exec and transfer, averaged; parts then go to the devices
     where pins and exec suit them best. Vertices whose device is full move to the one with most room.
@@ -26,7 +29,9 @@ def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
     exec_s = np.zeros((units.num_units, costs.num_devices))
     np.add.at(exec_s, unit_of, costs.exec_s[graph.work_vertices])
     part = np.zeros(units.num_units, np.int64)
-    if costs.num_devices > 1 and units.num_units > 1:
+    if units.num_units <= _FEW * costs.num_devices:
+        part = _spread(exec_s.mean(axis=1), work_shares(graph, costs))
+    elif costs.num_devices > 1:
         part = _parts(graph, costs, units.unit_of, exec_s, int(rng.integers(2**31 - 1)))
     cost = np.zeros((costs.num_devices, costs.num_devices))
     # A pin that a part would break weighs more than all exec together.
@@ -40,6 +45,15 @@ def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
     placed = np.full(graph.num_vertices, -1, np.int32)
     placed[graph.work_vertices] = device[unit_of]
     return Assignment(placed, graph.topological_order[~graph.is_input[graph.topological_order]], "partition")
+
+
+def _spread(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """int64 [U]: a part for each unit, the longest first, where least of the share is used up."""
+    part, used_s = np.zeros(len(exec_s), np.int64), np.zeros(len(shares))
+    for u in np.argsort(-exec_s, kind="stable").tolist():
+        part[u] = np.argmin((used_s + exec_s[u]) / shares)
+        used_s[part[u]] += exec_s[u]
+    return part
 
 
 def _parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: np.ndarray, seed: int) -> np.ndarray:

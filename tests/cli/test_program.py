@@ -53,6 +53,25 @@ def test_tables_go_to_stdout_and_json_alone_when_asked(cli, diamond):
     assert "vertices" in asked.err
 
 
+def test_what_libraries_print_goes_to_stderr(diamond):
+    chat = """
+import ctypes, os, sys
+from doppler_tf.cli import app, info
+run = info.run
+def chatting(args):
+    ctypes.CDLL(None).printf(b"from C, ")
+    os.write(1, b"from a descriptor, ")
+    print("from Python")
+    return run(args)
+info.run = chatting
+sys.exit(app.main())
+"""
+    done = process("-c", chat, "info", str(diamond), "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["vertices"] == 4
+    assert all(words in done.stderr for words in ("from C", "from a descriptor", "from Python"))
+
+
 def test_names_with_brackets_are_shown_as_they_are(cli, record, write):
     record["graph"]["name"] = "[bold]x[/bold] :smile:"
     assert "[bold]x[/bold] :smile:" in cli("info", write(record)).out

@@ -45,3 +45,13 @@ def test_a_part_goes_where_its_pin_is():
     pinned = graph_from_records(nodes, edges)
     for seed in range(3):
         assert partition(pinned, build_costs(pinned, ideal(2)), np.random.default_rng(seed)).device.tolist() == [1] * 8 + [0] * 8
+
+
+def test_few_units_are_spread_by_share_and_nothing_is_printed(capfd):
+    graph = graph_from_records([{"id": v, "exec_s": s} for v, s in enumerate((1, 5, 3, 2))], [])
+    costs = build_costs(graph, ideal(2))
+    assert np.bincount(partition(graph, costs, np.random.default_rng(0)).device, costs.exec_s[:, 0]).tolist() == [6, 5]
+    for count in range(1, 5):
+        small = graph_from_records([{"id": v, "exec_s": 1} for v in range(count)], [])
+        partition(small, build_costs(small, ideal(4)), np.random.default_rng(0))
+    assert capfd.readouterr().out == ""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.kin import clusters
 from doppler_tf.ranks import b_levels, t_levels
 
 VERTEX_FEATURES = ("exec", "b_level", "t_level", "in_transfer", "out_transfer")
@@ -223,37 +223,12 @@ def _siblings(source: np.ndarray, target: np.ndarray, exec_s: np.ndarray, size: 
 
 def _clusters(source: np.ndarray, target: np.ndarray, transfer_s: np.ndarray, exec_s: np.ndarray, size: int,
               devices: int) -> tuple[np.ndarray, np.ndarray]:
-    """Clusters of at most a device's share of the work (and of fractions of it), grown along the costliest edges first.
-
-    (Greedy edge contraction under a load cap, in the spirit of Sarkar 1989 and of the coarsening of METIS, Karypis and Kumar 1998.)
-    """
+    """Clusters of at most a device's share of the work (and of fractions of it), grown along the costliest edges first."""
     by_cost = np.argsort(-transfer_s, kind="stable")
     share = float(exec_s.sum()) / devices
     index, load = np.empty((size, len(CLUSTER_SCALES)), np.int32), np.zeros(size * len(CLUSTER_SCALES))
     for level, fraction in enumerate(CLUSTER_SCALES):
-        root = _contract(source[by_cost], target[by_cost], _pad(exec_s, size), share * fraction * (1 + 1e-9))
+        root = clusters(source[by_cost], target[by_cost], _pad(exec_s, size), share * fraction * (1 + 1e-9))
         index[:, level] = root + level * size
         load[level * size:(level + 1) * size] = np.bincount(root[:len(exec_s)], exec_s, size)
     return index, load
-
-
-@numba.njit(cache=True)
-def _contract(source, target, exec_s, cap):
-    root, load = np.arange(len(exec_s)), exec_s.copy()
-    for e in range(len(source)):
-        a, b = source[e], target[e]
-        while root[a] != a:
-            root[a] = root[root[a]]
-            a = root[a]
-        while root[b] != b:
-            root[b] = root[root[b]]
-            b = root[b]
-        if a != b and load[a] + load[b] <= cap:
-            root[b] = a
-            load[a] += load[b]
-    for v in range(len(root)):
-        r = v
-        while root[r] != r:
-            r = root[r]
-        root[v] = r
-    return root

@@ -59,7 +59,7 @@ def kin(graph: DataflowGraph, costs: CostModel) -> Kin:
     by_cost = np.argsort(-costs.mean_transfer_s[edges], kind="stable")
     for share in (*_CLUSTER_SHARES, np.inf):
         most = np.inf if share == np.inf else share * exec_s.sum() / costs.num_devices
-        label = _clusters(source[by_cost], target[by_cost], exec_s, most)
+        label = clusters(source[by_cost], target[by_cost], exec_s, most)
         labels.append(_rows(label, own, count))
     named = np.array([v for v in work.tolist() if graph.meta_op[v] is not None], np.int64)
     if named.size:
@@ -85,8 +85,12 @@ def _rows(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray,
 
 
 @compiled
-def _clusters(source, target, exec_s, most):
-    """int64 [U] cluster of each unit: joined along the edges in the order given while a cluster's work stays within `most`."""
+def clusters(source, target, exec_s, most):
+    """int64 [U] cluster of each unit, named after one of its members: joined along the edges, in the order given, while a cluster's work
+    stays within `most`.
+
+    (Greedy edge contraction under a load cap, in the spirit of Sarkar 1989 and of the coarsening of METIS, Karypis and Kumar 1998.)
+    """
     head, work_s = np.arange(len(exec_s)), exec_s.copy()
     for i in range(len(source)):
         a, b = source[i], target[i]

@@ -79,7 +79,9 @@ class TensorFlowBackend:
             if (v, d) not in placed:
                 try:
                     with tf.device(devices[d]):
-                        placed[v, d] = tf.identity(self._inputs[v])
+                        tensor = tf.identity(self._inputs[v])
+                    _size_bytes(tensor)  # a server answers for a shape only later than for the call, if it is still there
+                    placed[v, d] = tensor
                 except tf.errors.OpError as error:
                     _raise_if_lost(error, devices, d, what=f"{graph.name}: input vertex {graph.vertex_label(v)!r}: ")
                     raise
@@ -113,10 +115,10 @@ class TensorFlowSession:
                 output = run_kernel(kernel, operands)
                 if "GPU" in self._devices[device]:
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
+            self._store(vertex, device, output)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, device)
             raise
-        self._store(vertex, device, output)
 
     def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
         """Copies a vertex's whole output."""
@@ -162,10 +164,11 @@ class TensorFlowSession:
         return self._residency.peak_bytes
 
     def _store(self, vertex: int, device: int, tensor: tf.Tensor) -> None:
+        size_bytes = _size_bytes(tensor)
         with self._lock:
             if not self._over:
                 self._resident[vertex, device] = tensor
-                self._residency.add(device, _size_bytes(tensor))
+                self._residency.add(device, size_bytes)
 
 
 def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], *devices: int, what: str = "") -> None:

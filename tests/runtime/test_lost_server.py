@@ -10,6 +10,7 @@ import pytest
 def lose(*options):
     """What the program of that name prints."""
     done = subprocess.run([sys.executable, "-m", "tests.lost_server", *options], capture_output=True, text=True, timeout=120)
+    assert done.stdout, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -64,8 +64,24 @@ def _reduce(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tens
     return REDUCTIONS[params["aggregate"]](_map(params, operands), axis=_alignment(params["subscripts"])[1])
 
 
+@functools.cache
+def _product(subscripts: str) -> Callable[..., tf.Tensor]:
+    """A sum of products. `tf.einsum` plans anew at every call, in Python, for ten times as long as a product of matrices needs to start."""
+    left, output = subscripts.split("->")
+    terms = left.split(",")
+    if [len(term) for term in (*terms, output)] == [2, 2, 2]:
+        (row, column), summed = output, {*terms[0]} & {*terms[1]} - {*output}
+        if summed and {*terms[0]} == {row, *summed} and {*terms[1]} == {column, *summed}:
+            return functools.partial(_matrix_product, transpose_a=terms[0][0] in summed, transpose_b=terms[1][1] in summed)
+    return lambda *operands: tf.raw_ops.Einsum(inputs=operands, equation=subscripts)
+
+
+def _matrix_product(a: tf.Tensor, b: tf.Tensor, transpose_a: bool, transpose_b: bool) -> tf.Tensor:
+    return tf.raw_ops.MatMul(a=a, b=b, transpose_a=transpose_a, transpose_b=transpose_b)
+
+
 def _einsum(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
-    return tf.einsum(params["subscripts"], *operands)
+    return _product(params["subscripts"])(*operands)
 
 
 def _aggregate(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:

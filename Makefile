@@ -1,10 +1,10 @@
-# make demo: the main job, start to end.  make test: lint and all tests.  Both set everything up first.
+# make demo: the main job, start to end.  make test: lint and all tests.  make results: docs/results.md anew.  Each sets everything up first.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3 python,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo yes),$(p))))
 BIN := .venv/bin
 CLI := $(BIN)/python -m doppler_tf
 DEMO := runs/demo
 
-.PHONY: demo test lint bench setup clean
+.PHONY: demo test lint bench results setup clean
 
 setup: .venv/installed
 
@@ -40,6 +40,10 @@ lint: setup
 # make bench NAME=simulation: a table of ratios and, as its last line, one JSON object.
 bench: setup
 	@$(BIN)/python -m benchmarks.$(or $(NAME),simulation)
+
+# docs/results.md and its pictures; interrupted, it goes on where it stopped. Remove build/results to measure everything again.
+results: setup
+	@$(CLI) bench benchmarks/results.toml --out build/results --page docs/results.md --jobs $(or $(JOBS),2)
 
 clean:
 	@rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -43,6 +43,16 @@ def checkpoint_folders(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and path.is_dir())
 
 
+def policy_checkpoint(path: str | Path) -> Path:
+    """The checkpoint that a user means by a run folder (its last one) or by one checkpoint. Raises CheckpointError: none is there."""
+    path = Path(path)
+    checkpoint = path if (path / "state.json").exists() else next(reversed(checkpoint_folders(path / "checkpoints")), None)
+    if checkpoint is None:
+        raise CheckpointError(f"{path}: checkpoint: expected a run folder or a checkpoint of one, got neither; train with --run-dir {path}")
+    read_state(checkpoint)
+    return checkpoint
+
+
 def read_state(checkpoint: Path) -> dict:
     """The JSON state of a checkpoint. Raises CheckpointError if it is of another schema."""
     state = read_json(checkpoint / "state.json")

@@ -11,6 +11,7 @@ from doppler_tf.errors import CheckpointError, ConfigError, field_error
 from doppler_tf.formats.files import read_json
 
 RUN_SCHEMA = "doppler-run/1"
+TEACHERS = ("critical_path", "annealing")
 METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "placeto", "gdp")
 
 
@@ -20,15 +21,20 @@ class TrainConfig:
 
     Attributes:
       method: which policies are trained, a key of `methods.METHODS`; all settings below mean the same for each.
+      teacher: `critical_path`; `annealing`: the best episode at the start of stage II is an annealed assignment besides.
       imitation, simulated, real: episodes by stage (stage I: teacher episodes; III: all runs of a graph on the executor).
       real_minutes: stage III ends after so many minutes, if not after `real` runs; 0: any.
       batch: sampled episodes an update; a greedy one for each graph is run beside them, to be watched.
       real_batch: runs of each graph between updates in stage III; real_updates: simulated updates after each of these.
       learning_rate: of Adam, one optimizer for each policy.
-      entropy: weight of the entropy bonus at the start of stages II and III; falls to zero linearly over the stage.
+      mutations: in how many choices a sampled episode differs from the greedy one at the start of stages II and III; falls to one. The
+        temperatures of SEL and PLC see to it; 0: they stay at 1.
+      entropy: weight of the entropy bonus at the start of stages II and III, falls to zero linearly over the stage; of those methods that
+        have no temperatures (joint, placeto, gdp), of all where `mutations` is 0.
       elite: weight of the likelihood of the best episode so far of each graph (self-imitation; 0: plain REINFORCE).
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
+      identity: vertices that look alike are told apart, by random features of their own; without, a policy serves other graphs better.
       features: what PLC and the joint policy see: `relational`, or `paper` (its five device features alone); Placeto and GDP see none.
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
       executor, time_scale, emulate: what stage III runs on, as the caller names it, so that a resumed run takes the same; emulate: the
@@ -37,6 +43,7 @@ class TrainConfig:
     """
 
     method: str = "doppler"
+    teacher: str = "critical_path"
     imitation: int = 256
     simulated: int = 25600
     real: int = 0
@@ -45,11 +52,13 @@ class TrainConfig:
     real_batch: int = 16
     real_updates: int = 32
     learning_rate: float = 5e-3
+    mutations: float = 10.0
     entropy: float = 0.01
-    elite: float = 0.05
+    elite: float = 0.1
     clip: float = 1.0
     hidden: int = 64
     rounds: int = 4
+    identity: bool = True
     features: str = "relational"
     checkpoint_every: int = 20
     keep: int = 2
@@ -61,10 +70,15 @@ class TrainConfig:
     def __post_init__(self):
         for item in fields(self):
             value = getattr(self, item.name)
-            choices = {"method": METHOD_NAMES, "features": tuple(DEVICE_FEATURES), "executor": ("tf", "emulated")}.get(item.name)
+            choices = {"method": METHOD_NAMES, "teacher": TEACHERS, "features": tuple(DEVICE_FEATURES),
+                       "executor": ("tf", "emulated")}.get(item.name)
             if choices is not None:
                 if not isinstance(value, str) or value not in choices:
                     raise field_error(ConfigError, "training config", "", item.name, " or ".join(choices), value)
+                continue
+            if item.name == "identity":
+                if not isinstance(value, bool):
+                    raise field_error(ConfigError, "training config", "", item.name, "true or false", value)
                 continue
             if item.name == "emulate":
                 if not isinstance(value, str):
@@ -93,7 +107,9 @@ class TrainConfig:
 
 CONFIGS = {
     "default": TrainConfig(),
-    "paper": TrainConfig(imitation=2000, simulated=2000, learning_rate=1e-3, entropy=1e-2, elite=0.0, features="paper"),
+    "annealed": TrainConfig(teacher="annealing", elite=0.5),
+    "paper": TrainConfig(imitation=2000, simulated=2000, learning_rate=1e-3, mutations=0.0, entropy=1e-2, elite=0.0, identity=False,
+                         features="paper"),
 }
 
 

@@ -14,6 +14,9 @@ from doppler_tf.heuristics.kin import clusters
 from doppler_tf.ranks import b_levels, t_levels
 
 VERTEX_FEATURES = ("exec", "b_level", "t_level", "in_transfer", "out_transfer")
+# Random numbers of its own tell a vertex from those that look alike (Sato et al., Random Features Strengthen Graph Neural Networks, 2021).
+IDENTITY = 8
+VERTEX_WIDTH = len(VERTEX_FEATURES) + IDENTITY
 CLUSTER_SCALES = (1.0, 0.5, 0.25)
 LARGEST = 1e8
 ROW_WIDTHS = (4, 8, 16)
@@ -48,7 +51,7 @@ class GraphArrays:
       graph, costs: what this was made of.
       scale_s: the graph's work divided by its devices, the unit of time.
       num_work: M, the vertices that count.
-      vertex: float32 [N, 5], VERTEX_FEATURES over the longest b-level.
+      vertex: float32 [N, VERTEX_WIDTH], VERTEX_FEATURES over the longest b-level, then the vertex's identity (zeros without).
       edge: float32 [E, 1], transfer over the largest.
       source, target: int32 [E].
       b_next, t_next: int32 [N], next vertex on the heaviest path (the null vertex ends it).
@@ -136,11 +139,12 @@ def padded_sizes(graphs: Sequence[DataflowGraph]) -> PaddedSizes:
     return PaddedSizes(vertices, edges, in_width, out_width, in_rows, out_rows, groups)
 
 
-def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | None = None) -> GraphArrays:
+def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | None = None, identity: bool = True) -> GraphArrays:
     """Features and index arrays of one graph.
 
     Args:
       sizes: the padded shape, where several graphs share one (default: the graph's own).
+      identity: tell vertices apart that look alike; what is learned with that says less of other graphs.
     """
     sizes = sizes or padded_sizes([graph])
     work, kept = graph.work_vertices, graph.work_edges
@@ -154,7 +158,8 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
     below, above = b_levels(graph, costs), t_levels(graph, costs)
     columns = (exec_s, below.value_s[work], above.value_s[work], np.bincount(target, transfer_s, count),
                np.bincount(source, transfer_s, count))
-    vertex = np.stack(columns, axis=1) / max(float(below.value_s.max()), 1e-30)
+    own = np.random.default_rng(0).standard_normal((count, IDENTITY)) * identity  # the same when costs change
+    vertex = np.concatenate([np.stack(columns, axis=1) / max(float(below.value_s.max()), 1e-30), own], axis=1)
     largest = max(float(transfer_s.max(initial=0.0)), 1e-30)
     incoming, in_row = _rows(target, size, sizes.in_rows, sizes.in_width)
     outgoing, out_row = _rows(source, size, sizes.out_rows, sizes.out_width)

@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from agents.episode import DEVICE_FEATURES, GraphBatch
-from agents.features import VERTEX_FEATURES
+from agents.features import VERTEX_WIDTH
 
 SEL_LOGIT_LIMIT = 10.0
 _VERTEX, _EDGE = "vertex", "tensor"
@@ -42,6 +42,7 @@ class DualNetwork(tf.Module):
         """Args: hidden: width of every layer; rounds: of message passing; features: a key of DEVICE_FEATURES; seed: of the weights."""
         super().__init__(name="dual_network")
         self.num_features = len(DEVICE_FEATURES[features])
+        self.temperature = tf.Variable([1.0, 1.0], trainable=False, name="temperature")  # of SEL's and of PLC's choices
         seeds = iter(range(1000 * seed, 1000 * seed + 1000))
         self.encoder = Encoder(hidden, rounds, seeds)
         self.sel = [dense(hidden, next(seeds), "relu"), dense(hidden, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
@@ -60,7 +61,7 @@ class DualNetwork(tf.Module):
         for layer in self.sel:
             logit = layer(logit)
         logit = SEL_LOGIT_LIMIT * tf.tanh(logit[:, 0] / SEL_LOGIT_LIMIT)
-        return Tables(logit, self.plc_vertex(tf.concat([batch.vertex, hidden], axis=1)),
+        return Tables(logit / self.temperature[0], self.plc_vertex(tf.concat([batch.vertex, hidden], axis=1)),
                       self.plc_placed(hidden) * batch.num_devices / depth)
 
     def device_logits(self, plc_vertex: tf.Tensor, placed: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
@@ -77,7 +78,7 @@ class DualNetwork(tf.Module):
         hidden = tf.nn.relu(plc_vertex[..., None, :] + placed + self.plc_device(features[..., :self.num_features]))
         for layer in self.plc:
             hidden = layer(hidden)
-        return hidden[..., 0]
+        return hidden[..., 0] / self.temperature[1]
 
     @property
     def sel_variables(self) -> list[tf.Variable]:
@@ -166,6 +167,6 @@ def _num_work(batch: GraphBatch) -> tf.Tensor:
 def one_edge() -> GraphBatch:
     """The smallest graph that all layers can read."""
     index = tf.constant([1, 1])
-    fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, len(VERTEX_FEATURES)]), "edge": tf.zeros([1, 1]), "source": index[:1],
+    fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, VERTEX_WIDTH]), "edge": tf.zeros([1, 1]), "source": index[:1],
               "target": index[:1], "b_next": index, "t_next": index, "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1])}
     return GraphBatch(**{**dict.fromkeys(GraphBatch._fields), **fields})

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from agents.checkpoints import checkpoint_folders, read_state, restore_variables
+from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import stored_config
 from agents.features import graph_arrays
 from agents.methods import METHODS
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
-from doppler_tf.errors import CheckpointError
 from doppler_tf.graph import DataflowGraph
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]
@@ -31,20 +30,15 @@ def load_policy(path: str | Path) -> Policy:
     Raises:
       CheckpointError: no complete checkpoint is there.
     """
-    path = Path(path)
-    checkpoint = path if (path / "state.json").exists() else next(reversed(checkpoint_folders(path / "checkpoints")), None)
-    if checkpoint is None:
-        raise CheckpointError(f"{path}: checkpoint: expected a run folder or a checkpoint of one, got neither; train with --run-dir {path}")
-    read_state(checkpoint)
+    checkpoint = policy_checkpoint(path)
     config = stored_config(checkpoint.parent.parent)
-
     method = METHODS[config.method]
     network = method.network(config)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
     driver = method.driver(network)
 
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
-        arrays = graph_arrays(graph, costs)
+        arrays = graph_arrays(graph, costs, identity=config.identity)
         batch = method.batch([arrays])
         rows = min(samples, max(1, _BATCH_BYTES // (_BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
         for i in range(-(-samples // rows)):

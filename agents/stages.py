@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from agents import summaries
-from agents.config import TrainConfig
+from agents.checkpoints import policy_checkpoint, restore_variables
+from agents.config import TrainConfig, stored_config
 from agents.driver import Episodes
 from agents.features import GraphArrays, graph_arrays, padded_sizes
 from agents.methods import METHODS
@@ -18,13 +20,19 @@ from agents.updates import UpdateInfo
 from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel
+from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import Budget, anneal
+from doppler_tf.heuristics.search import default_budget
 from doppler_tf.simulator import Simulator
 
 STAGES = ("imitation", "simulated", "real")
 # Updates between looks at the order that SEL prefers, as a replay takes half as long as an update; late in a stage each one looks.
 _REORDERED, _LATE = 8, 0.9
+# How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
+_TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
+_ANNEALED = 10
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
 
@@ -52,7 +60,7 @@ class Learner:
     def __init__(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig):
         self.config, self.graphs, self.costs = config, tuple(graphs), tuple(costs)
         sizes = padded_sizes(list(graphs))
-        self.arrays: list[GraphArrays] = [graph_arrays(g, c, sizes) for g, c in zip(graphs, costs, strict=True)]
+        self.arrays: list[GraphArrays] = [graph_arrays(g, c, sizes, config.identity) for g, c in zip(graphs, costs, strict=True)]
         self.simulators = [FastSimulator(g, c) for g, c in zip(graphs, costs, strict=True)]
         self.bounds_s = [lower_bounds(g, c).best_s for g, c in zip(graphs, costs, strict=True)]
         self._method = METHODS[config.method]
@@ -77,11 +85,32 @@ class Learner:
         return {"network": self.network, "best_network": self.best_network, "earlier_network": self.earlier_network,
                 "sel_optimizer": self.agent.optimizers[0], "plc_optimizer": self.agent.optimizers[1], "updates": self.updates}
 
+    def start_from(self, path: str | Path) -> None:
+        """Takes the best policies of another run (its folder or a checkpoint). Raises CheckpointError, ConfigError: of another kind."""
+        checkpoint = policy_checkpoint(path)
+        theirs = stored_config(checkpoint.parent.parent)
+        for name in ("method", "hidden", "rounds", "features"):
+            if getattr(theirs, name) != getattr(self.config, name):
+                raise field_error(ConfigError, str(path), "", name, f"{getattr(self.config, name)!r}, as this run's", getattr(theirs, name))
+        restore_variables(checkpoint, {"best_network": self.best_network}, partial=True)
+        copy_variables(self.best_network, self.network)
+
     def imitate(self, episodes: Episodes) -> dict[str, dict[str, float]]:
         """One update of stage I on recorded teacher episodes."""
         info = self.agent.imitate(episodes)
         copy_variables(self.network, self.best_network)
         return {graph.name: {summaries.AGREEMENT: -float(info.loss), **_scalars(info)} for graph in self.graphs}
+
+    def anneal(self) -> dict[str, dict[str, float]]:
+        """Takes annealed assignments, of _ANNEALED times as many simulations as `place --method annealing` does, as the best episodes."""
+        for g, (graph, costs, arrays) in enumerate(zip(self.graphs, self.costs, self.arrays, strict=True)):
+            budget = Budget(_ANNEALED * default_budget(graph).most, target_s=self.bounds_s[g])
+            found = anneal(graph, costs, np.random.default_rng(self.config.seed), budget, None, "fifo")
+            order, device = self.best[g].order.copy(), self.best[g].device.copy()
+            order[:], device[:] = self.batch.num_vertices - 1, 0
+            order[:arrays.num_work], device[:arrays.num_work] = np.arange(arrays.num_work), found.assignment.device[graph.work_vertices]
+            self.best[g] = Best(found.makespan_s, order, device)
+        return {}
 
     def teacher_episodes(self, orders: list[np.ndarray], devices: list[np.ndarray]) -> Episodes:
         """Replays teacher episodes: by graph, int [n, M] vertices in the order chosen and devices by step."""
@@ -124,11 +153,27 @@ class Learner:
         """One update on the sampled episodes of a batch and what they take (float64 [B])."""
         elite = self._elite(episodes, progress)
         scale = np.repeat([a.scale_s for a in self.arrays], self.rows + 1)
+        tempered = self.config.mutations > 0 and hasattr(self.network, "temperature")
         info = self.agent.reinforce(episodes, tf.constant(-seconds / scale, tf.float32), tf.constant(~self._is_greedy, tf.float32),
-                                    tf.constant(self.config.entropy * (1 - progress), tf.float32),
+                                    tf.constant(0.0 if tempered else self.config.entropy * (1 - progress), tf.float32),
                                     elite or Episodes(*(value[:len(self.graphs)] for value in episodes)),
                                     tf.constant(self.config.elite if elite else 0.0, tf.float32))
+        if tempered:
+            self._temper(info, progress)
         return self._report(seconds, info)
+
+    def _temper(self, info: UpdateInfo, progress: float) -> None:
+        """Moves the temperatures towards those at which an episode differs from the greedy one in so many choices as are wanted now.
+
+        So the samples search near the best that is known, ever nearer, whatever the sizes of logits, graph and topology (as the
+        target entropy of Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018, here for the temperature itself).
+        """
+        choices = float(np.mean([a.num_work for a in self.arrays]))
+        wanted = min(self.config.mutations, choices / 2) ** (1 - progress)
+        entropy = wanted / choices * (1 + np.log(choices * max(self.batch.num_devices - 1, 1) / wanted))
+        seen = np.array([float(info.sel_entropy), float(info.plc_entropy)])
+        step = _TEMPERING * np.clip(np.log(entropy / np.maximum(seen, 1e-6)), -1, 1)
+        self.network.temperature.assign(np.clip(self.network.temperature.numpy() * np.exp(step), _COLDEST, _HOTTEST))
 
     def begin_again(self) -> None:
         """From the best policy, which is remembered as the earlier one."""
@@ -145,10 +190,10 @@ class Learner:
 
     def greedy(self, network: tf.Module) -> list[Best]:
         """By graph the greedy episode of other policies."""
-        present = [v.value() for v in self.network.trainable_variables]
+        present = [v.value() for v in self.network.variables]
         copy_variables(network, self.network)
         episodes, makespan_s = self.rollout(self.config.seed, 0)
-        for variable, value in zip(self.network.trainable_variables, present, strict=True):
+        for variable, value in zip(self.network.variables, present, strict=True):
             variable.assign(value)
         return [self.episode(episodes, rows.start, makespan_s) for rows in self.rows_by_graph()]
 
@@ -229,7 +274,7 @@ class Learner:
 
 def copy_variables(source: tf.Module, target: tf.Module) -> None:
     """Gives `target` the weights of `source`."""
-    for a, b in zip(source.trainable_variables, target.trainable_variables, strict=True):
+    for a, b in zip(source.variables, target.variables, strict=True):
         b.assign(a)
 
 

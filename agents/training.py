@@ -32,7 +32,7 @@ Update = Callable[[int], dict[str, dict[str, float]]]
 
 
 def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Path, config: TrainConfig | None = None,
-          executor: Executor | None = None, resume: bool = False, progress: bool = True) -> dict[str, dict]:
+          executor: Executor | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None) -> dict[str, dict]:
     """Trains the two policies on `graphs` through the three stages and leaves a run folder.
 
     Args:
@@ -40,6 +40,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
       executor: what stage III runs on; needed where `config.real` > 0.
       resume: go on from the last complete checkpoint of `run_dir`, with the settings stored there.
       progress: show progress bars on stderr.
+      init: a run folder or checkpoint, of any graphs and devices, whose best policies are where learning starts.
 
     Returns:
       By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
@@ -55,17 +56,19 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
     _check_graphs(graphs)
     costs = [build_costs(graph, topology) for graph in graphs]
     with _alone(run_dir):
-        return _train(run_dir, graphs, costs, _open_run(run_dir, graphs, costs, config, resume), executor, resume, progress)
+        return _train(run_dir, graphs, costs, _open_run(run_dir, graphs, costs, config, resume), executor, resume, progress, init)
 
 
 def _train(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, executor: Executor | None,
-           resume: bool, progress: bool) -> dict[str, dict]:
+           resume: bool, progress: bool, init: str | Path | None) -> dict[str, dict]:
     # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
     tf.config.experimental.enable_op_determinism()
     tf.random.set_seed(config.seed)
     run = _Run(run_dir, Learner(graphs, costs, config), executor)
     if resume:
         run.restore()
+    elif init is not None:
+        run.learner.start_from(init)
     try:
         run.complete(progress)
     except KeyboardInterrupt:
@@ -193,6 +196,8 @@ class _Run:
 
     def _simulated(self) -> Update:
         total = self.updates["simulated"]
+        if self.config.teacher == "annealing" and not np.isfinite(self.learner.best[0].makespan_s):
+            self._timed("simulated", self.done, self.learner.anneal)
         return lambda step: self.learner.simulate(self.config.seed, step, step / total)
 
     def _teacher_dataset(self, g: int) -> tuple[np.ndarray, np.ndarray]:

@@ -19,7 +19,7 @@ import tensorflow as tf
 from agents.baselines.ordered import OrderedBatch, orders
 from agents.driver import Episodes
 from agents.episode import EpisodeState
-from agents.features import VERTEX_FEATURES
+from agents.features import VERTEX_WIDTH
 from agents.networks import dense
 
 SEGMENT, LAYERS, HEADS = 64, 2, 4
@@ -51,7 +51,7 @@ class GdpNetwork(tf.Module):
     def _make(self) -> None:
         """Makes all variables once, so that no compiled function is traced twice for it."""
         ends = tf.zeros([1], tf.int32)
-        self._place(self._sage(tf.zeros([2, len(VERTEX_FEATURES) + 2 * len(_FREQUENCIES)]), ends, ends)[None], tf.ones([1, 2], tf.bool), 1)
+        self._place(self._sage(tf.zeros([2, VERTEX_WIDTH + 2 * len(_FREQUENCIES)]), ends, ends)[None], tf.ones([1, 2], tf.bool), 1)
 
     def encode(self, batch: OrderedBatch) -> GdpTables:
         """All device logits of all graphs."""

@@ -23,7 +23,7 @@ import tensorflow as tf
 from agents.baselines.ordered import OrderedBatch, orders, topological_batch
 from agents.driver import Episodes
 from agents.episode import EpisodeState
-from agents.features import VERTEX_FEATURES, GraphArrays
+from agents.features import VERTEX_WIDTH, GraphArrays
 from agents.networks import dense
 from doppler_tf.errors import ConfigError
 
@@ -85,7 +85,7 @@ class PlacetoNetwork(tf.Module):
         self.placed = [dense(hidden, next(seeds), use_bias=False) for _ in range(2)]
         self.head = [dense(hidden // 2, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
         # Variables are made here once, so that no compiled function is traced twice for making them.
-        features, ends = tf.zeros([1, len(VERTEX_FEATURES)]), tf.zeros([1], tf.int32)
+        features, ends = tf.zeros([1, VERTEX_WIDTH]), tf.zeros([1], tf.int32)
         self._score(self._tables(features, ends, ends, tf.zeros([1, 3, 1], tf.bool), tf.ones([1, 1]), tf.ones([1, 1])).vertex)
 
     def encode(self, batch: OrderedBatch) -> PlacetoTables:

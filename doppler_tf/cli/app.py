@@ -12,16 +12,17 @@ from types import ModuleType
 from typing import NoReturn
 
 from doppler_tf import __version__
-from doppler_tf.cli import calibrate, compare, info, place, run, simulate, trace, train, workload
+from doppler_tf.cli import bench, calibrate, compare, info, place, run, simulate, trace, train, workload
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.errors import ConfigError, DopplerError, UserError
 
 PROG = "python -m doppler_tf"
 # A command is a module: its docstring is its help, `EXAMPLE` a command that works, `add_arguments` its options, `run(args) -> dict`
-# the work, `render(result)` the tables that show exactly what the JSON object says.
+# the work, `render(result)` the tables that show exactly what the JSON object says; `exit_code(result)`, if there, for a result that is
+# none, in part.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
-                                   "compare": compare, "trace": trace, "calibrate": calibrate}
+                                   "compare": compare, "trace": trace, "calibrate": calibrate, "bench": bench}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 
 
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.json:
             print_json(result)
         sys.stdout.flush()
-        return DONE
+        return args.command.exit_code(result) if hasattr(args.command, "exit_code") else DONE
     except SystemExit as stop:  # --help and --version
         return stop.code if isinstance(stop.code, int) else DONE
     except BrokenPipeError:

@@ -48,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a real run fails when one vertex or transfer takes longer than S seconds of wall clock (default: none does)")
     parser.add_argument("--emulate", metavar="T",
                         help="emulated: the topology that the devices are in truth, which training is not told (default: --topology)")
+    parser.add_argument("--init", type=Path, metavar="RUN|CHECKPOINT",
+                        help="start from the best policies of another run, of whatever graphs and devices, instead of untrained ones")
     parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
     parser.add_argument("--config", metavar="NAME|FILE", help="default, paper, or a JSON object of settings")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
@@ -68,7 +70,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     with _executor(config, loaded, args.timeout_s) as executor:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
-        trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True)
+        trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True,
+                                 init=args.init)
     return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}
 
 

@@ -55,6 +55,16 @@ def test_units_cancel(random_graph):
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-6, err_msg=name)
 
 
+def test_vertices_that_look_alike_are_told_apart_where_that_is_wished(chains):
+    graph = chains(4)
+    costs = build_costs(graph, ideal(2))
+    told, alike = (graph_arrays(graph, costs, identity=wish).vertex[:12] for wish in (True, False))
+    assert len(np.unique(told, axis=0)) == 12
+    assert len(np.unique(alike, axis=0)) == 3
+    np.testing.assert_array_equal(told[:, :5], alike[:, :5])
+    np.testing.assert_array_equal(told, graph_arrays(graph, costs).vertex[:12])
+
+
 def test_padding_leaves_the_tables_of_real_vertices_alone(random_graph):
     graph, larger = random_graph(12, 0), random_graph(60, 1)
     costs = build_costs(graph, ideal(3))

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from agents import placing
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
 from agents.placing import load_policy
+from agents.stages import Learner
 from agents.training import _Run, train
+from agents.updates import UpdateInfo
 from data.imitation_dataset import read_episodes
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
+from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal
 
@@ -143,6 +148,44 @@ def test_bad_requests(tmp_path, trained, chains):
     dataset = next((folder / "dataset").iterdir())
     with pytest.raises(DatasetError, match="graph_hash"):
         read_episodes(dataset, "0" * 64, ideal(2).topology_hash)
+
+
+def test_a_run_starts_from_the_policies_of_another(tmp_path, trained, chains):
+    _, folder, _ = trained
+    graph = chains(3)
+    config = replace(SMALL, imitation=0, simulated=0)
+    result = train([graph], ideal(3), tmp_path / "run", config, progress=False, init=folder)["chains"]
+    costs = build_costs(graph, ideal(3))
+    greedy = next(iter(load_policy(folder)(graph, costs, 1, 0)))
+    assert result["greedy_makespan_s"] == Simulator().execute(graph, costs, greedy).makespan_s
+    with pytest.raises(ConfigError, match=r"run: hidden: expected 8, as this run's, got 16"):
+        train([graph], ideal(3), tmp_path / "narrow", replace(config, hidden=8), progress=False, init=folder)
+    with pytest.raises(CheckpointError, match="expected a run folder or a checkpoint"):
+        train([graph], ideal(3), tmp_path / "none", config, progress=False, init=tmp_path / "nowhere")
+
+
+def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph):
+    graph, topology = random_graph(14, 3), ideal(3)
+    config = replace(SMALL, teacher="annealing", elite=0.5, imitation=0, simulated=1600, seed=2)
+    result = train([graph], topology, tmp_path / "run", config, progress=False)[graph.name]
+    annealed = place(graph, topology, "annealing", seed=2).makespan_s
+    assert result["best_makespan_s"] <= annealed * (1 + 1e-12)
+    assert result["greedy_makespan_s"] == pytest.approx(result["best_makespan_s"])
+
+
+def test_temperatures_follow_the_entropy_that_is_wanted(chains):
+    graph = chains(4)
+    learner = Learner([graph], [build_costs(graph, ideal(2))], replace(SMALL, mutations=4.0))
+    info = UpdateInfo(*(tf.constant(value) for value in (0.0, 1e-4, 0.69, 0.0, 0.0)))  # SEL chooses almost surely, PLC at random
+    for _ in range(3):
+        learner._temper(info, 0.5)
+    sel, plc = learner.network.temperature.numpy()
+    assert sel == pytest.approx(np.exp(0.6))  # entropies further off than a factor of e count as that
+    # 2 of 12 choices are wanted to differ: 2 / 12 * (1 + ln(12 / 2)) nats.
+    assert plc == pytest.approx((0.465293 / 0.69) ** 0.6, rel=1e-4)
+    for _ in range(100):
+        learner._temper(info, 1.0)
+    np.testing.assert_allclose(learner.network.temperature.numpy(), [20.0, 0.05])
 
 
 def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):

@@ -1,0 +1,150 @@
+"""Runs the cells of a `bench` that are not there yet, some at a time, each that takes long in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from doppler_tf.cli.cells import CELLS, JOBS, LOGS, Cell, complete_cells, record_of
+from doppler_tf.cli.suite import PLACES
+
+_POLL_S = 0.05
+# Vertices of a graph, and vertices simulated by a search, up to which neither takes longer than about a second.
+_SHORT_VERTICES, _SHORT_STEPS = 1_000, 10_000_000
+
+
+class _Running(NamedTuple):
+    cell: Cell
+    process: subprocess.Popen
+    started: float
+
+
+def run_cells(folder: Path, cells: Mapping[str, Cell], jobs: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Runs what is not complete, in order, a cell as soon as those that it needs are done.
+
+    Returns:
+      The records of all cells by key, and the keys of those that were run now.
+
+    Raises:
+      KeyboardInterrupt: after its processes have been ended, with how far it came.
+    """
+    records = complete_cells(folder, cells)
+    waiting = [cell for key, cell in cells.items() if key not in records]
+    ran, running = [cell.key for cell in waiting], []
+    with _bar(len(cells), len(records)) as show:
+        try:
+            while waiting or running:
+                _start(folder, waiting, running, records, jobs)
+                for job in [job for job in running if job.process.poll() is not None]:
+                    running.remove(job)
+                    records[job.cell.key] = _outcome(folder, job)
+                show(len(records), ", ".join(job.cell.key for job in running))
+                if running:
+                    time.sleep(_POLL_S)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"{folder}: {len(records)} of {len(cells)} cells are there; the same command goes on") from None
+        finally:
+            _end(running)
+    return records, ran
+
+
+def _start(folder: Path, waiting: list[Cell], running: list[_Running], records: dict[str, dict[str, Any]], jobs: int) -> None:
+    """Starts what can be started; short cells are done at once. Those whose needs have failed fail with them."""
+    for cell in list(waiting):
+        if len(running) >= jobs:
+            return
+        if not all(other in records for other in cell.needs.values()):
+            continue
+        waiting.remove(cell)
+        needed = {role: records[other] for role, other in cell.needs.items()}
+        failed = next((record["key"] for record in needed.values() if record["status"] != "done"), None)
+        if failed is not None:
+            records[cell.key] = _failed(folder, cell, f"needs {failed}, which failed")
+        elif _short(cell, needed):
+            from doppler_tf.cli.cell_work import do_cell
+
+            records[cell.key] = do_cell(folder, cell, needed)
+            return  # so that the bar moves
+        else:
+            running.append(_launch(folder, cell, needed))
+
+
+def _short(cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether a cell takes about a second at most, so that a process of its own would take longer to start."""
+    from doppler_tf.heuristics import CONSTRUCTIVE, FAST
+
+    job = cell.job
+    if job["does"] != PLACES or job["seconds"] or "seconds_of" in needed or job["method"] in ("auto", "cp_sat"):
+        return False
+    if job["method"] in CONSTRUCTIVE:
+        return job["method"] in FAST or job["vertices"] <= _SHORT_VERTICES
+    simulations = needed["simulations_of"]["episodes"] if "simulations_of" in needed else job["simulations"]
+    return bool(simulations) and simulations * job["vertices"] <= _SHORT_STEPS
+
+
+def _launch(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> _Running:
+    from doppler_tf.formats.files import write_json
+
+    write_json(folder / JOBS / f"{cell.key}.json", {"cell": asdict(cell), "needed": needed})
+    log = folder / LOGS / f"{cell.key}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (folder / CELLS / f"{cell.key}.json").unlink(missing_ok=True)  # an old one, which is not to be taken for the new
+    with log.open("w") as output:
+        process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.cell_work", str(folder), cell.key], stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=output)
+    return _Running(cell, process, time.perf_counter())
+
+
+def _outcome(folder: Path, job: _Running) -> dict[str, Any]:
+    """The record that a process has left; a failure where it has left none."""
+    from doppler_tf.errors import FormatError
+    from doppler_tf.formats.files import read_json, write_json
+
+    path = folder / CELLS / f"{job.cell.key}.json"
+    with contextlib.suppress(FormatError):
+        record = {**read_json(path), "wall_s": time.perf_counter() - job.started}  # the start of the process included
+        write_json(path, record, indent=1)
+        return record
+    code, log = job.process.returncode, folder / LOGS / f"{job.cell.key}.log"
+    ended = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    return _failed(folder, job.cell, f"its process {ended} without a result; {log} holds what it said")
+
+
+def _failed(folder: Path, cell: Cell, error: str) -> dict[str, Any]:
+    from doppler_tf.formats.files import write_json
+
+    record = record_of(cell, {"status": "failed", "error": error})
+    write_json(folder / CELLS / f"{cell.key}.json", record, indent=1)
+    return record
+
+
+def _end(running: list[_Running]) -> None:
+    """Ends processes that are left, however their parent ends."""
+    for job in running:
+        job.process.terminate()
+    for job in running:
+        try:
+            job.process.wait(5)
+        except subprocess.TimeoutExpired:
+            job.process.kill()
+            job.process.wait()
+
+
+@contextlib.contextmanager
+def _bar(total: int, begin: int) -> Iterator[Any]:
+    """A progress bar on stderr, moved by (cells done, what runs)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
+    status = TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
+    with Progress(TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn(), status,
+                  console=Console(stderr=True), expand=True) as bar:
+        task = bar.add_task("cells", total=total, completed=begin, status="")
+        yield lambda done, status: bar.update(task, completed=done, status=status)

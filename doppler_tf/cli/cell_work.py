@@ -1,0 +1,216 @@
+"""Doing one cell of a `bench`, in a process of its own: `python -m doppler_tf.cli.cell_work DIR KEY`, where DIR/jobs/KEY.json says what."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doppler_tf.cli.cells import ASSIGNMENTS, CELLS, JOBS, RUNS, Cell, record_of
+from doppler_tf.cli.inputs import load_costs, load_policy
+from doppler_tf.cli.suite import EXECUTES, PLACES, SAMPLES, TRAINS
+from doppler_tf.errors import DeadlockError, DopplerError
+
+if TYPE_CHECKING:
+    from doppler_tf.assignment import Assignment
+    from doppler_tf.costs import CostModel
+    from doppler_tf.graph import DataflowGraph
+
+    Case = tuple[DataflowGraph, CostModel]
+# Points of a learning curve that are kept.
+MOST_POINTS = 200
+
+
+def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Does a cell and writes its record, also when it fails; returns the record.
+
+    Args:
+      needed: records of the cells that it needs, by what for.
+    """
+    from doppler_tf.cli.output import plain
+    from doppler_tf.formats.files import write_json
+
+    started = time.perf_counter()
+    try:
+        begun_s = time.process_time()
+        figures = plain(_WORK[cell.job["does"]](folder, cell, needed))
+        figures["cpu_s"] = time.process_time() - begun_s
+    except Exception as error:
+        line = str(error) if isinstance(error, DopplerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
+        figures = {"status": "failed", "error": line, "seconds": time.perf_counter() - started}
+    record = record_of(cell, figures)
+    write_json(folder / CELLS / f"{cell.key}.json", record, indent=1)
+    return record
+
+
+def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A heuristic or search."""
+    from doppler_tf.heuristics import HEURISTICS, SEARCHES
+    from doppler_tf.placement import place, tried
+
+    job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
+    method, simulations, seconds = job["method"], job["simulations"], job["seconds"]
+    if "simulations_of" in needed:
+        simulations = needed["simulations_of"]["episodes"] + needed["simulations_of"]["simulations"]
+    if "seconds_of" in needed:
+        seconds = needed["seconds_of"]["seconds"]
+    for warm in ("one_device", *((method,) if method in HEURISTICS else ())):  # compiled code is loaded before the clock runs
+        with contextlib.suppress(DeadlockError):
+            place(graph, costs, warm, samples=1)
+    most = simulations or job["samples"]
+    placed = place(graph, costs, method, most, cell.seed, "fifo", seconds)
+    counted = None if method == "auto" or (seconds is not None and not most) else tried(method, graph, most)
+    return {"best_makespan_s": placed.makespan_s, "greedy_makespan_s": None, "lower_bound_s": placed.lower_bound_s,
+            "seconds": placed.seconds, "episodes": None, "simulations": counted, "searches": method in SEARCHES,
+            "winner": placed.assignment.method, **_keep(folder, cell, graph, costs, placed.assignment, placed.makespan_s)}
+
+
+def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A training run, then its policy's samples. What it learns on several graphs at once is no figure of one."""
+    from doppler_tf.cli.executors import fitting_time_scale, make_executor, true_topology
+    from doppler_tf.cli.tensorflow import import_quietly
+
+    loaded = [load_costs(Path(path), cell.topology) for path in cell.job["graphs"]]
+    config = import_quietly("agents.config").TrainConfig.from_json(cell.job["config"])
+    training, run_dir = import_quietly("agents.training"), folder / RUNS / cell.key
+    executor = None
+    if config.real:
+        truth = true_topology(config.emulate, loaded)
+        scale = config.time_scale if cell.job.get("time_scale") else fitting_time_scale(max(_usual_s(*case) for case in loaded))
+        executor = make_executor("emulated", "fifo", None, scale, config.seed, None, truth)
+    shutil.rmtree(run_dir, ignore_errors=True)  # what an interrupted run has left
+    init = folder / RUNS / needed["init"]["key"] if "init" in needed else None
+    started = time.perf_counter()
+    try:
+        trained = training.train([graph for graph, _ in loaded], loaded[0][1].topology, run_dir, config, executor=executor, progress=False,
+                                 **({"init": init} if init else {}))
+    finally:
+        if executor is not None:
+            executor.close()
+    train_s = time.perf_counter() - started
+    rows = list(trained.values())
+    if len(loaded) > 1:
+        return {"best_makespan_s": None, "seconds": train_s, "episodes": sum(row["episodes"] for row in rows), "graphs": trained}
+    figures, row = _sampled(folder, cell, run_dir, *loaded[0]), rows[0]
+    figures |= {"seconds": train_s + figures["seconds"], "best_seen_s": row["best_makespan_s"], "episodes": row["episodes"],
+                "learned": True, "trained": config.method, "measured": row.get("measured"),
+                "curve": _curve(run_dir, config.batch, loaded[0][0].name)}
+    return _gone_on(figures, needed["init"]) if _same_place(cell, needed.get("init")) else figures
+
+
+def _usual_s(graph: DataflowGraph, costs: CostModel) -> float:
+    """What a run takes, about."""
+    from doppler_tf.placement import place
+
+    return place(graph, costs, "critical_path", samples=1).makespan_s
+
+
+def _same_place(cell: Cell, init: Mapping[str, Any] | None) -> bool:
+    """Whether training went on where another cell's had ended, on the same graph and topology."""
+    return init is not None and (init["graph"], init["topology"]) == (cell.graph, cell.topology)
+
+
+def _gone_on(figures: dict[str, Any], init: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures of both runs as of one."""
+    curve = [{**point, "episodes": point["episodes"] + init["episodes"]} for point in figures["curve"]]
+    return {**figures, "seconds": figures["seconds"] + init["seconds"], "episodes": figures["episodes"] + init["episodes"],
+            "best_seen_s": min(figures["best_seen_s"], init["best_seen_s"]), "curve": [*init["curve"], *curve]}
+
+
+def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """A policy that is there, on a graph that it need not have seen; sampled twice, as the first call compiles."""
+    policy = folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"])
+    case = load_costs(Path(cell.job["graphs"][0]), cell.topology)
+    first = _sampled(folder, cell, policy, *case)
+    return {**_sampled(folder, cell, policy, *case), "first_s": first["seconds"], "episodes": 0, "learned": True}
+
+
+def _sampled(folder: Path, cell: Cell, policy: Path, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
+    """Greedy and best of K of a policy by simulation. Raises DeadlockError where none of them fits in memory."""
+    import numpy as np
+
+    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.fastsim import FastSimulator
+    from doppler_tf.placement import learned_samples
+    from doppler_tf.simulator import Simulator
+
+    draw, samples = load_policy(policy), min(cell.job["samples"], learned_samples(graph))
+    fast = FastSimulator(graph, costs)
+    started = time.perf_counter()
+    found = list(draw(graph, costs, samples, cell.seed))
+    makespans = fast.makespans(np.stack([a.device for a in found]), np.stack([a.order for a in found]))
+    seconds, best = time.perf_counter() - started, int(np.argmin(makespans))
+    if not np.isfinite(makespans[best]):
+        Simulator().execute(graph, costs, found[best])  # raises the DeadlockError that says who waits for what
+    return {"greedy_makespan_s": float(makespans[0]), "best_makespan_s": float(makespans[best]),
+            "lower_bound_s": lower_bounds(graph, costs).best_s, "seconds": seconds, "simulations": samples,
+            **_keep(folder, cell, graph, costs, found[best], float(makespans[best]))}
+
+
+def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Another cell's assignment on emulated devices, by the wall clock: the fastest of some runs, as other work can only delay them."""
+    from doppler_tf.cli.executors import make_executor
+    from doppler_tf.cli.inputs import load_assignment
+    from doppler_tf.simulator import Simulator
+
+    job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
+    assignment, _ = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs, "fifo")
+    work = graph.work_vertices
+    scale = job["kernel_ms"] * 1e-3 / float(costs.exec_s[work, assignment.device[work]].mean())
+    started = time.perf_counter()
+    with make_executor(job["executor"], "fifo", None, scale, cell.seed) as executor:
+        makespans_s = [executor.execute(graph, costs, assignment).makespan_s for _ in range(job["repeats"])]
+    return {"best_makespan_s": min(makespans_s), "greedy_makespan_s": None, "lower_bound_s": None, "makespans_s": makespans_s,
+            "simulated_makespan_s": Simulator("fifo").execute(graph, costs, assignment).makespan_s, "executed": True,
+            "seconds": time.perf_counter() - started, "episodes": None, "simulations": None}
+
+
+def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float) -> dict[str, Any]:
+    """Writes the assignment; what the record says of the graph."""
+    from doppler_tf.formats.assignment_json import write_assignment
+
+    write_assignment(folder / ASSIGNMENTS / f"{cell.key}.json", graph, costs, assignment, makespan_s)
+    return {"vertices": int(graph.work_vertices.size), "devices": costs.num_devices}
+
+
+def _curve(run_dir: Path, batch: int, graph: str) -> list[dict[str, Any]]:
+    """The learning curve from the run's TensorBoard summaries: stage, episodes so far, greedy and best seconds; thinned to MOST_POINTS."""
+    import tensorflow as tf
+
+    from agents import summaries
+    from doppler_tf.formats.files import file_name
+
+    points, before = [], 0
+    for stage in ("imitation", "simulated", "real"):
+        by_step: dict[int, dict[str, float]] = {}
+        for path in sorted((run_dir / "train" / stage / file_name(graph)).glob("events.*")):
+            for content in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+                event = tf.compat.v1.Event.FromString(content)
+                for value in event.summary.value:
+                    if value.tag in (summaries.GREEDY, summaries.BEST, summaries.RUNS):
+                        by_step.setdefault(event.step, {})[value.tag] = float(tf.make_ndarray(value.tensor))
+        for step, values in sorted(by_step.items()):
+            episodes = before + int(values[summaries.RUNS]) if summaries.RUNS in values else step * batch
+            if summaries.GREEDY in values:
+                points.append({"stage": stage, "episodes": episodes, "greedy_s": values[summaries.GREEDY],
+                               "best_s": values.get(summaries.BEST)})
+        before = points[-1]["episodes"] if points else before
+    return points[::max(1, -(-len(points) // MOST_POINTS))]
+
+
+_WORK = {PLACES: _place, TRAINS: _train, SAMPLES: _sample, EXECUTES: _execute}
+
+
+def main(folder: Path, key: str) -> None:
+    """Does the cell that DIR/jobs/KEY.json describes."""
+    record = json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8"))
+    do_cell(folder, Cell(**record["cell"]), record["needed"])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,87 @@
+"""What a `bench` leaves: results.json, results.csv, cells.csv, pictures and the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from doppler_tf.cli.cells import ASSIGNMENTS
+from doppler_tf.cli.suite import Section, Suite
+from doppler_tf.formats.files import file_name, write_bytes, write_json
+from doppler_tf.report.bars import bars_png
+from doppler_tf.report.curves import curves_png
+from doppler_tf.report.gantt import write_gantt
+from doppler_tf.report.page import page
+from doppler_tf.report.paper import SOURCE
+from doppler_tf.report.results import best_known, csv_text, fastest, long_table, matrix_table, summarise
+
+Record = Mapping[str, Any]
+
+
+def write_results(out: Path, suite: Suite, records: Sequence[Record], page_path: Path,
+                  made_by: str) -> tuple[list[dict[str, Any]], dict[str, Path]]:
+    """Writes everything that is made of the records.
+
+    Returns:
+      The sections, each with `title`, `layout`, `reference`, `paper` and its `rows`, as tables are made of; and the files by name.
+    """
+    sections, shown = [], []
+    pictures = page_path.parent / page_path.stem
+    for i, section in enumerate(suite.sections):
+        rows = summarise(records, section.methods, section.graphs, section.topologies, section.seeds)
+        sections.append({"title": section.title, "layout": section.layout, "reference": section.reference, "paper": dict(section.paper),
+                         "rows": rows})
+        table = None if not rows else (matrix_table(rows, section.reference, section.paper) if section.layout == "matrix"
+                                       else long_table(rows))
+        made = _pictures(out, section, i, rows, records, pictures)
+        shown.append({"title": section.title, "text": section.text, "table": table,
+                      "pictures": {caption: f"{page_path.stem}/{name}" for caption, name in made.items()}})
+    labels, graphs, topologies = (list(dict.fromkeys(record[key] for record in records)) for key in ("method", "graph", "topology"))
+    rows = summarise(records, labels, [name for name in graphs if "+" not in name], topologies)  # several at once are only learned from
+    failures = {record["key"]: record["error"] for record in records if record["status"] != "done"}
+    files = {"page": page_path, "rows": out / "results.csv", "figures": out / "results.json"}
+    write_bytes(page_path, page(suite.title, suite.text, shown, failures, made_by).encode())
+    write_bytes(files["rows"], csv_text(rows).encode())
+    write_json(files["figures"], {"paper": SOURCE, "rows": rows, "sections": sections, "cells": list(records)}, indent=1)
+    return sections, files
+
+
+def _pictures(out: Path, section: Section, number: int, rows: Sequence[Mapping[str, Any]], records: Sequence[Record],
+              folder: Path) -> dict[str, str]:
+    """Draws a section's pictures; returns their file names by caption."""
+    made = {}
+    about = section.title or f"section {number + 1}"
+    begin = re.sub(r"[^a-z0-9]+", "-", about.lower()).strip("-")
+    if "bars" in section.pictures and any(row.get("best_known_s") for row in rows):
+        made[f"{about}: makespans above the best known"] = f"{begin}.bars.png"
+        write_bytes(folder / f"{begin}.bars.png", bars_png(about, rows))
+    known = best_known(records)
+    for topology in section.topologies:
+        if "curves" in section.pictures:
+            learned = [record for record in records if record["method"] in section.methods and record["graph"] in section.graphs
+                       and record["topology"] == topology and record["seed"] < section.seeds and record.get("learned")
+                       and record["does"] == "trains"]
+            if learned:
+                name = f"{begin}.{file_name(topology)}.curves.png"
+                made[f"{about}: learning curves on {topology}, mean and range over seeds"] = name
+                best_s = {graph: known[graph, topology]["best_known_s"] for graph in section.graphs if (graph, topology) in known}
+                write_bytes(folder / name, curves_png(f"{about}, {topology}", learned, best_s))
+        if "gantt" in section.pictures:
+            for graph in section.graphs:
+                record = fastest(records, graph, topology)
+                if record is not None and (out / ASSIGNMENTS / f"{record['key']}.json").exists():
+                    name = f"{file_name(graph)}.{file_name(topology)}.gantt.png"
+                    made[f"{graph} on {topology}: the best assignment, {record['method']}"] = name
+                    _gantt(out, record, known[graph, topology]["lower_bound_s"], folder / name)
+    return made
+
+
+def _gantt(out: Path, record: Record, bound_s: float, path: Path) -> None:
+    from doppler_tf.cli.inputs import load_assignment, load_costs
+    from doppler_tf.simulator import Simulator
+
+    graph, costs = load_costs(Path(record["files"]["graph"]), record["topology"])
+    assignment, _ = load_assignment(out / ASSIGNMENTS / f"{record['key']}.json", graph, costs, "fifo")
+    write_gantt(path, graph, costs, Simulator("fifo").execute(graph, costs, assignment), bound_s, record["method"])

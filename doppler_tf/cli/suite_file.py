@@ -1,0 +1,203 @@
+"""Suites from TOML files or records, checked before anything runs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doppler_tf.cli.suite import DEFAULT_SEEDS, EXECUTES, PLACES, SAMPLES, TRAINS, Graph, Method, Override, Section, Suite, learned_methods
+from doppler_tf.errors import ConfigError, FormatError, field_error
+
+if TYPE_CHECKING:
+    from agents.config import TrainConfig
+
+LAYOUTS = ("matrix", "long")
+PICTURES = ("bars", "curves", "gantt")
+EXECUTORS = ("emulated", "synchronous")
+DEFAULT_SAMPLES = 64
+# How the types that TOML has are called.
+_KINDS: Mapping[Any, str] = {str: "text", int: "an integer", (int, float): "a number", bool: "true or false", Mapping: "a table",
+                             list: "a list"}
+
+
+def read_suite(path: Path, override: Override) -> Suite:
+    """The suite in a TOML file. Raises FormatError, ConfigError: what is wrong, and where."""
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FormatError(f"{path}: no such file; check the path") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: cannot be read: not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise FormatError(f"{path}: malformed TOML: {error}; mend the file") from None
+    return suite_from_record(record, str(path), override)
+
+
+def suite_from_record(record: Mapping[str, Any], where: str, override: Override) -> Suite:
+    """The suite of a record: `title`, `text`, `seeds`, `samples`, tables `methods` and `graphs` by name, an array `sections`."""
+    kinds = {"title": str, "text": str, "seeds": int, "samples": int, "methods": Mapping, "graphs": Mapping, "sections": list}
+    _check_fields(record, kinds, where, "")
+    seeds = override.seeds or _at_least_one(record, "seeds", DEFAULT_SEEDS, where, "")
+    samples = override.samples or _at_least_one(record, "samples", DEFAULT_SAMPLES, where, "")
+    parts = record.get("sections", [])
+    if not parts:
+        raise field_error(FormatError, where, "", "sections", "at least one [[sections]]", parts)
+    sections = []
+    for i, part in enumerate(parts):
+        what = f"sections[{i}]"
+        section = _section(part, where, what)
+        sections.append(replace(section, seeds=override.seeds or (_at_least_one(part, "seeds", seeds, where, what))))
+    methods = {label: _method(label, table, where) for label, table in record.get("methods", {}).items()}
+    for section in sections:
+        for label in section.methods:
+            methods.setdefault(label, Method(label, label))
+    for label in [other for method in methods.values() for other in method.others]:
+        methods.setdefault(label, Method(label, label))
+    if override.settings:
+        methods = {label: replace(method, settings={**method.settings, **_allowed(method, override.settings)}) if method.does == TRAINS
+                   else method for label, method in methods.items()}
+    for method in methods.values():
+        _check_method(method, methods, where)
+    graphs = {name: _graph(name, table, where) for name, table in record.get("graphs", {}).items()}
+    for name in [name for section in sections for name in section.graphs] + [m.init_graph for m in methods.values() if m.init_graph]:
+        for part in name.split("+"):
+            if part not in graphs:
+                graphs[part] = _graph(part, {"workload": part}, where)
+    for i, section in enumerate(sections):
+        _check_section(section, where, f"sections[{i}]")
+    return Suite(record.get("title", ""), record.get("text", ""), samples, methods, graphs, sections)
+
+
+def _method(label: str, table: Any, where: str) -> Method:
+    what = f"methods.{label}"
+    kinds = {"method": str, "samples": int, "simulations": int, "seconds": (int, float), "config": str, "settings": Mapping,
+             "zero_shot": bool, "repeats": int, "kernel_ms": (int, float),
+             **{name: str for name in ("simulations_of", "seconds_of", "init", "init_graph", "init_topology", "policy", "of", "executor")}}
+    _check_fields(table, kinds, where, what)
+    for name in ("samples", "simulations", "repeats"):
+        _at_least_one(table, name, 1, where, what)
+    for name in ("seconds", "kernel_ms"):
+        if not table.get(name, 1) > 0:
+            raise field_error(FormatError, where, what, name, "a number > 0", table[name])
+    return Method(label, **{"method": label, **table})
+
+
+def _check_method(method: Method, methods: Mapping[str, Method], where: str) -> None:
+    """Raises FormatError or ConfigError where a method is unknown, lacks what it needs, or leads back to itself."""
+    from doppler_tf.heuristics import HEURISTICS
+
+    what, does = f"methods.{method.label}", method.does
+    known = ("auto", *HEURISTICS, *learned_methods(), "policy", "execute")
+    if method.method not in known:
+        raise field_error(FormatError, where, what, "method", f"one of {', '.join(known)}", method.method)
+    usable = {PLACES: ("samples", "simulations", "seconds", "simulations_of", "seconds_of"),
+              TRAINS: ("samples", "config", "settings", "init", "init_graph", "init_topology"),
+              SAMPLES: ("samples", "init", "init_graph", "init_topology", "zero_shot", "policy"),
+              EXECUTES: ("of", "executor", "repeats", "kernel_ms")}[does]
+    for item in fields(Method):
+        default = item.default_factory() if item.default_factory is not MISSING else item.default
+        if item.name not in ("label", "method", *usable) and getattr(method, item.name) != default:
+            raise field_error(FormatError, where, what, item.name, f"{', '.join(usable)} alone, as it {does}", getattr(method, item.name))
+    needed = {SAMPLES: "init" if method.zero_shot else "policy", EXECUTES: "of"}.get(does)
+    if needed and not getattr(method, needed):
+        raise field_error(FormatError, where, what, needed, "a run folder" if needed == "policy" else "the label of another method", "")
+    if method.executor not in EXECUTORS:
+        raise field_error(FormatError, where, what, "executor", " or ".join(EXECUTORS), method.executor)
+    seen, others = {method.label}, list(method.others)
+    while others:
+        other = others.pop()
+        if other == method.label:
+            raise field_error(FormatError, where, what, "init, of, simulations_of, seconds_of", "methods that do not need this one", other)
+        if other not in seen:
+            seen.add(other)
+            others.extend(methods[other].others)
+    if method.init and methods[method.init].does != TRAINS:
+        raise field_error(FormatError, where, what, "init", "the label of a method that trains", method.init)
+    if does == TRAINS:
+        train_config(method, 0, where)
+
+
+def train_config(method: Method, seed: int, where: str) -> TrainConfig:
+    """A method's TrainConfig. Raises ConfigError for a setting that is unknown or out of range."""
+    from doppler_tf.cli.tensorflow import import_quietly
+
+    config = import_quietly("agents.config")
+    if method.config not in config.CONFIGS:
+        raise field_error(ConfigError, where, f"methods.{method.label}", "config", f"one of {', '.join(config.CONFIGS)}", method.config)
+    given = {"executor": "emulated", **method.settings, "method": method.method, "seed": seed}
+    found = config.TrainConfig.from_json(given, f"{where}: methods.{method.label}: settings", config.CONFIGS[method.config])
+    if found.executor != "emulated":
+        raise field_error(ConfigError, where, f"methods.{method.label}", "settings.executor", "emulated", found.executor,
+                          "`train` runs stage III on real kernels")
+    return found
+
+
+def _graph(name: str, table: Any, where: str) -> Graph:
+    what = f"graphs.{name}"
+    _check_fields(table, {"workload": str, "scale": str, "devices": int, "seed": int, "options": Mapping, "file": str}, where, what)
+    if bool(table.get("file")) == bool(table.get("workload")):
+        raise field_error(FormatError, where, what, "workload or file", "one of the two", dict(table))
+    if table.get("workload"):
+        from data.workloads import NAMES
+
+        if table["workload"] not in NAMES:
+            raise field_error(FormatError, where, what, "workload", f"one of {', '.join(NAMES)}", table["workload"],
+                              f"or say what it is in [graphs.{name}]")
+    return Graph(name, **table)
+
+
+def _section(table: Any, where: str, what: str) -> Section:
+    lists = ("methods", "graphs", "topologies", "pictures")
+    kinds = {"title": str, "text": str, "seeds": int, "layout": str, "reference": str, "paper": Mapping, **{name: list for name in lists}}
+    _check_fields(table, kinds, where, what)
+    for name in lists:
+        for item in table.get(name, []):
+            if not isinstance(item, str):
+                raise field_error(FormatError, where, what, name, "a list of names", item)
+    return Section(**{**table, **{name: tuple(dict.fromkeys(table.get(name, []))) for name in lists}})
+
+
+def _check_section(section: Section, where: str, what: str) -> None:
+    from doppler_tf.report.paper import ROWS
+
+    given = {name: bool(getattr(section, name)) for name in ("methods", "graphs", "topologies")}
+    if any(given.values()) and not all(given.values()):
+        missing = next(name for name, there in given.items() if not there)
+        raise field_error(FormatError, where, what, missing, "at least one, or prose alone", [])
+    one_of: list[tuple[str, Sequence[str], Sequence[str]]] = [
+        ("layout", [section.layout], LAYOUTS), ("pictures", section.pictures, PICTURES),
+        ("reference", [section.reference] if section.reference else [], section.methods),
+        ("paper", list(section.paper), section.methods), ("paper", list(section.paper.values()), list(ROWS))]
+    for name, found, valid in one_of:
+        for value in found:
+            if value not in valid:
+                raise field_error(FormatError, where, what, name, f"one of {', '.join(valid)}", value)
+
+
+def _allowed(method: Method, settings: Mapping[str, int]) -> Mapping[str, int]:
+    """Those episodes that the command line sets for all: a stage that a method leaves out stays out."""
+    return {stage: count for stage, count in settings.items() if method.settings.get(stage) != 0}
+
+
+def _check_fields(table: Any, kinds: Mapping[str, Any], where: str, what: str) -> None:
+    """Raises FormatError for a table that is none, an unknown field or one of another type."""
+    if not isinstance(table, Mapping):
+        raise field_error(FormatError, where, "", what or "suite", "a table", table)
+    for name, value in table.items():
+        if name not in kinds:
+            raise field_error(FormatError, where, what, name, f"one of {', '.join(kinds)}", value)
+        kind = kinds[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise field_error(FormatError, where, what, name, _KINDS[kind], value)
+
+
+def _at_least_one(table: Mapping[str, Any], name: str, default: int, where: str, what: str) -> int:
+    value = table.get(name, default)
+    if value < 1:
+        raise field_error(FormatError, where, what, name, "an integer >= 1", value)
+    return value

@@ -21,9 +21,9 @@ def train(cli, diamond, tmp_path, monkeypatch) -> Callable:
     def call(*argv, graphs=(diamond,)):
         given = {}
 
-        def note_down(graphs, topology, run_dir, config, executor=None, resume=False, progress=True):
+        def note_down(graphs, topology, run_dir, config, executor=None, resume=False, progress=True, init=None):
             given.update(names=[graph.name for graph in graphs], topology=topology.name, run_dir=run_dir, config=config, executor=executor,
-                         resume=resume)
+                         resume=resume, init=init)
             return {graph.name: OUTCOME for graph in graphs}
 
         monkeypatch.setattr(training, "train", note_down)
@@ -38,7 +38,11 @@ def test_the_defaults_are_the_agents_own(train, tmp_path):
     outcome, given = train()
     assert outcome.json["graphs"] == {"diamond": OUTCOME}
     assert given == {"names": ["diamond"], "topology": "ideal:2", "run_dir": tmp_path / "run", "config": TrainConfig(), "executor": None,
-                     "resume": False}
+                     "resume": False, "init": None}
+
+
+def test_a_run_to_start_from_reaches_the_trainer(train, tmp_path):
+    assert train("--init", tmp_path / "other")[1]["init"] == tmp_path / "other"
 
 
 def test_options_win_over_set_and_set_over_the_file(train, write):

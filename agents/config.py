@@ -28,13 +28,14 @@ class TrainConfig:
       real_batch: runs of each graph between updates in stage III; real_updates: simulated updates after each of these.
       learning_rate: of Adam, one optimizer for each policy.
       mutations: in how many choices a sampled episode differs from the greedy one at the start of stages II and III; falls to one. The
-        temperatures of SEL and PLC see to it; 0: they stay at 1.
-      entropy: weight of the entropy bonus at the start of stages II and III, falls to zero linearly over the stage; of those methods that
-        have no temperatures (joint, placeto, gdp), of all where `mutations` is 0.
-      elite: weight of the likelihood of the best episode so far of each graph (self-imitation; 0: plain REINFORCE).
+        temperatures of the policies see to it; 0: they stay at 1.
+      entropy: weight of the entropy bonus at the start of stages II and III where `mutations` is 0; falls to zero linearly over the stage.
+      elite: weight of the likelihood of the best episode so far of each graph (self-imitation) at the start of stages II and III, rises to
+        one; 0: plain REINFORCE.
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
-      identity: vertices that look alike are told apart, by random features of their own; without, a policy serves other graphs better.
+      identity: vertices and devices that look alike are told apart, by random features of their own; without, a policy serves other
+        graphs better.
       features: what PLC and the joint policy see: `relational`, or `paper` (its five device features alone); Placeto and GDP see none.
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
       executor, time_scale, emulate: what stage III runs on, as the caller names it, so that a resumed run takes the same; emulate: the
@@ -48,11 +49,11 @@ class TrainConfig:
     simulated: int = 25600
     real: int = 0
     real_minutes: float = 0.0
-    batch: int = 64
+    batch: int = 16
     real_batch: int = 16
-    real_updates: int = 32
+    real_updates: int = 64
     learning_rate: float = 5e-3
-    mutations: float = 10.0
+    mutations: float = 15.0
     entropy: float = 0.01
     elite: float = 0.1
     clip: float = 1.0

@@ -47,7 +47,7 @@ def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: Episo
     """SEL picks a vertex among the candidates, PLC its device.
 
     Args:
-      placed: float32 [B, D, hidden], sums of `tables.plc_placed` by device.
+      placed: float32 [B, D, hidden], `tables.plc_empty` and sums of `tables.plc_placed` by device.
       race: of the candidates of `state`; where it is greedy, PLC is too.
     """
     vertex = next_vertex(batch, state, race)
@@ -117,8 +117,7 @@ class FusedDriver:
             state = place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
             return choice, state, placed, run_on(batch, tables, state, race, choice.vertex)
 
-        placed = tf.zeros([tf.shape(graph)[0], batch.num_devices, tables.plc_placed.shape[1]])
-        return record_episodes(batch, state, step, placed, race)
+        return record_episodes(batch, state, step, tf.gather(tables.plc_empty, graph), race)
 
 
 def replay(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
@@ -132,7 +131,7 @@ def replay(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Ten
 
 def say_compiling(batch: GraphBatch, episodes: int) -> None:
     """For the log, from functions that run only when a new shape is traced."""
-    _LOG.info("compiling the policies' episodes with XLA: up to %s vertices and %s edges, %s devices, %s at a time",
+    _LOG.info("compiling the policies' episodes with XLA, unless on disk: up to %s vertices and %s edges, %s devices, %s at a time",
               batch.num_vertices - 1, batch.edge.shape[0] // batch.missing.shape[0], batch.num_devices, episodes)
 
 
@@ -164,6 +163,7 @@ def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tab
     sel = order_log_probability(logits, episodes.order, available_steps(batch, episodes), valid)
     added = tf.gather(tables.plc_placed, row) * tf.cast(valid, tf.float32)[..., None]
     placed = tf.cumsum(tf.one_hot(episodes.device, batch.num_devices)[..., None] * added[:, :, None, :], axis=1, exclusive=True)
+    placed += tf.gather(tables.plc_empty, episodes.graph)[:, None]
     plc_logits = network.device_logits(tf.gather(tables.plc_vertex, row), placed, episodes.features)
     return sel, masked_log_probability(plc_logits, episodes.mask, episodes.device), valid
 

@@ -27,6 +27,7 @@ class GraphBatch(NamedTuple):
 
     num_work: tf.Tensor
     vertex: tf.Tensor
+    device_identity: tf.Tensor
     edge: tf.Tensor
     source: tf.Tensor
     target: tf.Tensor
@@ -121,7 +122,8 @@ def graph_batch(arrays: Sequence[GraphArrays]) -> GraphBatch:
 
     missing = np.stack([np.where(np.arange(size) < a.num_work, a.in_degree, NEVER) for a in arrays])
     return GraphBatch(
-        num_work=tf.constant([a.num_work for a in arrays], tf.int32), vertex=flat("vertex"), edge=flat("edge"),
+        num_work=tf.constant([a.num_work for a in arrays], tf.int32), vertex=flat("vertex"),
+        device_identity=stacked("device_identity"), edge=flat("edge"),
         source=offset("source"), target=offset("target"), b_next=offset("b_next"), t_next=offset("t_next"),
         missing=tf.constant(missing, tf.int32), in_row=rows("in_row", "predecessor"), out_row=rows("out_row", "successor"),
         predecessor=flat("predecessor"), successor=flat("successor"), fixed_s=flat("fixed_s"),

@@ -14,7 +14,8 @@ from doppler_tf.heuristics.kin import clusters
 from doppler_tf.ranks import b_levels, t_levels
 
 VERTEX_FEATURES = ("exec", "b_level", "t_level", "in_transfer", "out_transfer")
-# Random numbers of its own tell a vertex from those that look alike (Sato et al., Random Features Strengthen Graph Neural Networks, 2021).
+# Random numbers of its own tell a vertex, or a device, from those that look alike (Sato et al., Random Features Strengthen Graph Neural
+# Networks, 2021).
 IDENTITY = 8
 VERTEX_WIDTH = len(VERTEX_FEATURES) + IDENTITY
 CLUSTER_SCALES = (1.0, 0.5, 0.25)
@@ -52,6 +53,7 @@ class GraphArrays:
       scale_s: the graph's work divided by its devices, the unit of time.
       num_work: M, the vertices that count.
       vertex: float32 [N, VERTEX_WIDTH], VERTEX_FEATURES over the longest b-level, then the vertex's identity (zeros without).
+      device_identity: float32 [D, IDENTITY] (zeros without).
       edge: float32 [E, 1], transfer over the largest.
       source, target: int32 [E].
       b_next, t_next: int32 [N], next vertex on the heaviest path (the null vertex ends it).
@@ -72,6 +74,7 @@ class GraphArrays:
     scale_s: float
     num_work: int
     vertex: np.ndarray
+    device_identity: np.ndarray
     edge: np.ndarray
     source: np.ndarray
     target: np.ndarray
@@ -144,7 +147,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
 
     Args:
       sizes: the padded shape, where several graphs share one (default: the graph's own).
-      identity: tell vertices apart that look alike; what is learned with that says less of other graphs.
+      identity: tell vertices and devices apart that look alike; what is learned with that says less of other graphs.
     """
     sizes = sizes or padded_sizes([graph])
     work, kept = graph.work_vertices, graph.work_edges
@@ -158,7 +161,8 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
     below, above = b_levels(graph, costs), t_levels(graph, costs)
     columns = (exec_s, below.value_s[work], above.value_s[work], np.bincount(target, transfer_s, count),
                np.bincount(source, transfer_s, count))
-    own = np.random.default_rng(0).standard_normal((count, IDENTITY)) * identity  # the same when costs change
+    own, own_device = (np.random.default_rng(seed).standard_normal((number, IDENTITY)) * identity  # the same when costs change
+                       for seed, number in enumerate((count, devices)))
     vertex = np.concatenate([np.stack(columns, axis=1) / max(float(below.value_s.max()), 1e-30), own], axis=1)
     largest = max(float(transfer_s.max(initial=0.0)), 1e-30)
     incoming, in_row = _rows(target, size, sizes.in_rows, sizes.in_width)
@@ -170,7 +174,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
     bandwidth = costs.topology.bandwidth_bytes_per_s
     return GraphArrays(
         graph=graph, costs=costs, scale_s=scale, num_work=count,
-        vertex=_float32(_pad(vertex, size)),
+        vertex=_float32(_pad(vertex, size)), device_identity=own_device.astype(np.float32),
         edge=_pad(transfer_s[:, None] / largest, sizes.edges).astype(np.float32),
         source=_pad(source, sizes.edges, null), target=_pad(target, sizes.edges, null),
         b_next=_pad(local[below.next_vertex[work]], size, null), t_next=_pad(local[above.next_vertex[work]], size, null),

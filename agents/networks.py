@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
 from agents.episode import DEVICE_FEATURES, GraphBatch
-from agents.features import VERTEX_WIDTH
+from agents.features import IDENTITY, VERTEX_WIDTH
 
 SEL_LOGIT_LIMIT = 10.0
 _VERTEX, _EDGE = "vertex", "tensor"
@@ -21,17 +21,24 @@ class Tables(NamedTuple):
     Attributes:
       sel_logit: float32 [G * N].
       plc_vertex: float32 [G * N, hidden], the vertex's part of PLC's first layer.
-      plc_placed: float32 [G * N, hidden], what a vertex adds to the first layer's sum for the device it goes to.
+      plc_empty: float32 [G, D, hidden], the first layer's sum for each device before any vertex goes there.
+      plc_placed: float32 [G * N, hidden], what a vertex adds to the sum for the device it goes to.
     """
 
     sel_logit: tf.Tensor
     plc_vertex: tf.Tensor
+    plc_empty: tf.Tensor
     plc_placed: tf.Tensor
 
 
 def dense(width: int, seed: int, activation=None, use_bias: bool = True, scale: float = 1.0) -> tf.keras.layers.Layer:
     initializer = tf.keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=seed)
     return tf.keras.layers.Dense(width, activation, use_bias, kernel_initializer=initializer)
+
+
+def temperatures() -> tf.Variable:
+    """By what the logits of vertices and of devices (or of pairs) are divided: float32 [2], steered by the trainer, not trained."""
+    return tf.Variable([1.0, 1.0], trainable=False, name="temperature")
 
 
 class DualNetwork(tf.Module):
@@ -42,12 +49,13 @@ class DualNetwork(tf.Module):
         """Args: hidden: width of every layer; rounds: of message passing; features: a key of DEVICE_FEATURES; seed: of the weights."""
         super().__init__(name="dual_network")
         self.num_features = len(DEVICE_FEATURES[features])
-        self.temperature = tf.Variable([1.0, 1.0], trainable=False, name="temperature")  # of SEL's and of PLC's choices
+        self.temperature = temperatures()
         seeds = iter(range(1000 * seed, 1000 * seed + 1000))
         self.encoder = Encoder(hidden, rounds, seeds)
         self.sel = [dense(hidden, next(seeds), "relu"), dense(hidden, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
         self.plc_vertex = dense(hidden, next(seeds))
         self.plc_placed = dense(hidden, next(seeds), use_bias=False)
+        self.plc_identity = dense(hidden, next(seeds), use_bias=False)
         self.plc_device = dense(hidden, next(seeds), use_bias=False)
         self.plc = [dense(hidden // 2, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
         # Variables are made here once, so that no compiled function is traced twice for making them.
@@ -62,14 +70,14 @@ class DualNetwork(tf.Module):
             logit = layer(logit)
         logit = SEL_LOGIT_LIMIT * tf.tanh(logit[:, 0] / SEL_LOGIT_LIMIT)
         return Tables(logit / self.temperature[0], self.plc_vertex(tf.concat([batch.vertex, hidden], axis=1)),
-                      self.plc_placed(hidden) * batch.num_devices / depth)
+                      self.plc_identity(batch.device_identity), self.plc_placed(hidden) * batch.num_devices / depth)
 
     def device_logits(self, plc_vertex: tf.Tensor, placed: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
         """PLC's logits.
 
         Args:
           plc_vertex: float32 [..., hidden], `Tables.plc_vertex` of the chosen vertices.
-          placed: float32 [..., D, hidden], sums of `Tables.plc_placed` over the vertices on each device.
+          placed: float32 [..., D, hidden], sums of `Tables.plc_placed` over the vertices on each device, and `Tables.plc_empty`.
           features: float32 [..., D, F].
 
         Returns:
@@ -88,7 +96,8 @@ class DualNetwork(tf.Module):
     @property
     def plc_variables(self) -> list[tf.Variable]:
         """What the second optimizer trains: PLC head."""
-        return [v for part in (self.plc_vertex, self.plc_placed, self.plc_device, *self.plc) for v in part.trainable_variables]
+        parts = self.plc_vertex, self.plc_identity, self.plc_placed, self.plc_device, *self.plc
+        return [v for part in parts for v in part.trainable_variables]
 
 
 class Encoder(tf.Module):
@@ -168,5 +177,6 @@ def one_edge() -> GraphBatch:
     """The smallest graph that all layers can read."""
     index = tf.constant([1, 1])
     fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, VERTEX_WIDTH]), "edge": tf.zeros([1, 1]), "source": index[:1],
-              "target": index[:1], "b_next": index, "t_next": index, "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1])}
+              "target": index[:1], "b_next": index, "t_next": index, "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1]),
+              "device_identity": tf.zeros([1, 1, IDENTITY])}
     return GraphBatch(**{**dict.fromkeys(GraphBatch._fields), **fields})

@@ -69,7 +69,7 @@ class DualPolicy(tf_policy.TFPolicy):
         fresh = start_race(self._batch, tables, state, policy_state["seed"][0], greedy)
         now, end, soonest, placed = (
             tf.where(tf.reshape(first, [-1] + [1] * (new.shape.rank - 1)), new, policy_state[name]) for name, new in
-            (("now", fresh.now), ("end", fresh.end), ("soonest", fresh.soonest), ("placed", tf.zeros_like(policy_state["placed"]))))
+            (("now", fresh.now), ("end", fresh.end), ("soonest", fresh.soonest), ("placed", tf.gather(tables.plc_empty, state.graph))))
         return fresh._replace(now=now, end=end, soonest=soonest), placed
 
     def _log_probability(self, tables: Tables, state: EpisodeState, placed: tf.Tensor, choice: Choice) -> tf.Tensor:

@@ -28,11 +28,12 @@ from doppler_tf.heuristics.search import default_budget
 from doppler_tf.simulator import Simulator
 
 STAGES = ("imitation", "simulated", "real")
-# Updates between looks at the order that SEL prefers, as a replay takes half as long as an update; late in a stage each one looks.
-_REORDERED, _LATE = 8, 0.9
+# In how many orders the best assignment of a graph is learned at once, and updates between new ones, as replaying them takes time too.
+_ORDERS, _REORDERED = 4, 4
 # How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
-_ANNEALED = 10
+# Annealing of the annealed teacher beside `place`'s, updates in which it is learned, and the first of the random numbers of these.
+_ANNEALED, _REPEATED, _REPEATING = 10, 300, 1 << 20
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
 
@@ -54,7 +55,7 @@ class Learner:
       network: the policies as they are; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, from
         the begin of stage III on.
       best: by graph the best episode seen; greedy_s: seconds of the greedy episodes of `best_network`.
-      elite_order: int32 [G, T], the order in which the best episodes are learned from.
+      elite_order: int32 [G * elite_rows, T], the orders in which the best episodes are learned from.
     """
 
     def __init__(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig):
@@ -76,6 +77,7 @@ class Learner:
         self._is_greedy = np.tile(np.arange(each) == 0, len(graphs))
         self.best = [Best(np.inf, *np.zeros((2, self.batch.num_vertices - 1), np.int32)) for _ in graphs]
         self.greedy_s = [np.inf] * len(graphs)
+        self.elite_rows = 1 if self._method.repeats_order else min(_ORDERS, each)
         self.elite_order: np.ndarray | None = None
         self._elite_record: Episodes | None = None
 
@@ -102,7 +104,8 @@ class Learner:
         return {graph.name: {summaries.AGREEMENT: -float(info.loss), **_scalars(info)} for graph in self.graphs}
 
     def anneal(self) -> dict[str, dict[str, float]]:
-        """Takes annealed assignments, of _ANNEALED times as many simulations as `place --method annealing` does, as the best episodes."""
+        """Takes annealed assignments, of _ANNEALED times as many simulations as `place --method annealing` does, as the best episodes, and
+        learns to repeat them before they are varied."""
         for g, (graph, costs, arrays) in enumerate(zip(self.graphs, self.costs, self.arrays, strict=True)):
             budget = Budget(_ANNEALED * default_budget(graph).most, target_s=self.bounds_s[g])
             found = anneal(graph, costs, np.random.default_rng(self.config.seed), budget, None, "fifo")
@@ -110,6 +113,10 @@ class Learner:
             order[:], device[:] = self.batch.num_vertices - 1, 0
             order[:arrays.num_work], device[:arrays.num_work] = np.arange(arrays.num_work), found.assignment.device[graph.work_vertices]
             self.best[g] = Best(found.makespan_s, order, device)
+        for step in range(0, _REPEATED if self.config.elite else 0, _REORDERED):
+            episodes = self._run(self.config.seed, _REPEATING + step)
+            for _ in range(_REORDERED):
+                self.imitate(self._elite(episodes))
         return {}
 
     def teacher_episodes(self, orders: list[np.ndarray], devices: list[np.ndarray]) -> Episodes:
@@ -139,8 +146,11 @@ class Learner:
 
     def rollout(self, seed: int, step: int) -> tuple[Episodes, np.ndarray]:
         """A batch of episodes with their simulated seconds (float64 [B])."""
-        episodes = self.driver.run(self.batch, self.graph, tf.constant([seed, step]), tf.constant(self._is_greedy))
+        episodes = self._run(seed, step)
         return episodes, self.simulated_s(episodes)
+
+    def _run(self, seed: int, step: int) -> Episodes:
+        return self.driver.run(self.batch, self.graph, tf.constant([seed, step]), tf.constant(self._is_greedy))
 
     def simulated_s(self, episodes: Episodes) -> np.ndarray:
         """float64 [B]: seconds of a batch of episodes."""
@@ -151,13 +161,13 @@ class Learner:
 
     def learn(self, episodes: Episodes, seconds: np.ndarray, progress: float) -> dict[str, dict[str, float]]:
         """One update on the sampled episodes of a batch and what they take (float64 [B])."""
-        elite = self._elite(episodes, progress)
+        elite = self._elite(episodes)
         scale = np.repeat([a.scale_s for a in self.arrays], self.rows + 1)
-        tempered = self.config.mutations > 0 and hasattr(self.network, "temperature")
+        tempered = self.config.mutations > 0
         info = self.agent.reinforce(episodes, tf.constant(-seconds / scale, tf.float32), tf.constant(~self._is_greedy, tf.float32),
                                     tf.constant(0.0 if tempered else self.config.entropy * (1 - progress), tf.float32),
-                                    elite or Episodes(*(value[:len(self.graphs)] for value in episodes)),
-                                    tf.constant(self.config.elite if elite else 0.0, tf.float32))
+                                    elite or Episodes(*(value[:len(self.graphs) * self.elite_rows] for value in episodes)),
+                                    tf.constant(self.config.elite ** (1 - progress) if elite else 0.0, tf.float32))
         if tempered:
             self._temper(info, progress)
         return self._report(seconds, info)
@@ -172,7 +182,7 @@ class Learner:
         wanted = min(self.config.mutations, choices / 2) ** (1 - progress)
         entropy = wanted / choices * (1 + np.log(choices * max(self.batch.num_devices - 1, 1) / wanted))
         seen = np.array([float(info.sel_entropy), float(info.plc_entropy)])
-        step = _TEMPERING * np.clip(np.log(entropy / np.maximum(seen, 1e-6)), -1, 1)
+        step = _TEMPERING * np.clip(np.log(entropy / np.maximum(seen, 1e-6)), -1, 1) * (seen > 0)  # 0: a method that does not choose it
         self.network.temperature.assign(np.clip(self.network.temperature.numpy() * np.exp(step), _COLDEST, _HOTTEST))
 
     def begin_again(self) -> None:
@@ -240,26 +250,27 @@ class Learner:
             self.greedy_s = now
             copy_variables(self.network, self.best_network)
 
-    def _elite(self, episodes: Episodes, progress: float) -> Episodes | None:
-        """The best assignment so far of each graph, in the order of a late greedy episode; None where a graph has none.
+    def _elite(self, episodes: Episodes) -> Episodes | None:
+        """The best assignment so far of each graph, in the orders of some present episodes, the greedy one first; None where there is none.
 
-        SEL cannot learn an order in which vertices that look alike happened to be drawn, and which device such a vertex went to means
-        something in that order alone; in SEL's own order PLC can learn where each vertex went. Where the order is all that is learned
-        (`repeats_order`), it is the best episode's own.
+        SEL cannot learn an order in which vertices that look alike happened to be drawn, and PLC is to send a vertex to its device whatever
+        came before it. Where the order is all that is learned (`repeats_order`), it is the best episode's own.
         """
         if self.config.elite == 0 or not all(np.isfinite(best.makespan_s) for best in self.best):
             return None
+        graph = np.repeat(np.arange(len(self.best)), self.elite_rows)
         if self._method.repeats_order:
             self.elite_order = np.stack([best.order for best in self.best])
-        elif self.elite_order is None or int(self.updates) % _REORDERED == 0 or progress > _LATE:
-            self.elite_order = tf.gather(episodes.order, [rows.start for rows in self.rows_by_graph()]).numpy()
+        elif self.elite_order is None or int(self.updates) % _REORDERED == 0:
+            rows = [rows.start + i for rows in self.rows_by_graph() for i in range(self.elite_rows)]
+            self.elite_order = tf.gather(episodes.order, rows).numpy()
         by_vertex = np.zeros((len(self.best), self.batch.num_vertices), np.int32)
         for g, best in enumerate(self.best):
             by_vertex[g, best.order] = best.device
-        actions = np.stack([self.elite_order, np.take_along_axis(by_vertex, self.elite_order, axis=1)])
+        actions = np.stack([self.elite_order, np.take_along_axis(by_vertex[graph], self.elite_order, axis=1)])
         if self._elite_record is None or not np.array_equal(actions, self._elite_actions):
             self._elite_actions = actions
-            self._elite_record = self.driver.replay(self.batch, tf.range(len(self.best)), *map(tf.constant, actions))
+            self._elite_record = self.driver.replay(self.batch, tf.constant(graph, tf.int32), *map(tf.constant, actions))
         return self._elite_record
 
     def _report(self, makespan_s: np.ndarray, info: UpdateInfo) -> dict[str, dict[str, float]]:

@@ -64,7 +64,7 @@ class Updates:
           entropy, elite_weight: float32 scalars; elite: the best episode so far of each graph.
         """
         if self._jit_compile:  # this runs only when a new shape is traced
-            _LOG.info("compiling the update with XLA")
+            _LOG.info("compiling the update with XLA, unless on disk")
         count = tf.shape(reward)[0]
 
         def loss(log_p: LogProbability, valid: tf.Tensor) -> tf.Tensor:

@@ -1,6 +1,6 @@
 """What a new shell waits for: `--help`, `place` by heuristics and by a trained policy, each process by itself: `make bench NAME=coldstart`.
 
-The first use compiles and fills Numba's cache on disk; the second is the one to judge.
+The first use compiles and fills the caches of Numba and XLA on disk; the second is the one to judge.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class EagerTrainer:
     def rollout(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tf.Tensor]]:
         """One sampled episode: int32 [1, T] order and device, [T, D, F] features, log-probabilities [2] by step."""
         tables, episode = self._encode(self.network), EagerEpisode(self._arrays)
-        placed = [tf.zeros_like(tables.plc_placed[0])] * self._arrays.exec_s.shape[1]
+        placed = list(tables.plc_empty[0])
         order, device, seen, log_p = [], [], [], []
         for _ in range(self._arrays.num_work):
             v, d, features, chosen = self.step(tables, episode, placed)

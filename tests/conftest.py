@@ -10,7 +10,10 @@ from hypothesis import HealthCheck, settings
 
 from doppler_tf.errors import ConfigError
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # as the agents need it, whichever room imports TensorFlow first
+# What XLA compiles in tests stays beside pytest's own cache, not in the user's home.
+os.environ.setdefault("DOPPLER_XLA_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"))
+import agents  # noqa: F401  (prepares the environment before whichever room imports TensorFlow first)
+
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.register_profile("thorough", max_examples=10_000, deadline=None, suppress_health_check=_SLOW)

@@ -20,7 +20,7 @@ from agents.baselines.ordered import OrderedBatch, orders
 from agents.driver import Episodes
 from agents.episode import EpisodeState
 from agents.features import VERTEX_WIDTH
-from agents.networks import dense
+from agents.networks import dense, temperatures
 
 SEGMENT, LAYERS, HEADS = 64, 2, 4
 _FREQUENCIES = tuple(2.0**i for i in range(-5, 7))
@@ -46,6 +46,7 @@ class GdpNetwork(tf.Module):
         self.transformer = [_Attention(hidden, seeds) for _ in range(LAYERS)]
         self.norm = tf.keras.layers.LayerNormalization()
         self.vertex, self.device = dense(hidden, next(seeds), scale=0.01), dense(hidden, next(seeds))
+        self.temperature = temperatures()
         self._make()
 
     def _make(self) -> None:
@@ -86,7 +87,7 @@ class GdpNetwork(tf.Module):
             hidden = layer(hidden, real)
         vertex = self.vertex(self.norm(tf.reshape(hidden, [graphs, segments * SEGMENT, width])[:, :steps]))
         device = self.device(waves(tf.range(devices, dtype=tf.float32) * math.pi))
-        return tf.einsum("gth,dh->gtd", vertex, device) / math.sqrt(width)
+        return tf.einsum("gth,dh->gtd", vertex, device) / math.sqrt(width) / self.temperature[1]
 
     def device_logits(self, batch: OrderedBatch, tables: GdpTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
         """float32 [B, D] for `vertex` (int32 [B]), whatever the state."""

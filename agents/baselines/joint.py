@@ -15,8 +15,9 @@ import tensorflow as tf
 from agents.baselines.pairs import PairBatch, Seen, nothing_seen, pair_features, pair_mask, place_pair
 from agents.driver import Choice, Episodes, choose_device, real_steps, record_episodes, replay, say_compiling
 from agents.episode import DEVICE_FEATURES, EpisodeState, finished, initial_state
+from agents.features import IDENTITY
 from agents.losses import LogProbability, masked_log_probability
-from agents.networks import Encoder, dense, one_edge, vertex_inputs
+from agents.networks import Encoder, dense, one_edge, temperatures, vertex_inputs
 from agents.random_numbers import gumbel
 
 
@@ -26,15 +27,16 @@ class JointTables(NamedTuple):
     Attributes:
       score: float32 [..., N]; code, placed: float32 [..., N, r], of a vertex, and what it adds to the code of its device; weight: float32
         [..., N, F], of the features of a pair.
-      busy: float32 [2, r]; bias: float32 [r]; out: float32 [r, r], of the layers that make a device's code.
+      own: float32 [..., D, r], what a device's code begins with.
+      busy: float32 [2, r]; out: float32 [r, r], of the layers that make a device's code.
     """
 
     score: tf.Tensor
     code: tf.Tensor
     placed: tf.Tensor
     weight: tf.Tensor
+    own: tf.Tensor
     busy: tf.Tensor
-    bias: tf.Tensor
     out: tf.Tensor
 
 
@@ -51,16 +53,18 @@ class JointNetwork(tf.Module):
         self.vertex = dense(hidden, next(seeds), "relu")
         self.heads = [dense(size, next(seeds), scale=scale) for size, scale in ((1, 0.01), (width, 1.0), (width, 1.0),
                                                                                 (self.num_features + 1, 0.01))]
-        self.device = [dense(width, next(seeds)), dense(width, next(seeds), use_bias=False)]
-        self.device[0].build([2]), self.device[1].build([width])
+        self.own = dense(width, next(seeds))
+        self.device = [dense(width, next(seeds), use_bias=False) for _ in range(2)]
+        self.own.build([IDENTITY]), self.device[0].build([2]), self.device[1].build([width])
+        self.temperature = temperatures()
         self._vertices(one_edge())
 
     def encode(self, batch: PairBatch) -> JointTables:
         """Message passing over all graphs, and all that steps need; by graph: [G, N, ...]."""
         score, code, placed, weight = (tf.reshape(part, [-1, batch.num_vertices, part.shape[1]]) for part in self._vertices(batch.graphs))
         share = batch.num_devices / tf.cast(batch.graphs.num_work, tf.float32)[:, None, None]
-        (busy, bias), (out,) = (layer.trainable_variables for layer in self.device)
-        return JointTables(score[..., 0], code, placed * share, weight, *(tf.convert_to_tensor(v) for v in (busy, bias, out)))
+        weights = (tf.convert_to_tensor(layer.kernel) for layer in self.device)
+        return JointTables(score[..., 0], code, placed * share, weight, self.own(batch.graphs.device_identity), *weights)
 
     def _vertices(self, graphs) -> list[tf.Tensor]:
         hidden = self.vertex(vertex_inputs(graphs, self.encoder(graphs)))
@@ -70,14 +74,14 @@ class JointNetwork(tf.Module):
         """float32 [B, N, D]; tables: by episode."""
         there = tf.one_hot(state.device, batch.num_devices, axis=1)
         busy = tf.stack([state.busy_s, state.busy_s - tf.reduce_min(state.busy_s, axis=1, keepdims=True)], axis=2)
-        held = tf.nn.relu(tf.matmul(there, tables.placed) + tf.tensordot(busy, tables.busy, 1) + tables.bias)
+        held = tf.nn.relu(tf.matmul(there, tables.placed) + tf.tensordot(busy, tables.busy, 1) + tables.own)
         code = tf.tensordot(held, tables.out, 1)
         # A step of the optimizer moves all products of a sum alike; the mean keeps the policy from collapsing in the first.
         logits = tables.score[..., None] + tf.matmul(tables.code, code, transpose_b=True) / code.shape[2]
         *features, wait = pair_features(batch, state, seen)
         for i, feature in enumerate([wait, *features[:self.num_features]]):
             logits += tables.weight[..., i, None] * feature
-        return logits
+        return logits / self.temperature[1]
 
     @property
     def sel_variables(self) -> list[tf.Variable]:
@@ -87,7 +91,7 @@ class JointNetwork(tf.Module):
     @property
     def plc_variables(self) -> list[tf.Variable]:
         """What the second optimizer trains: the head."""
-        return [v for layer in (self.vertex, *self.heads, *self.device) for v in layer.trainable_variables]
+        return [v for layer in (self.vertex, *self.heads, self.own, *self.device) for v in layer.trainable_variables]
 
 
 class JointDriver:
@@ -139,7 +143,7 @@ def choose_pair(batch: PairBatch, state: EpisodeState, logits: tf.Tensor, mask: 
 
 
 def joint_log_probability(network: JointNetwork, batch: PairBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `driver.log_probability`: of the pairs, and zeros.
+    """As `driver.log_probability`: zeros, and of the pairs.
 
     The episodes are gone through twice, once for the values and once for the gradient, which is summed up step by step: a softmax over all
     pairs for all steps at once would take memory by steps times vertices.
@@ -147,12 +151,12 @@ def joint_log_probability(network: JointNetwork, batch: PairBatch, episodes: Epi
     tables = by_episode(network.encode(batch), episodes.graph)
     chosen, entropy = _step_by_step(network, batch, episodes)(*tables)
     nothing = tf.zeros_like(chosen)
-    return LogProbability(chosen, entropy), LogProbability(nothing, nothing), real_steps(batch.graphs, episodes)
+    return LogProbability(nothing, nothing), LogProbability(chosen, entropy), real_steps(batch.graphs, episodes)
 
 
 def by_episode(tables: JointTables, graph: tf.Tensor) -> JointTables:
     """Tables of the graphs of B episodes."""
-    return JointTables(*(tf.gather(table, graph) for table in tables[:4]), *tables[4:])
+    return JointTables(*(tf.gather(table, graph) for table in tables[:5]), *tables[5:])
 
 
 def _step_by_step(network: JointNetwork, batch: PairBatch, episodes: Episodes):

@@ -5,10 +5,10 @@ groups of others, those that lead to it (parents), those that it leads to (child
 every choice sees where the others are by then. The episode's own timeline is not shown.
 Not as published: there, the placement is a feature of the vertices, so that the whole graph is encoded anew for every vertex, T
 encodings an episode. Here one encoding serves an episode, and the placement enters where groups are pooled: by device, over the
-parents and the parallel vertices that are placed. A device is scored by what is pooled on it, with the same weights for each, not by an
-output unit of its own, so that one network serves any number of devices. Episodes begin with nothing placed, not with an earlier placement
-to improve; the reward comes at the end, for all methods alike; messages are averaged, not added up, as a sum grows with the degree in
-every round; vertices bring the five static features of all methods here.
+parents and the parallel vertices that are placed. A device is scored by what is pooled on it and by random features of its own, with the
+same weights for each, not by an output unit of its own, so that one network serves any number of devices. Episodes begin with nothing
+placed, not with an earlier placement to improve; the reward comes at the end, for all methods alike; messages are averaged, not added up,
+as a sum grows with the degree in every round; vertices bring the features of all methods here.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import tensorflow as tf
 from agents.baselines.ordered import OrderedBatch, orders, topological_batch
 from agents.driver import Episodes
 from agents.episode import EpisodeState
-from agents.features import VERTEX_WIDTH, GraphArrays
-from agents.networks import dense
+from agents.features import IDENTITY, VERTEX_WIDTH, GraphArrays
+from agents.networks import dense, temperatures
 from doppler_tf.errors import ConfigError
 
 PARENTS, PARALLEL, CHILDREN = range(3)
@@ -36,10 +36,12 @@ class PlacetoTables(NamedTuple):
 
     Attributes:
       vertex: float32 [G * N, hidden], a vertex's part of the first layer, its whole groups included.
+      empty: float32 [G, D, hidden], what a device's sum begins with.
       placed: float32 [G, 2 * N, hidden], what vertices add to it where they are parents (first N) or parallel, for their device.
     """
 
     vertex: tf.Tensor
+    empty: tf.Tensor
     placed: tf.Tensor
 
 
@@ -82,22 +84,27 @@ class PlacetoNetwork(tf.Module):
         self.message, self.update = ([dense(hidden, next(seeds), "relu") for _ in range(2)] for _ in range(2))
         self.pool = [dense(hidden, next(seeds), "relu") for _ in range(3)]
         self.vertex = dense(hidden, next(seeds))
+        self.own = dense(hidden, next(seeds), use_bias=False)
         self.placed = [dense(hidden, next(seeds), use_bias=False) for _ in range(2)]
         self.head = [dense(hidden // 2, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
+        self.temperature = temperatures()
         # Variables are made here once, so that no compiled function is traced twice for making them.
+        self.own.build([IDENTITY])
         features, ends = tf.zeros([1, VERTEX_WIDTH]), tf.zeros([1], tf.int32)
-        self._score(self._tables(features, ends, ends, tf.zeros([1, 3, 1], tf.bool), tf.ones([1, 1]), tf.ones([1, 1])).vertex)
+        self._score(self._tables(features, ends, ends, tf.zeros([1, 3, 1], tf.bool), tf.ones([1, 1]), tf.ones([1, 1]))[0])
 
     def encode(self, batch: OrderedBatch) -> PlacetoTables:
         """Message passing over all graphs, and their groups pooled."""
         graphs, size = batch.graphs, batch.num_vertices
         real = tf.cast(tf.reshape(graphs.is_real, [-1, 1]), tf.float32)
         share = 1.0 / tf.cast(tf.repeat(graphs.num_work, size), tf.float32)[:, None]
-        return self._tables(graphs.vertex, graphs.source, graphs.target, batch.groups, real, share * batch.num_devices)
+        vertex, placed = self._tables(graphs.vertex, graphs.source, graphs.target, batch.groups, real, share * batch.num_devices)
+        return PlacetoTables(vertex, self.own(graphs.device_identity), placed)
 
     def _tables(self, vertex: tf.Tensor, source: tf.Tensor, target: tf.Tensor, groups: tf.Tensor, real: tf.Tensor, share: tf.Tensor
-                ) -> PlacetoTables:
-        """Of features [V, F], edges int32 [E], groups bool [V, 3, N], and float32 [V, 1] what counts and how much."""
+                ) -> tuple[tf.Tensor, tf.Tensor]:
+        """`vertex` and `placed` of PlacetoTables, of features [V, F], edges int32 [E], groups bool [V, 3, N], and float32 [V, 1] what
+        counts and how much."""
         size = groups.shape[2]
         first, sweeps = self.embed(vertex), []
         for message, update, sender, receiver in zip(self.message, self.update, (source, target), (target, source), strict=True):
@@ -111,7 +118,7 @@ class PlacetoNetwork(tf.Module):
         whole = [tf.reshape(tf.matmul(tf.cast(tf.reshape(groups[:, k], [-1, size, size]), tf.float32),
                                       tf.reshape(pooled[k], [-1, size, pooled[k].shape[1]])), [-1, pooled[k].shape[1]]) for k in range(3)]
         placed = [tf.reshape(layer(value), [-1, size, value.shape[1]]) for layer, value in zip(self.placed, pooled, strict=False)]
-        return PlacetoTables(self.vertex(tf.concat([vertex, hidden, *whole], axis=1)), tf.concat(placed, axis=1))
+        return self.vertex(tf.concat([vertex, hidden, *whole], axis=1)), tf.concat(placed, axis=1)
 
     def device_logits(self, batch: OrderedBatch, tables: PlacetoTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
         """float32 [B, D] for `vertex` (int32 [B])."""
@@ -119,7 +126,8 @@ class PlacetoNetwork(tf.Module):
         member = tf.cast(tf.gather(batch.groups, row)[:, :CHILDREN], tf.float32)
         there = tf.one_hot(state.device, batch.num_devices, axis=1)
         among = tf.reshape(member[:, None] * there[:, :, None], [-1, batch.num_devices, 2 * batch.num_vertices])
-        return self._score(tf.gather(tables.vertex, row)[:, None] + _product(among, tables.placed, state.graph))
+        held = tf.gather(tables.empty, state.graph) + _product(among, tables.placed, state.graph)
+        return self._score(tf.gather(tables.vertex, row)[:, None] + held)
 
     def episode_logits(self, batch: OrderedBatch, tables: PlacetoTables, episodes: Episodes) -> tf.Tensor:
         """float32 [B, T, D], of all steps in one pass: a matrix product of who is placed before whom with what is on which device."""
@@ -136,15 +144,16 @@ class PlacetoNetwork(tf.Module):
         there = tf.tile(tf.one_hot(device, devices), [1, 2, 1])
         width = tables.placed.shape[2]
         added = tf.reshape(there[..., None] * tf.gather(tables.placed, episodes.graph)[:, :, None], [-1, 2 * size, devices * width])
-        pooled = tf.reshape(tf.matmul(tf.gather(member, episodes.graph), added), [-1, steps, devices, width])
-        return self._score(tf.gather(tables.vertex, episodes.graph[:, None] * size + episodes.order)[:, :, None] + pooled)
+        held = tf.reshape(tf.matmul(tf.gather(member, episodes.graph), added), [-1, steps, devices, width])
+        held += tf.gather(tables.empty, episodes.graph)[:, None]
+        return self._score(tf.gather(tables.vertex, episodes.graph[:, None] * size + episodes.order)[:, :, None] + held)
 
     def _score(self, hidden: tf.Tensor) -> tf.Tensor:
         """float32 [...] from the first layer's sums [..., hidden]."""
         hidden = tf.nn.relu(hidden)
         for layer in self.head:
             hidden = layer(hidden)
-        return hidden[..., 0]
+        return hidden[..., 0] / self.temperature[1]
 
     @property
     def sel_variables(self) -> list[tf.Variable]:
@@ -154,7 +163,7 @@ class PlacetoNetwork(tf.Module):
     @property
     def plc_variables(self) -> list[tf.Variable]:
         """What the second optimizer trains: pooling and head."""
-        return [v for layer in (*self.pool, self.vertex, *self.placed, *self.head) for v in layer.trainable_variables]
+        return [v for layer in (*self.pool, self.vertex, self.own, *self.placed, *self.head) for v in layer.trainable_variables]
 
 
 def _product(among: tf.Tensor, table: tf.Tensor, graph: tf.Tensor) -> tf.Tensor:

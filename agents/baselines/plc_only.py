@@ -64,8 +64,7 @@ class PlcDriver:
             device = choose_device(graphs, state, logits, options.mask, seed, greedy)
             return device, options.features, after_placing(graphs, tables, state, placed, vertex, device)
 
-        placed = tf.zeros([tf.shape(graph)[0], graphs.num_devices, tables.plc_placed.shape[1]])
-        return episodes_in_order(graphs, graph, orders(batch, graph, seed, greedy), decide, placed)
+        return episodes_in_order(graphs, graph, orders(batch, graph, seed, greedy), decide, tf.gather(tables.plc_empty, graph))
 
     def _replay(self, batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
         """The record of given episodes (int32 [B, T] each) in the order given."""

@@ -12,8 +12,8 @@ _OURS = ("doppler_tf", "agents")
 
 @functools.cache  # to be told once, however often commands run in one process
 def announce_compiling() -> None:
-    """From now on a note on stderr says what Numba compiles (the first time only: it stays on disk) and what XLA does (once a process
-    and shape; `agents` logs it when it traces)."""
+    """From now on a note on stderr says what Numba compiles (the first time only: it stays on disk) and what XLA does, or loads
+    from disk (once a process and shape; `agents` logs it when it traces)."""
     from numba.core import event
 
     class OneNoteAModule(event.Listener):

@@ -65,6 +65,14 @@ def test_vertices_that_look_alike_are_told_apart_where_that_is_wished(chains):
     np.testing.assert_array_equal(told, graph_arrays(graph, costs).vertex[:12])
 
 
+def test_devices_that_look_alike_are_told_apart_where_that_is_wished(chains):
+    graph = chains(4)
+    told, alike = (graph_arrays(graph, build_costs(graph, ideal(4)), identity=wish).device_identity for wish in (True, False))
+    assert len(np.unique(told, axis=0)) == 4
+    np.testing.assert_array_equal(alike, np.zeros_like(told))
+    np.testing.assert_array_equal(told, graph_arrays(graph, build_costs(graph, ideal(8))).device_identity[:4])  # whatever their number
+
+
 def test_padding_leaves_the_tables_of_real_vertices_alone(random_graph):
     graph, larger = random_graph(12, 0), random_graph(60, 1)
     costs = build_costs(graph, ideal(3))

@@ -14,7 +14,7 @@ from doppler_tf.formats.records import graph_from_records
 
 
 def tables_with(logit) -> Tables:
-    return Tables(tf.constant(logit, tf.float32), None, None)
+    return Tables(tf.constant(logit, tf.float32), *[None] * (len(Tables._fields) - 1))
 
 
 def test_choices_are_distributed_as_a_softmax_over_the_candidates(learning):

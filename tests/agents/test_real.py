@@ -148,4 +148,5 @@ def test_several_graphs_share_the_stage(fork, tmp_path, chains):
     measured = [result[name]["measured"] for name in ("fork", "chains")]
     assert sum(m["runs"] for m in measured) == executor.calls <= 32
     assert min(m["runs"] for m in measured) >= 12
-    assert all(m["greedy_s"] <= 1.1 * m["before_s"] for m in measured)
+    # A policy is judged by all graphs together: it may lose a little on one where it gains much on another.
+    assert sum(m["greedy_s"] for m in measured) <= 1.1 * sum(m["before_s"] for m in measured)

@@ -186,6 +186,8 @@ def test_temperatures_follow_the_entropy_that_is_wanted(chains):
     for _ in range(100):
         learner._temper(info, 1.0)
     np.testing.assert_allclose(learner.network.temperature.numpy(), [20.0, 0.05])
+    learner._temper(info._replace(sel_entropy=tf.constant(0.0)), 0.5)  # a method that chooses devices alone
+    assert learner.network.temperature.numpy()[0] == 20.0
 
 
 def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):

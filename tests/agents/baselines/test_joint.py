@@ -44,14 +44,14 @@ def test_mask_and_normaliser_by_hand(three, monkeypatch):
     order, device = np.full((1, size - 1), size - 1), np.zeros((1, size - 1), np.int32)
     order[0, :3], device[0, :3] = [0, 2, 1], [1, 0, 1]
     episodes = Episodes(tf.zeros([1], tf.int32), tf.constant(order, tf.int32), tf.constant(device), None, None)
-    joint, plc, valid = joint_log_probability(network, batch, episodes)
+    sel, joint, valid = joint_log_probability(network, batch, episodes)
     # Of 1 + 2 + 5 the pair (0, 1) has 2; of 5 + 3 + 4 then (2, 0) has 3; (1, 1) is all that is left.
     np.testing.assert_allclose(joint.chosen[0, :3], np.log([2 / 8, 3 / 12, 1.0]), atol=1e-6)
     entropy = [-sum(p * np.log(p) for p in (np.array(w) / sum(w)).tolist()) for w in ((1, 2, 5), (5, 3, 4), (1,))]
     np.testing.assert_allclose(joint.entropy[0, :3], entropy, atol=1e-6)
     assert valid.numpy().sum() == 3
     assert not np.any(joint.chosen[0, 3:])
-    assert not np.any(plc.chosen)
+    assert not np.any(sel.chosen)
     chosen = [choose_pair(batch, state, tf.constant(logit), pair_mask(batch, state), tf.constant([0, 0]), tf.constant([True]))]
     assert [int(part[0]) for part in chosen[0]] == [1, 1]
 
@@ -93,7 +93,7 @@ def test_the_gradient_by_steps_is_that_of_the_whole(random_graph, features):
     weight = tf.constant(np.random.default_rng(0).normal(size=(2, *episodes.order.shape)), tf.float32)
     variables = network.trainable_variables
     with tf.GradientTape() as tape:
-        joint, _, valid = joint_log_probability(network, batch, episodes)
+        _, joint, valid = joint_log_probability(network, batch, episodes)
         total = tf.reduce_sum(weight * tf.stack(joint))
     found = tape.gradient(total, variables)
     with tf.GradientTape() as tape:

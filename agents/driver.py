@@ -9,7 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from agents.episode import NEVER, EpisodeState, GraphBatch, device_options, finished, initial_state, place_vertex
-from agents.losses import LogProbability, masked_log_probability, order_log_probability
+from agents.losses import LogProbability, masked_log_probability, order_log_probability, sums_before
 from agents.networks import DualNetwork, Tables
 from agents.race import Race, run_on, start_race, winner
 from agents.random_numbers import gumbel
@@ -162,7 +162,7 @@ def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tab
     logits = tf.gather(tf.reshape(tables.sel_logit, [-1, size]), episodes.graph)
     sel = order_log_probability(logits, episodes.order, available_steps(batch, episodes), valid)
     added = tf.gather(tables.plc_placed, row) * tf.cast(valid, tf.float32)[..., None]
-    placed = tf.cumsum(tf.one_hot(episodes.device, batch.num_devices)[..., None] * added[:, :, None, :], axis=1, exclusive=True)
+    placed = sums_before(tf.one_hot(episodes.device, batch.num_devices)[..., None] * added[:, :, None, :])
     placed += tf.gather(tables.plc_empty, episodes.graph)[:, None]
     plc_logits = network.device_logits(tf.gather(tables.plc_vertex, row), placed, episodes.features)
     return sel, masked_log_probability(plc_logits, episodes.mask, episodes.device), valid

@@ -30,6 +30,30 @@ def masked_log_probability(logits: tf.Tensor, mask: tf.Tensor, chosen: tf.Tensor
     return LogProbability(tf.gather(log_p, chosen, batch_dims=len(chosen.shape)), entropy)
 
 
+@tf.custom_gradient
+def sums_before(amount: tf.Tensor) -> tf.Tensor:
+    """Sums over the steps before each, of [B, T, ...]: `tf.cumsum(amount, axis=1, exclusive=True)`.
+
+    In a loop over the steps, there and back: XLA on CPUs makes of `tf.cumsum` windows that it sums one by one, three times as long.
+    """
+    return _running(amount, reverse=False), lambda gradient: _running(gradient, reverse=True)
+
+
+def _running(amount: tf.Tensor, reverse: bool) -> tf.Tensor:
+    """Sums of [B, T, ...] over the steps before each; reverse: after each."""
+    steps = amount.shape[1]
+    rank = len(amount.shape)
+    by_step = tf.transpose(amount, [1, 0, *range(2, rank)])
+
+    def body(i: tf.Tensor, so_far: tf.Tensor, sums: tf.TensorArray) -> tuple:
+        t = steps - 1 - i if reverse else i
+        return i + 1, so_far + by_step[t], sums.write(t, so_far)
+
+    start = tf.constant(0), tf.zeros_like(by_step[0]), tf.TensorArray(amount.dtype, steps)
+    sums = tf.while_loop(lambda i, *_: i < steps, body, start, maximum_iterations=steps)[2]
+    return tf.transpose(sums.stack(), [1, 0, *range(2, rank)])
+
+
 def order_log_probability(logits: tf.Tensor, order: tf.Tensor, available: tf.Tensor, valid: tf.Tensor) -> LogProbability:
     """SEL's log-probability of every step of whole episodes in one pass, without a mask by step and vertex.
 
@@ -54,7 +78,7 @@ def order_log_probability(logits: tf.Tensor, order: tf.Tensor, available: tf.Ten
     episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], available.shape[1], axis=1)
     entered = tf.scatter_nd(tf.stack([episode, tf.minimum(available, steps - 1)], axis=2), entering,
                             [tf.shape(order)[0], steps, 2])
-    running = tf.cumsum(entered, axis=1) - tf.cumsum(chosen_at, axis=1, exclusive=True)
+    running = entered + sums_before(entered - chosen_at)
     total = tf.where(valid, running[..., 0], 1.0)
     log_total = tf.math.log(tf.maximum(total, 1e-30))
     log_p = tf.gather(shifted, order, batch_dims=1) - log_total

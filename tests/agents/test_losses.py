@@ -17,6 +17,7 @@ from agents.losses import (
     order_log_probability,
     rank_advantage,
     reinforce_loss,
+    sums_before,
 )
 
 
@@ -70,6 +71,24 @@ def test_order_log_probability_is_the_masked_softmax_step_by_step():
             expected = masked_log_probability(tf.constant(logits[b:b + 1]), tf.constant(mask[None]), tf.constant(order[b, t:t + 1]))
             assert float(got.chosen[b, t]) == pytest.approx(float(expected.chosen[0]), abs=1e-5)
             assert float(got.entropy[b, t]) == pytest.approx(float(expected.entropy[0]), abs=1e-5)
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_sums_before_each_step_and_their_gradient(jit_compile):
+    amount = tf.constant([[[1.0, 10.0], [2.0, 20.0], [4.0, 40.0]], [[-1.0, 0.5], [3.0, 0.0], [9.0, 9.0]]])
+    weight = tf.constant([[[3.0, 1.0], [5.0, 1.0], [7.0, 2.0]], [[1.0, 1.0], [0.0, 2.0], [4.0, 8.0]]])
+
+    @tf.function(jit_compile=jit_compile)
+    def both():
+        with tf.GradientTape() as tape:
+            tape.watch(amount)
+            sums = sums_before(amount)
+            total = tf.reduce_sum(weight * sums)
+        return sums, tape.gradient(total, amount)
+
+    sums, gradient = both()
+    np.testing.assert_array_equal(sums, [[[0, 0], [1, 10], [3, 30]], [[0, 0], [-1, 0.5], [2, 0.5]]])
+    np.testing.assert_array_equal(gradient, [[[12, 3], [7, 2], [0, 0]], [[4, 10], [4, 8], [0, 0]]])
 
 
 def test_advantage_ranks_the_episodes_of_each_graph_that_count():

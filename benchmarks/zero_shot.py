@@ -1,0 +1,101 @@
+"""One policy for graphs that it has never seen: `make bench NAME=zero_shot`.
+
+Trained on workloads cut for 3 and for 6 devices, on 6 devices; judged on graphs for 4 devices, by the best of 64 assignments over the best
+that long annealing finds, and by the seconds that drawing these takes. Costs are those of the graphs that the paper's authors released: a
+vertex takes one unit for each multiplication or element, a transfer four times what its producer takes, links never wait. Other graphs are
+judged with `--graphs FILES --topology NAME`.
+"""
+
+from __future__ import annotations
+
+import agents  # noqa: F401  (chooses Keras 2 before TensorFlow is imported)
+
+# isort: split
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+
+from agents.config import TrainConfig
+from agents.placing import load_policy
+from agents.training import train
+from benchmarks.tables import finish, show
+from data import build_workload
+from doppler_tf.bounds import lower_bounds
+from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.graph_json import read_graph
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import Budget, anneal
+from doppler_tf.heuristics.search import default_budget
+from doppler_tf.topology import ideal, preset
+
+WORKLOADS, TRAINED_DEVICES, DEVICES = ("chainmm", "ffnn", "llama_block"), (3, 6), 4
+TRANSFER_OVER_EXEC, SAMPLES, ANNEALED = 4.0, 64, 10
+
+
+def main() -> None:
+    """Prints the table and the JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--graphs", nargs="*", default=[], help="graph files to judge on (default: the workloads, cut for 4 devices)")
+    parser.add_argument("--topology", default=f"ideal:{DEVICES}", help="preset to judge on")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--episodes", type=int, default=6400, help="simulated episodes of all training graphs together")
+    args = parser.parse_args()
+    topology = preset(args.topology)
+    judged = [read_graph(path) for path in args.graphs] or [counted(name, DEVICES) for name in (*WORKLOADS, "llama_layer")]
+    cases = [(graph, costs, best_known_s(graph, costs)) for graph in judged for costs in [build_costs(graph, topology)]]
+    rows: dict[str, list[dict[str, float]]] = {graph.name: [] for graph, *_ in cases}
+    training_s = []
+    for seed in range(args.seeds):
+        with tempfile.TemporaryDirectory() as folder:
+            started = time.perf_counter()
+            train([counted(name, devices) for devices in TRAINED_DEVICES for name in WORKLOADS], ideal(max(TRAINED_DEVICES)), folder,
+                  TrainConfig(identity=False, batch=48, simulated=args.episodes, seed=seed), progress=False)
+            training_s.append(time.perf_counter() - started)
+            print(f"seed {seed}: trained in {training_s[-1]:.0f} s", flush=True)
+            for graph, costs, best_s in cases:
+                rows[graph.name].append(judge(Path(folder), graph, costs, best_s))
+    table = {name: {column: (max if column == "worst_best_ratio" else mean)(row[column] for row in each) for column in each[0]}
+             for name, each in rows.items()}
+    show(f"over the best known, mean of {args.seeds} seeds; best of {SAMPLES} assignments drawn, never trained on these", table)
+    finish({"topology": topology.name, "seeds": args.seeds, "episodes": args.episodes, "training_s": training_s, "graphs": rows})
+
+
+def counted(name: str, devices: int) -> DataflowGraph:
+    """A workload with costs by counting: the multiplications of a product of matrices, else the elements made."""
+    graph = build_workload(name, devices)
+    products = np.where([kind == "matmul" for kind in graph.kinds], graph.flops / 2, 0.0)
+    units = np.fmax(np.fmax(products, graph.output_bytes / 4), 1.0)
+    return replace(graph, name=f"{name} for {devices}", exec_s=np.where(graph.is_input, 0.0, units)[:, None],
+                   transfer_s=TRANSFER_OVER_EXEC * units[graph.sources])
+
+
+def best_known_s(graph: DataflowGraph, costs: CostModel) -> float:
+    """What annealing finds with ten times its usual simulations; its bound where it gets there."""
+    budget = Budget(ANNEALED * default_budget(graph).most, target_s=lower_bounds(graph, costs).best_s)
+    return anneal(graph, costs, np.random.default_rng(0), budget, None, "fifo").makespan_s
+
+
+def judge(run: Path, graph: DataflowGraph, costs: CostModel, best_s: float) -> dict[str, float]:
+    """Greedy and best makespan over the best known, and the seconds that all samples take once compiled, their simulation included."""
+    policy, simulator = load_policy(run), FastSimulator(graph, costs)
+
+    def drawn() -> np.ndarray:
+        found = list(policy(graph, costs, SAMPLES, 0))
+        return simulator.makespans(np.stack([each.device for each in found]), np.stack([each.order for each in found]))
+
+    drawn()
+    started = time.perf_counter()
+    makespan_s = drawn()
+    took = time.perf_counter() - started
+    best = float(makespan_s.min()) / best_s
+    return {"greedy_ratio": float(makespan_s[0]) / best_s, "best_ratio": best, "worst_best_ratio": best, "sampling_s": took}
+
+
+if __name__ == "__main__":
+    main()

@@ -7,7 +7,7 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.search import Budget, Found, Walker
+from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
 
 # The first round's steps by unit, and how rounds grow; each cools from HOT to COLD typical losses, geometrically.
 _FIRST_STEPS, _GROWTH, _HOT, _COLD = 300, 1.5, 0.3, 0.001
@@ -19,17 +19,17 @@ def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
 
 
 def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-           start: Assignment | None = None, dispatch: str = "fifo") -> Found:
+           start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None) -> Found:
     """Rounds of annealing, each half as long again as the one before and from the best so far; never worse than its start.
 
     (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before.
     """
-    walker = Walker(graph, costs, rng, budget, start, dispatch)
+    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     log_loss, losses = walker.walk(np.zeros(walker.num_units))
     typical_s = np.exp(log_loss / losses) if losses else walker.levels[1]
     steps = _FIRST_STEPS * walker.num_units
     while not walker.over:
-        walker.move_to(walker.best, walker.levels[1])
+        walker.return_to_best()
         walker.walk(typical_s * np.geomspace(_HOT, _COLD, steps))
         steps = int(steps * _GROWTH)
     return walker.found("annealing")

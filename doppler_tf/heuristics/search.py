@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import dataclass
 
@@ -73,18 +74,46 @@ class Found:
     lower_bound_s: float = 0.0
 
 
+class Exchange:
+    """The best of searches that run side by side, in threads: all offer theirs, and from a time on each goes on from the best of all."""
+
+    def __init__(self, opens_s: float, target_s: float):
+        """Args: opens_s: when what others found may be taken (`time.perf_counter`); target_s: what cannot be beaten."""
+        self._opens_s, self.target_s = opens_s, target_s
+        self._best: tuple[float, Assignment | None] = math.inf, None
+        self._lock = threading.Lock()
+
+    def offer(self, makespan_s: float, assignment: Assignment) -> None:
+        """Tells the others."""
+        with self._lock:
+            if makespan_s < self._best[0]:
+                self._best = makespan_s, assignment
+
+    def better_than(self, makespan_s: float) -> tuple[float, Assignment] | None:
+        """What others found, where it may be taken and is better."""
+        best = self._best
+        return best if best[0] < makespan_s and time.perf_counter() >= self._opens_s else None
+
+    @property
+    def over(self) -> bool:
+        """Whether one of them has found what cannot be beaten."""
+        return self._best[0] <= self.target_s
+
+
 class Walker:
     """A search in progress: where it stands, the best so far, and what is left of its budget."""
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
-                 dispatch: str):
+                 dispatch: str, exchange: Exchange | None = None):
         """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
+        self._exchange = exchange
         self._started = time.perf_counter()
         self._budget, self._rng = budget or default_budget(graph), rng
         self._kin = kin(graph, costs)
         self._stuck = bool((self._kin.allowed.sum(axis=1) < 2).all())
         self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
-        self._prepared = FastSimulator(graph, costs, dispatch).prepared(self._start.order)
+        self._simulator = FastSimulator(graph, costs, dispatch)
+        self._prepared = self._simulator.prepared(self._start.order)
         # No schedule without needless waiting takes longer than everything, one after the other.
         dearest = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
         transfer_s = np.where(np.isnan(costs.explicit_transfer_s), dearest, costs.explicit_transfer_s)
@@ -95,6 +124,7 @@ class Walker:
         self.levels = np.array([math.inf, math.inf])
         walk(self._kin, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels)
         self.steps = 1
+        self._tell()
 
     @property
     def num_units(self) -> int:
@@ -103,8 +133,10 @@ class Walker:
 
     @property
     def over(self) -> bool:
-        """Whether the budget is spent, or nothing can move."""
+        """Whether the budget is spent, or nothing can be better or move."""
         budget = self._budget
+        if self._exchange is not None and self._exchange.over:
+            return True
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
         return late or self.steps >= budget.most or self.levels[1] <= budget.target_s or self._stuck
 
@@ -112,16 +144,27 @@ class Walker:
         """One step for each temperature (float64 [steps]), fewer where the budget ends; the sum of losses' logarithms and their number."""
         log_loss, losses, done = 0.0, 0, 0
         while done < len(temperature_s) and not self.over:
-            steps = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps))
+            steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
                         self.current, self.best, self.levels)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
+            if self.levels[1] < before:
+                self._tell()
         return log_loss, losses
 
-    def move_to(self, device: np.ndarray, level: float) -> None:
-        """Goes on from `device` (int32 [1, N]), whose energy is `level`."""
-        self.current[:] = device
-        self.levels[0] = level
+    def return_to_best(self) -> None:
+        """Goes on from the best so far, or from a better one of the searches beside this one."""
+        better = self._exchange.better_than(self.levels[1]) if self._exchange is not None else None
+        if better is not None:
+            self.levels[1], self._start = better
+            self._prepared = self._simulator.prepared(self._start.order)
+            self.best[:] = self._start.device
+        self.current[:] = self.best
+        self.levels[0] = self.levels[1]
+
+    def _tell(self) -> None:
+        if self._exchange is not None:
+            self._exchange.offer(float(self.levels[1]), Assignment(self.best[0].copy(), self._start.order))
 
     def found(self, method: str) -> Found:
         """The best so far."""

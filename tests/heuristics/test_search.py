@@ -17,6 +17,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
 from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.search import Exchange
 from doppler_tf.topology import Topology, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory
@@ -126,3 +127,37 @@ def test_units_and_sets_by_hand():
 ])
 def test_bad_budgets(options, fragments):
     assert_says(refusal(ConfigError, Budget, **options), *fragments)
+
+
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+def test_side_by_side_a_search_takes_its_own_steps_until_it_may_look(name):
+    """Then it returns to what another has found, order included, where that is better, and ends where nothing can be."""
+    graph, costs = components(), build_costs(components(), ideal(4))
+    start = Assignment(np.arange(36, dtype=np.int32) % 4, np.arange(36, dtype=np.int32))
+    best = Assignment(np.arange(36, dtype=np.int32) // 9, np.arange(36, dtype=np.int32)[::-1].copy())
+
+    def run(exchange: Exchange | None):
+        return SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(60), start, exchange=exchange)
+
+    alone, closed, opened, over = run(None), Exchange(math.inf, 0.0), Exchange(0.0, 0.0), Exchange(0.0, 9.0)
+    closed.offer(9.0, best)
+    apart = run(closed)
+    assert alone.makespan_s > 9
+    assert (apart.makespan_s, apart.assignment.device.tolist()) == (alone.makespan_s, alone.assignment.device.tolist())
+    assert closed.better_than(10.0) is None
+    opened.offer(8.0, best)  # better than there is, so that only what was taken can have it
+    opened.offer(12.0, start)
+    together = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(50_000), start, exchange=opened)
+    assert together.makespan_s == 8
+    assert together.assignment.order.tolist() == best.order.tolist()
+    over.offer(9.0, best)
+    assert run(over).simulations == 1
+
+
+def test_side_by_side_searches_tell_what_they_find():
+    exchange = Exchange(0.0, 0.0)
+    found = climb(components(), build_costs(components(), ideal(4)), np.random.default_rng(0), Budget(5000), exchange=exchange)
+    told = exchange.better_than(math.inf)
+    assert told is not None
+    assert told[0] == found.makespan_s
+    assert told[1].device.tolist() == found.assignment.device.tolist()

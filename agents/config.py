@@ -12,7 +12,7 @@ from doppler_tf.formats.files import read_json
 
 RUN_SCHEMA = "doppler-run/1"
 TEACHERS = ("critical_path", "annealing")
-METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "placeto", "gdp")
+METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,20 @@ def choose_device(batch: GraphBatch, state: EpisodeState, logits: tf.Tensor, mas
                   ) -> tf.Tensor:
     """int32 [B]: a device among those where `mask` [B, D] is True, the likeliest where `greedy` [B], else drawn from the softmax of
     `logits` [B, D]; seed: int32 [2]."""
-    noise = gumbel(seed, tf.range(tf.shape(logits)[0])[:, None], state.step[:, None], tf.range(batch.num_devices)[None])
+    return draw(state, logits, mask, seed, greedy, tf.range(batch.num_devices))
+
+
+def choose_vertex(batch: GraphBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
+                  ) -> tf.Tensor:
+    """As `choose_device` of the vertices, logits and mask [B, N]; the null vertex where an episode is finished."""
+    # Numbers of their own: 0 to D - 1 are the devices'.
+    vertex = draw(state, logits, mask, seed, greedy, batch.num_devices + tf.range(batch.num_vertices))
+    return tf.where(finished(batch, state), batch.num_vertices - 1, vertex)
+
+
+def draw(state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
+    """int32 [B]: the place of one of K entries (see `choose_device`); numbers: int32 [K], which random numbers each entry has."""
+    noise = gumbel(seed, tf.range(tf.shape(logits)[0])[:, None], state.step[:, None], numbers[None])
     noisy = tf.where(greedy[:, None], logits, logits + noise)
     noisy = tf.where(mask, noisy, -tf.float32.max)
     return tf.argmax(noisy, axis=1, output_type=tf.int32)

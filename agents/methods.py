@@ -13,6 +13,7 @@ from agents.baselines.gdp import GdpNetwork
 from agents.baselines.joint import JointDriver, JointNetwork, joint_log_probability
 from agents.baselines.ordered import OrderedDriver, device_log_probability, topological_batch
 from agents.baselines.pairs import pair_batch
+from agents.baselines.per_step import PerStepDriver, PerStepNetwork, per_step_log_probability
 from agents.baselines.placeto import PlacetoNetwork, placeto_batch
 from agents.baselines.plc_only import PlcDriver, PlcNetwork, critical_path_batch, plc_log_probability
 from agents.baselines.sel_only import SelNetwork, earliest_start, sel_log_probability
@@ -56,6 +57,7 @@ METHODS = {
                        repeats_order=True),
     "plc_only": Method(critical_path_batch, _doppler_like(PlcNetwork), PlcDriver, _updates(plc_log_probability)),
     "joint": Method(pair_batch, _doppler_like(JointNetwork), JointDriver, _updates(joint_log_probability)),
+    "per_step": Method(graph_batch, _doppler_like(PerStepNetwork), PerStepDriver, _updates(per_step_log_probability)),
     "placeto": Method(placeto_batch, lambda c: PlacetoNetwork(c.hidden, c.rounds, c.seed), OrderedDriver, _updates(device_log_probability)),
     "gdp": Method(topological_batch, lambda c: GdpNetwork(c.hidden, c.rounds, c.seed), OrderedDriver, _updates(device_log_probability)),
 }

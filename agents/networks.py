@@ -45,6 +45,8 @@ class DualNetwork(tf.Module):
     """Encoder, SEL head and PLC head (paper section 4). The first layer of MLP(a ‖ b ‖ c) is a sum of dense layers of a, b and c, so that
     each part is computed where it changes: by vertex, by placed vertex, by step."""
 
+    encoder_width = VERTEX_WIDTH
+
     def __init__(self, hidden: int = 64, rounds: int = 4, features: str = "relational", seed: int = 0):
         """Args: hidden: width of every layer; rounds: of message passing; features: a key of DEVICE_FEATURES; seed: of the weights."""
         super().__init__(name="dual_network")
@@ -59,11 +61,15 @@ class DualNetwork(tf.Module):
         self.plc_device = dense(hidden, next(seeds), use_bias=False)
         self.plc = [dense(hidden // 2, next(seeds), "relu"), dense(1, next(seeds), scale=0.01)]
         # Variables are made here once, so that no compiled function is traced twice for making them.
-        self.device_logits(self.encode(one_edge()).plc_vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
+        vertex = self.tables(one_edge(), self.encoder(one_edge(self.encoder_width))).plc_vertex
+        self.device_logits(vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
 
     def encode(self, batch: GraphBatch) -> Tables:
         """Message passing over all graphs, path sums, and all that the heads need by vertex."""
-        hidden = self.encoder(batch)
+        return self.tables(batch, self.encoder(batch))
+
+    def tables(self, batch: GraphBatch, hidden: tf.Tensor) -> Tables:
+        """All that the heads need by vertex; hidden: float32 [G * N, hidden], the encoding."""
         depth = _num_work(batch)
         logit = vertex_inputs(batch, hidden)
         for layer in self.sel:
@@ -173,10 +179,10 @@ def _num_work(batch: GraphBatch) -> tf.Tensor:
     return tf.cast(tf.repeat(batch.num_work, batch.num_vertices), tf.float32)[:, None]
 
 
-def one_edge() -> GraphBatch:
-    """The smallest graph that all layers can read."""
+def one_edge(width: int = VERTEX_WIDTH) -> GraphBatch:
+    """The smallest graph that all layers can read; width: of the vertices' features."""
     index = tf.constant([1, 1])
-    fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, VERTEX_WIDTH]), "edge": tf.zeros([1, 1]), "source": index[:1],
+    fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, width]), "edge": tf.zeros([1, 1]), "source": index[:1],
               "target": index[:1], "b_next": index, "t_next": index, "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1]),
               "device_identity": tf.zeros([1, 1, IDENTITY])}
     return GraphBatch(**{**dict.fromkeys(GraphBatch._fields), **fields})

@@ -59,27 +59,43 @@ class Learner:
     """
 
     def __init__(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig):
-        self.config, self.graphs, self.costs = config, tuple(graphs), tuple(costs)
         sizes = padded_sizes(list(graphs))
         self.arrays: list[GraphArrays] = [graph_arrays(g, c, sizes, config.identity) for g, c in zip(graphs, costs, strict=True)]
-        self.simulators = [FastSimulator(g, c) for g, c in zip(graphs, costs, strict=True)]
         self.bounds_s = [lower_bounds(g, c).best_s for g, c in zip(graphs, costs, strict=True)]
         self._method = METHODS[config.method]
         self.batch = self._method.batch(self.arrays)
         self.network, self.best_network, self.earlier_network = (self._method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.rows = max(1, config.batch // len(graphs))
-        worthwhile = config.imitation + config.simulated >= _WORTH_COMPILING * self.rows
-        self.agent = self._method.agent(self.network, self.batch, config, self.updates, jit_compile=worthwhile)
+        self.agent = self._method.agent(self.network, self.batch, config, self.updates, jit_compile=worth_compiling(config, len(graphs)))
+        self._optimizer_start = [v.numpy() for v in self._optimizer_variables()]
         self.driver = self._method.driver(self.network)
         each = self.rows + 1
         self.graph = tf.constant(np.repeat(np.arange(len(graphs)), each), tf.int32)
         self._is_greedy = np.tile(np.arange(each) == 0, len(graphs))
+        self.elite_rows = 1 if self._method.repeats_order else min(_ORDERS, each)
+        self._begin(graphs, costs, config)
+
+    def _begin(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> None:
+        self.config, self.graphs, self.costs = config, tuple(graphs), tuple(costs)
+        self.simulators = [FastSimulator(g, c) for g, c in zip(graphs, costs, strict=True)]
         self.best = [Best(np.inf, *np.zeros((2, self.batch.num_vertices - 1), np.int32)) for _ in graphs]
         self.greedy_s = [np.inf] * len(graphs)
-        self.elite_rows = 1 if self._method.repeats_order else min(_ORDERS, each)
         self.elite_order: np.ndarray | None = None
         self._elite_record: Episodes | None = None
+
+    def begin_anew(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> None:
+        """As made anew, but for what is compiled: for graphs and costs equal to its own, and settings that compiled code does not hold."""
+        fresh = self._method.network(config)
+        for network in (self.network, self.best_network, self.earlier_network):
+            copy_variables(fresh, network)
+        for variable, value in zip(self._optimizer_variables(), self._optimizer_start, strict=True):
+            variable.assign(value)
+        self.updates.assign(0)
+        self._begin(graphs, costs, config)
+
+    def _optimizer_variables(self) -> list[tf.Variable]:
+        return [v for optimizer in self.agent.optimizers for v in optimizer.variables]
 
     @property
     def checkpointed(self) -> dict:
@@ -281,6 +297,11 @@ class Learner:
                 summaries.GREEDY: greedy, summaries.SAMPLED: float(makespan_s[rows][1:].mean()), summaries.BEST: self.best[g].makespan_s,
                 summaries.OVER_BOUND: greedy / self.bounds_s[g] - 1 if self.bounds_s[g] else 0.0, **_scalars(info)}
         return report
+
+
+def worth_compiling(config: TrainConfig, graphs: int) -> bool:
+    """Whether there are so many updates that compiling them pays."""
+    return config.imitation + config.simulated >= _WORTH_COMPILING * max(1, config.batch // graphs)
 
 
 def copy_variables(source: tf.Module, target: tf.Module) -> None:

@@ -16,6 +16,7 @@ from agents.checkpoints import checkpoint_folders, read_state, restore_variables
 from agents.config import RUN_SCHEMA, TrainConfig, stored_config
 from agents.progress import bar, status
 from agents.real import RealStage
+from agents.reuse import learner_for
 from agents.stages import STAGES, Best, Learner
 from agents.summaries import Summaries
 from data.imitation_dataset import read_episodes, write_episodes
@@ -64,17 +65,18 @@ def _train(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostM
     # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
     tf.config.experimental.enable_op_determinism()
     tf.random.set_seed(config.seed)
-    run = _Run(run_dir, Learner(graphs, costs, config), executor)
-    if resume:
-        run.restore()
-    elif init is not None:
-        run.learner.start_from(init)
-    try:
-        run.complete(progress)
-    except KeyboardInterrupt:
-        kept = next((path.name for path in reversed(checkpoint_folders(run_dir / "checkpoints"))), "none yet")
-        raise KeyboardInterrupt(f"{run_dir}: the last checkpoint is {kept}; go on with --resume") from None
-    return run.outcome()
+    with learner_for(graphs, costs, config) as learner:
+        run = _Run(run_dir, learner, executor)
+        if resume:
+            run.restore()
+        elif init is not None:
+            learner.start_from(init)
+        try:
+            run.complete(progress)
+        except KeyboardInterrupt:
+            kept = next((path.name for path in reversed(checkpoint_folders(run_dir / "checkpoints"))), "none yet")
+            raise KeyboardInterrupt(f"{run_dir}: the last checkpoint is {kept}; go on with --resume") from None
+        return run.outcome()
 
 
 def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from agents.baselines.pairs import PairBatch, Seen, nothing_seen, pair_features, pair_mask, place_pair
-from agents.driver import Choice, Episodes, choose_device, real_steps, record_episodes, replay, say_compiling
-from agents.episode import DEVICE_FEATURES, EpisodeState, finished, initial_state
+from agents.baselines.stepwise import step_by_step
+from agents.driver import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replay, say_compiling
+from agents.episode import DEVICE_FEATURES, EpisodeState, initial_state
 from agents.features import IDENTITY
 from agents.losses import LogProbability, masked_log_probability
 from agents.networks import Encoder, dense, one_edge, temperatures, vertex_inputs
-from agents.random_numbers import gumbel
 
 
 class JointTables(NamedTuple):
@@ -130,74 +130,34 @@ def choose_pair(batch: PairBatch, state: EpisodeState, logits: tf.Tensor, mask: 
 
     Drawn as the vertex from its own probability, then the device given the vertex.
     """
-    size, devices = batch.num_vertices, batch.num_devices
     kept = tf.where(mask, logits, -tf.float32.max)
-    by_vertex = tf.reduce_logsumexp(kept, axis=2)
-    # Numbers of their own: 0 to D - 1 are the devices' in `choose_device`.
-    noise = gumbel(seed, tf.range(tf.shape(logits)[0])[:, None], state.step[:, None], devices + tf.range(size)[None])
-    score = tf.where(greedy[:, None], tf.reduce_max(kept, axis=2), by_vertex + noise)
-    score = tf.where(tf.reduce_any(mask, axis=2), score, -tf.float32.max)
-    vertex = tf.where(finished(batch.graphs, state), size - 1, tf.argmax(score, axis=1, output_type=tf.int32))
+    by_vertex = tf.where(greedy[:, None], tf.reduce_max(kept, axis=2), tf.reduce_logsumexp(kept, axis=2))
+    vertex = choose_vertex(batch.graphs, state, by_vertex, tf.reduce_any(mask, axis=2), seed, greedy)
     given = [tf.gather(value, vertex, batch_dims=1) for value in (logits, mask)]
     return vertex, choose_device(batch.graphs, state, *given, seed, greedy)
 
 
 def joint_log_probability(network: JointNetwork, batch: PairBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `driver.log_probability`: zeros, and of the pairs.
+    """As `driver.log_probability`: zeros, and of the pairs. Step by step: a softmax over all pairs for all steps at once would take
+    memory by steps times vertices."""
+    graphs, pairs = batch.graphs, batch.num_vertices * batch.num_devices
+    valid = real_steps(graphs, episodes)
 
-    The episodes are gone through twice, once for the values and once for the gradient, which is summed up step by step: a softmax over all
-    pairs for all steps at once would take memory by steps times vertices.
-    """
-    tables = by_episode(network.encode(batch), episodes.graph)
-    chosen, entropy = _step_by_step(network, batch, episodes)(*tables)
+    def log_p(t: tf.Tensor, state: tuple[EpisodeState, Seen], *tables: tf.Tensor) -> list[tf.Tensor]:
+        logits, mask = network.logits(batch, JointTables(*tables), *state), pair_mask(batch, state[0])
+        pair = episodes.order[:, t] * batch.num_devices + episodes.device[:, t]
+        found = masked_log_probability(tf.reshape(logits, [-1, pairs]), tf.reshape(mask, [-1, pairs]), pair)
+        return [tf.where(valid[:, t], value, 0.0) for value in found]
+
+    def place(t: tf.Tensor, state: tuple[EpisodeState, Seen]) -> tuple[EpisodeState, Seen]:
+        return place_pair(batch, *state, episodes.order[:, t], episodes.device[:, t])
+
+    start = initial_state(graphs, episodes.graph), nothing_seen(batch, episodes.graph)
+    chosen, entropy = step_by_step(log_p, place, start, valid, by_episode(network.encode(batch), episodes.graph))
     nothing = tf.zeros_like(chosen)
-    return LogProbability(nothing, nothing), LogProbability(chosen, entropy), real_steps(batch.graphs, episodes)
+    return LogProbability(nothing, nothing), LogProbability(chosen, entropy), valid
 
 
 def by_episode(tables: JointTables, graph: tf.Tensor) -> JointTables:
     """Tables of the graphs of B episodes."""
     return JointTables(*(tf.gather(table, graph) for table in tables[:5]), *tables[5:])
-
-
-def _step_by_step(network: JointNetwork, batch: PairBatch, episodes: Episodes):
-    steps, count = episodes.order.shape[1], tf.shape(episodes.order)[0]
-    valid = real_steps(batch.graphs, episodes)
-
-    def log_p(tables: JointTables, state: EpisodeState, seen: Seen, t: tf.Tensor) -> LogProbability:
-        logits, mask = network.logits(batch, tables, state, seen), pair_mask(batch, state)
-        pairs = batch.num_vertices * batch.num_devices
-        pair = episodes.order[:, t] * batch.num_devices + episodes.device[:, t]
-        found = masked_log_probability(tf.reshape(logits, [-1, pairs]), tf.reshape(mask, [-1, pairs]), pair)
-        return LogProbability(*(tf.where(valid[:, t], value, 0.0) for value in found))
-
-    def along(turn, *carried):
-        def body(t, state, seen, carried):
-            carried = turn(t, state, seen, carried)
-            return t + 1, *place_pair(batch, state, seen, episodes.order[:, t], episodes.device[:, t]), carried
-
-        start = tf.constant(0), initial_state(batch.graphs, episodes.graph), nothing_seen(batch, episodes.graph), carried
-        longest = tf.reduce_max(tf.gather(batch.graphs.num_work, episodes.graph))
-        return tf.while_loop(lambda t, *_: t < longest, body, start, maximum_iterations=steps)[3]
-
-    @tf.custom_gradient
-    def values(*tables):
-        given = JointTables(*tables)
-
-        def note(t, state, seen, carried):
-            return tuple(tf.tensor_scatter_nd_update(rows, [[t]], value[None])
-                         for rows, value in zip(carried, log_p(given, state, seen, t), strict=True))
-
-        def gradient(*above):
-            def add(t, state, seen, carried):
-                with tf.GradientTape() as tape:
-                    tape.watch(given)
-                    found = log_p(given, state, seen, t)
-                below = tape.gradient(found, given, [rows[:, t] for rows in above])
-                return tuple(total + value for total, value in zip(carried, below, strict=True))
-
-            return along(add, *(tf.zeros_like(table) for table in tables))
-
-        rows = tf.zeros([steps, count])
-        return tuple(tf.transpose(values) for values in along(note, rows, rows)), gradient
-
-    return values

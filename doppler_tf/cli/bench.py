@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topology", nargs="+", default=[], metavar="T", help=TOPOLOGIES)
     parser.add_argument("--method", nargs="+", default=[], metavar="NAME[@N|@Ss]",
                         help="heuristics, searches (with a budget of N simulations or S seconds: annealing@20000, annealing@5s), auto, and "
-                             "methods that are trained: doppler, sel_only, plc_only, joint, placeto, gdp")
+                             "methods that are trained: doppler, sel_only, plc_only, joint, per_step, placeto, gdp")
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for searches and auto that name no budget themselves")
     parser.add_argument("--seeds", type=positive, metavar="N", help="seeds 0 to N-1 (default: the suite's, else 3)")
     for stage in STAGES:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from doppler_tf.cli.cells import CELLS, JOBS, LOGS, Cell, complete_cells, record_of
-from doppler_tf.cli.suite import PLACES
+from doppler_tf.cli.suite import PLACES, SAMPLES, TRAINS
 
 _POLL_S = 0.05
 # Vertices of a graph, and vertices simulated by a search, up to which neither takes longer than about a second.
@@ -20,9 +20,11 @@ _SHORT_VERTICES, _SHORT_STEPS = 1_000, 10_000_000
 
 
 class _Running(NamedTuple):
-    cell: Cell
+    """A process and the cells that it does, one after the other: those that differ in the seed alone share what is compiled."""
+
+    cells: list[Cell]
     process: subprocess.Popen
-    started: float
+    log: Path
 
 
 def run_cells(folder: Path, cells: Mapping[str, Cell], jobs: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -43,8 +45,8 @@ def run_cells(folder: Path, cells: Mapping[str, Cell], jobs: int) -> tuple[dict[
                 _start(folder, waiting, running, records, jobs)
                 for job in [job for job in running if job.process.poll() is not None]:
                     running.remove(job)
-                    records[job.cell.key] = _outcome(folder, job)
-                show(len(records), ", ".join(job.cell.key for job in running))
+                    records |= {cell.key: _outcome(folder, job, cell) for cell in job.cells}
+                show(len(records), ", ".join(job.cells[0].key for job in running))
                 if running:
                     time.sleep(_POLL_S)
         except KeyboardInterrupt:
@@ -59,20 +61,30 @@ def _start(folder: Path, waiting: list[Cell], running: list[_Running], records: 
     for cell in list(waiting):
         if len(running) >= jobs:
             return
-        if not all(other in records for other in cell.needs.values()):
+        if cell not in waiting or not all(other in records for other in cell.needs.values()):
             continue
-        waiting.remove(cell)
         needed = {role: records[other] for role, other in cell.needs.items()}
         failed = next((record["key"] for record in needed.values() if record["status"] != "done"), None)
         if failed is not None:
+            waiting.remove(cell)
             records[cell.key] = _failed(folder, cell, f"needs {failed}, which failed")
         elif _short(cell, needed):
             from doppler_tf.cli.cell_work import do_cell
 
+            waiting.remove(cell)
             records[cell.key] = do_cell(folder, cell, needed)
             return  # so that the bar moves
         else:
-            running.append(_launch(folder, cell, needed))
+            together = [cell, *(other for other in waiting if other is not cell and _shares_compiled(cell, other, records))]
+            for each in together:
+                waiting.remove(each)
+            running.append(_launch(folder, together, records))
+
+
+def _shares_compiled(cell: Cell, other: Cell, records: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether another cell differs in the seed alone, uses compiled policies, and can be done now."""
+    alike = (cell.label, cell.graph, cell.topology) == (other.label, other.graph, other.topology) and cell.job["does"] in (TRAINS, SAMPLES)
+    return alike and all(records.get(need, {}).get("status") == "done" for need in other.needs.values())
 
 
 def _short(cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -88,32 +100,31 @@ def _short(cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> bool:
     return bool(simulations) and simulations * job["vertices"] <= _SHORT_STEPS
 
 
-def _launch(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> _Running:
+def _launch(folder: Path, cells: list[Cell], records: Mapping[str, Mapping[str, Any]]) -> _Running:
     from doppler_tf.formats.files import write_json
 
-    write_json(folder / JOBS / f"{cell.key}.json", {"cell": asdict(cell), "needed": needed})
-    log = folder / LOGS / f"{cell.key}.log"
+    for cell in cells:
+        needed = {role: records[other] for role, other in cell.needs.items()}
+        write_json(folder / JOBS / f"{cell.key}.json", {"cell": asdict(cell), "needed": needed})
+        (folder / CELLS / f"{cell.key}.json").unlink(missing_ok=True)  # an old one, which is not to be taken for the new
+    log = folder / LOGS / f"{cells[0].key}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    (folder / CELLS / f"{cell.key}.json").unlink(missing_ok=True)  # an old one, which is not to be taken for the new
     with log.open("w") as output:
-        process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.cell_work", str(folder), cell.key], stdin=subprocess.DEVNULL,
-                                   stdout=output, stderr=output)
-    return _Running(cell, process, time.perf_counter())
+        process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.cell_work", str(folder), *(cell.key for cell in cells)],
+                                   stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+    return _Running(cells, process, log)
 
 
-def _outcome(folder: Path, job: _Running) -> dict[str, Any]:
-    """The record that a process has left; a failure where it has left none."""
+def _outcome(folder: Path, job: _Running, cell: Cell) -> dict[str, Any]:
+    """The record that a process has left of a cell; a failure where it has left none."""
     from doppler_tf.errors import FormatError
-    from doppler_tf.formats.files import read_json, write_json
+    from doppler_tf.formats.files import read_json
 
-    path = folder / CELLS / f"{job.cell.key}.json"
     with contextlib.suppress(FormatError):
-        record = {**read_json(path), "wall_s": time.perf_counter() - job.started}  # the start of the process included
-        write_json(path, record, indent=1)
-        return record
-    code, log = job.process.returncode, folder / LOGS / f"{job.cell.key}.log"
+        return read_json(folder / CELLS / f"{cell.key}.json")
+    code = job.process.returncode
     ended = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
-    return _failed(folder, job.cell, f"its process {ended} without a result; {log} holds what it said")
+    return _failed(folder, cell, f"its process {ended} without a result; {job.log} holds what it said")
 
 
 def _failed(folder: Path, cell: Cell, error: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Doing one cell of a `bench`, in a process of its own: `python -m doppler_tf.cli.cell_work DIR KEY`, where DIR/jobs/KEY.json says what."""
+"""Doing cells of a `bench` in a process of their own: `python -m doppler_tf.cli.cell_work DIR KEY ...`, DIR/jobs/KEY.json says what."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -206,11 +206,12 @@ def _curve(run_dir: Path, batch: int, graph: str) -> list[dict[str, Any]]:
 _WORK = {PLACES: _place, TRAINS: _train, SAMPLES: _sample, EXECUTES: _execute}
 
 
-def main(folder: Path, key: str) -> None:
-    """Does the cell that DIR/jobs/KEY.json describes."""
-    record = json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8"))
-    do_cell(folder, Cell(**record["cell"]), record["needed"])
+def main(folder: Path, keys: Sequence[str]) -> None:
+    """Does the cells that DIR/jobs/KEY.json describe, one after the other."""
+    for key in keys:
+        record = json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8"))
+        do_cell(folder, Cell(**record["cell"]), record["needed"])
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2:])

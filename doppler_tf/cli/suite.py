@@ -117,4 +117,4 @@ class Override(NamedTuple):
 
 def learned_methods() -> tuple[str, ...]:
     """Names of what can be trained; the list stands in `agents`, which brings TensorFlow, and a test holds the two equal."""
-    return ("doppler", "sel_only", "plc_only", "joint", "placeto", "gdp")
+    return ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-dir", type=Path, required=True, metavar="RUN", help="folder of checkpoints, summaries and the config")
     parser.add_argument("--method", metavar="NAME",
                         help="what to train: doppler (default), sel_only or plc_only (one of its policies, with the critical path for the "
-                             "other), joint, placeto or gdp")
+                             "other), joint, per_step (SEL and PLC with message passing in every step), placeto or gdp")
     parser.add_argument("--imitation", type=natural, metavar="N", help="teacher episodes")
     parser.add_argument("--simulated", type=natural, metavar="N", help="episodes whose reward is simulated")
     parser.add_argument("--real", type=natural, metavar="N",

@@ -21,7 +21,8 @@ from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 
 EVERY = pytest.mark.parametrize("name", METHODS)
-OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name != "doppler"])  # its whole runs: test_training.py
+# Whole runs of these: test_training.py, baselines/test_per_step.py.
+OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")])
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
 

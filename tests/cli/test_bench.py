@@ -152,6 +152,21 @@ def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch):
     assert records["waits"]["error"] == "needs dies, which failed"
 
 
+def test_what_differs_in_the_seed_alone_shares_a_process(tmp_path, monkeypatch):
+    """Training does, searches do not, nor does a seed whose start is not there yet."""
+    from doppler_tf.cli import cell_queue
+    from doppler_tf.cli.cells import Cell
+
+    launched = []
+    monkeypatch.setattr(cell_queue, "_launch", lambda folder, cells, records: launched.append([cell.key for cell in cells]))
+    train, search = {"does": "trains"}, {"does": "places", "method": "annealing", "seconds": 9}
+    cells = [Cell(f"{label}{seed}", label, "g", "t", seed, job, {}, needs) for seed in range(3)
+             for label, job, needs in (("a", train, {}), ("b", train, {}), ("c", search, {}), ("d", train, {"init": f"e{seed}"}))]
+    cell_queue._start(tmp_path, cells, [], {"e0": {"status": "done"}, "e2": {"status": "done"}}, 6)
+    assert launched == [["a0", "a1", "a2"], ["b0", "b1", "b2"], ["c0"], ["d0", "d2"], ["c1"], ["c2"]]
+    assert [cell.key for cell in cells] == ["d1"]
+
+
 def test_the_learned_methods_are_the_agents(cli):
     from agents.config import METHOD_NAMES
     from doppler_tf.cli.suite import learned_methods

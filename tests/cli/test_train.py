@@ -132,7 +132,7 @@ def test_each_graph_runs_on_its_own_tensors(cli, tmp_path):
     (["--executor", "synchronous"], ["--executor", "emulated"]),
     (["--set", "speed=3"], ["speed", "batch"]),
     (["--set", "batch=0"], ["batch", "from 1"]),
-    (["--method", "annealing"], ["method", "doppler or sel_only or plc_only or joint or placeto or gdp", "'annealing'"]),
+    (["--method", "annealing"], ["method", "doppler or sel_only or plc_only or joint or per_step or placeto or gdp", "'annealing'"]),
     (["--set", "batch=many"], ["batch", "'many'"]),
     (["--simulated", "-1"], ["--simulated"]),
     (["--config", "absent.json"], ["absent.json"]),

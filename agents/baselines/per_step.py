@@ -1,0 +1,108 @@
+"""SEL and PLC with message passing in every step instead of once an episode (ablation of Yao et al. 2026).
+
+The heads and the features of devices are DOPPLER's. The encoder reads besides which vertices are assigned, when they run and where, so that
+all it says of a vertex changes from step to step. That takes T encodings of B graphs an episode, where `FusedDriver` takes one of G.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from agents.baselines.stepwise import step_by_step
+from agents.driver import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replay, say_compiling
+from agents.episode import EpisodeState, GraphBatch, candidates, device_options, initial_state, place_vertex
+from agents.features import IDENTITY, VERTEX_WIDTH
+from agents.losses import LogProbability, masked_log_probability
+from agents.networks import DualNetwork
+
+PLACEMENT_WIDTH = 3 + IDENTITY
+
+
+class PerStepNetwork(DualNetwork):
+    """Its encoder reads the placement so far among the vertices' features; the heads need not, as theirs are not placed yet."""
+
+    encoder_width = VERTEX_WIDTH + PLACEMENT_WIDTH
+
+    def look(self, graphs: GraphBatch, state: EpisodeState) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """All that the heads need of B episodes in `state`; graphs: `by_episode`.
+
+        Returns:
+          float32 [B, N] SEL's logits, [B, N, hidden] the vertices' part of PLC's first layer, [B, D, hidden] its sums by device.
+        """
+        hidden = self.encoder(graphs._replace(vertex=tf.concat([graphs.vertex, placement(graphs, state)], axis=1)))
+        tables = self.tables(graphs, hidden)
+        sel_logit, plc_vertex, plc_placed = (tf.reshape(table, [-1, graphs.num_vertices, *table.shape[1:]])
+                                             for table in (tables.sel_logit, tables.plc_vertex, tables.plc_placed))
+        there = tf.one_hot(state.device, graphs.num_devices, axis=1)
+        return sel_logit, plc_vertex, tables.plc_empty + tf.matmul(there, plc_placed)
+
+
+def by_episode(batch: GraphBatch, graph: tf.Tensor) -> GraphBatch:
+    """The graphs `graph` (int32 [B]) as B graphs, in all fields that networks read; the others stay those of G graphs."""
+    move = (tf.range(tf.shape(graph)[0]) - graph)[:, None] * batch.num_vertices
+
+    def rows(table: tf.Tensor) -> tf.Tensor:
+        by_graph = tf.reshape(table, [batch.missing.shape[0], -1, *table.shape[1:]])
+        return tf.reshape(tf.gather(by_graph, graph), [-1, *table.shape[1:]])
+
+    def moved(table: tf.Tensor) -> tf.Tensor:
+        return tf.reshape(tf.gather(tf.reshape(table, [batch.missing.shape[0], -1]), graph) + move, [-1])
+
+    return batch._replace(
+        num_work=tf.gather(batch.num_work, graph), vertex=rows(batch.vertex), edge=rows(batch.edge), source=moved(batch.source),
+        target=moved(batch.target), b_next=moved(batch.b_next), t_next=moved(batch.t_next), missing=tf.gather(batch.missing, graph),
+        device_identity=tf.gather(batch.device_identity, graph))
+
+
+def placement(graphs: GraphBatch, state: EpisodeState) -> tf.Tensor:
+    """float32 [B * N, PLACEMENT_WIDTH]: whether a vertex is assigned, its start and end, its device's identity; zeros while it is not."""
+    assigned = tf.cast(state.device >= 0, tf.float32)
+    where = tf.matmul(tf.one_hot(state.device, graphs.num_devices), graphs.device_identity)
+    return tf.reshape(tf.concat([tf.stack([assigned, state.start_s, state.end_s], axis=2), where], axis=2), [-1, PLACEMENT_WIDTH])
+
+
+class PerStepDriver:
+    """Runs episodes with an encoding in every step; same `run` and `replay` as `FusedDriver`."""
+
+    def __init__(self, network: PerStepNetwork, jit_compile: bool = True):
+        """Args: jit_compile: compile with XLA."""
+        self._network, self._jit_compile = network, jit_compile
+        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
+        self.replay = tf.function(replay, autograph=False, jit_compile=jit_compile)
+
+    def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+        """As `FusedDriver.run`."""
+        if self._jit_compile:
+            say_compiling(batch, graph.shape[0])
+        graphs = by_episode(batch, graph)
+
+        def step(t: tf.Tensor, state: EpisodeState):
+            sel_logit, plc_vertex, placed = self._network.look(graphs, state)
+            vertex = choose_vertex(batch, state, sel_logit, candidates(state), seed, greedy)
+            options = device_options(batch, state, vertex)
+            logits = self._network.device_logits(tf.gather(plc_vertex, vertex, batch_dims=1), placed, options.features)
+            choice = Choice(vertex, choose_device(batch, state, logits, options.mask, seed, greedy), *options)
+            return choice, place_vertex(batch, state, vertex, choice.device, options.start_s)
+
+        return record_episodes(batch, initial_state(batch, graph), step)
+
+
+def per_step_log_probability(network: PerStepNetwork, batch: GraphBatch, episodes: Episodes
+                             ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+    """As `driver.log_probability`, step by step: what a gradient needs of all encodings at once would take gigabytes."""
+    graphs, valid = by_episode(batch, episodes.graph), real_steps(batch, episodes)
+
+    def log_p(t: tf.Tensor, state: EpisodeState) -> list[tf.Tensor]:
+        vertex = episodes.order[:, t]
+        sel_logit, plc_vertex, placed = network.look(graphs, state)
+        sel = masked_log_probability(sel_logit, candidates(state), vertex)
+        logits = network.device_logits(tf.gather(plc_vertex, vertex, batch_dims=1), placed, episodes.features[:, t])
+        plc = masked_log_probability(logits, episodes.mask[:, t], episodes.device[:, t])
+        return [tf.where(valid[:, t], value, 0.0) for value in (*sel, *plc)]
+
+    def place(t: tf.Tensor, state: EpisodeState) -> EpisodeState:
+        vertex = episodes.order[:, t]
+        return place_vertex(batch, state, vertex, episodes.device[:, t], device_options(batch, state, vertex).start_s)
+
+    sel_chosen, sel_entropy, plc_chosen, plc_entropy = step_by_step(log_p, place, initial_state(batch, episodes.graph), valid)
+    return LogProbability(sel_chosen, sel_entropy), LogProbability(plc_chosen, plc_entropy), valid

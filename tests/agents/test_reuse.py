@@ -1,0 +1,112 @@
+"""One learner serves trainings that differ in seed and budget, and what it learned before leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from agents import reuse
+from agents.config import TrainConfig
+from agents.placing import load_policy
+from agents.stages import Learner
+from agents.training import train
+from doppler_tf.costs import build_costs
+from doppler_tf.topology import ideal
+
+CONFIG = TrainConfig(imitation=8, simulated=64, batch=8, hidden=8, rounds=1)
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The learners that were made, not taken again."""
+    made = []
+
+    class Counted(Learner):
+        def __init__(self, *args):
+            made.append(self)
+            super().__init__(*args)
+
+    monkeypatch.setattr(reuse, "Learner", Counted)
+    reuse._kept.clear()
+    yield made
+    reuse._kept.clear()
+
+
+def run(graph, folder, config=CONFIG, devices=2, **how):
+    """All that a run leaves but its seconds: figures, weights, steps of both optimizers and temperatures."""
+    outcome = train([graph], ideal(devices), folder, config, progress=False, **how)[graph.name]
+    outcome.pop("seconds")
+    kept, = reuse._kept.values()
+    variables = [v.numpy() for v in (*kept.network.variables, *kept.best_network.variables, *kept._optimizer_variables(), kept.updates)]
+    return json.dumps(outcome, sort_keys=True), variables
+
+
+def same(a, b) -> bool:
+    return a[0] == b[0] and all(np.array_equal(x, y) for x, y in zip(a[1], b[1], strict=True))
+
+
+def test_a_learner_serves_again_as_if_it_were_new(made, chains, tmp_path):
+    graph = chains(3)
+    first = run(graph, tmp_path / "a")
+    other = run(graph, tmp_path / "b", replace(CONFIG, seed=1))
+    again = run(graph, tmp_path / "c")
+    assert same(first, again)
+    assert not same(first, other)
+    assert same(again, run(graph, tmp_path / "a", resume=True))  # all of it comes from the checkpoint
+    assert len(made) == 1
+
+
+class Stub:
+    """Stands for a learner where only who makes one matters."""
+
+    def __init__(self, *args):
+        self.begun = 0
+
+    def begin_anew(self, *args):
+        self.begun += 1
+
+
+@pytest.mark.parametrize(("change", "serves"), [
+    ({"seed": 3, "simulated": 80, "mutations": 2.0, "elite": 0.0, "learning_rate": 1e-2, "keep": 7}, True),
+    ({"hidden": 16}, False), ({"rounds": 2}, False), ({"batch": 4}, False), ({"clip": 2.0}, False), ({"identity": False}, False),
+    ({"features": "paper"}, False), ({"method": "placeto"}, False), ({"simulated": 80_000}, False)])  # enough to be compiled
+def test_other_networks_need_another_learner(monkeypatch, chains, change, serves):
+    monkeypatch.setattr(reuse, "Learner", Stub)
+    reuse._kept.clear()
+    case = [chains(2)], [build_costs(chains(2), ideal(2))]
+    with reuse.learner_for(*case, CONFIG) as first:
+        assert not reuse._kept  # nobody else may have it
+    with reuse.learner_for(*case, replace(CONFIG, **change)) as second:
+        assert (second is first) == serves
+        assert second.begun == serves
+    reuse._kept.clear()
+
+
+def test_other_graphs_and_devices_need_another_learner(monkeypatch, chains):
+    monkeypatch.setattr(reuse, "Learner", Stub)
+    reuse._kept.clear()
+    learners = []
+    for graph, topology in ((chains(2), ideal(2)), (chains(3), ideal(2)), (chains(3), ideal(3)), (chains(3), ideal(3))):
+        with reuse.learner_for([graph], [build_costs(graph, topology)], CONFIG) as learner:
+            learners.append(learner)
+    assert len(set(map(id, learners[:3]))) == 3
+    assert learners[3] is learners[2]
+    assert list(reuse._kept.values()) == [learners[2]]
+    reuse._kept.clear()
+
+
+def test_policies_of_one_kind_keep_their_own_weights(made, chains, tmp_path):
+    """Loaded side by side and drawn from in turns."""
+    graph = chains(3)
+    costs = build_costs(graph, ideal(2))
+    for seed in (0, 1):
+        run(graph, tmp_path / str(seed), replace(CONFIG, seed=seed, simulated=0, imitation=0))
+    alone = [[(a.order.tolist(), a.device.tolist()) for a in load_policy(tmp_path / str(seed))(graph, costs, 6, 0)] for seed in (0, 1)]
+    both = [load_policy(tmp_path / str(seed)) for seed in (0, 1)]
+    for _ in range(2):
+        for seed in (0, 1):
+            assert [(a.order.tolist(), a.device.tolist()) for a in both[seed](graph, costs, 6, 0)] == alone[seed]
+    assert alone[0] != alone[1]

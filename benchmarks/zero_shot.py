@@ -63,7 +63,8 @@ def main() -> None:
     table = {name: {column: (max if column == "worst_best_ratio" else mean)(row[column] for row in each) for column in each[0]}
              for name, each in rows.items()}
     show(f"over the best known, mean of {args.seeds} seeds; best of {SAMPLES} assignments drawn, never trained on these", table)
-    finish({"topology": topology.name, "seeds": args.seeds, "episodes": args.episodes, "training_s": training_s, "graphs": rows})
+    finish({"topology": topology.name, "seeds": args.seeds, "episodes": args.episodes, "training_s": training_s,
+            "best_known_s": {graph.name: best_s for graph, _, best_s in cases}, "graphs": rows})
 
 
 def counted(name: str, devices: int) -> DataflowGraph:

@@ -39,7 +39,7 @@ class DopplerAgent(tf_agent.TFAgent):
         reward = tf.reduce_sum(experience.reward, axis=1)
         weight = tf.ones_like(reward) if weights is None else weights
         any_one = Episodes(*(value[:1] for value in episodes))
-        info = self.reinforce(episodes, reward, weight, tf.constant(self._config.entropy), any_one, tf.constant(0.0))
+        info = self.reinforce(episodes, reward, weight, tf.constant(self._config.entropy), any_one, tf.constant(0.0), tf.constant(0.0))
         return tf_agent.LossInfo(info.loss, info)
 
 

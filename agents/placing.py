@@ -36,6 +36,7 @@ class _Sampler:
     def restored(self, checkpoint: Path) -> list[np.ndarray]:
         """The weights of a checkpoint. Raises CheckpointError: of another kind."""
         with self._lock:
+            self._weights = None  # a restore that fails has overwritten some
             restore_variables(checkpoint, {"best_network": self._network}, partial=True)
             self._weights = [variable.numpy() for variable in self._network.variables]
             return self._weights

@@ -114,8 +114,8 @@ class Learner:
         copy_variables(self.best_network, self.network)
 
     def imitate(self, episodes: Episodes) -> dict[str, dict[str, float]]:
-        """One update of stage I on recorded teacher episodes."""
-        info = self.agent.imitate(episodes)
+        """One update of stage I on recorded teacher episodes, as many as a batch; where a greedy one stands, it is not learned from."""
+        info = self.agent.imitate(episodes, self._counted(), self._stand_in(episodes))
         copy_variables(self.network, self.best_network)
         return {graph.name: {summaries.AGREEMENT: -float(info.loss), **_scalars(info)} for graph in self.graphs}
 
@@ -131,8 +131,11 @@ class Learner:
             self.best[g] = Best(found.makespan_s, order, device)
         for step in range(0, _REPEATED if self.config.elite else 0, _REORDERED):
             episodes = self._run(self.config.seed, _REPEATING + step)
+            elite = self._elite(episodes)
             for _ in range(_REORDERED):
-                self.imitate(self._elite(episodes))
+                nothing = tf.zeros_like(self._counted())
+                self.agent.reinforce(episodes, nothing, nothing, tf.constant(0.0), elite, tf.constant(1.0), tf.constant(0.0))
+        copy_variables(self.network, self.best_network)
         return {}
 
     def teacher_episodes(self, orders: list[np.ndarray], devices: list[np.ndarray]) -> Episodes:
@@ -180,13 +183,21 @@ class Learner:
         elite = self._elite(episodes)
         scale = np.repeat([a.scale_s for a in self.arrays], self.rows + 1)
         tempered = self.config.mutations > 0
-        info = self.agent.reinforce(episodes, tf.constant(-seconds / scale, tf.float32), tf.constant(~self._is_greedy, tf.float32),
+        info = self.agent.reinforce(episodes, tf.constant(-seconds / scale, tf.float32), self._counted(),
                                     tf.constant(0.0 if tempered else self.config.entropy * (1 - progress), tf.float32),
-                                    elite or Episodes(*(value[:len(self.graphs) * self.elite_rows] for value in episodes)),
-                                    tf.constant(self.config.elite ** (1 - progress) if elite else 0.0, tf.float32))
+                                    elite or self._stand_in(episodes),
+                                    tf.constant(self.config.elite ** (1 - progress) if elite else 0.0, tf.float32), tf.constant(0.0))
         if tempered:
             self._temper(info, progress)
         return self._report(seconds, info)
+
+    def _counted(self) -> tf.Tensor:
+        """float32 [B]: 0 for the greedy episodes of a batch, 1 for those that are learned from."""
+        return tf.constant(~self._is_greedy, tf.float32)
+
+    def _stand_in(self, episodes: Episodes) -> Episodes:
+        """Episodes of the elite's shape, where there is none."""
+        return Episodes(*(value[:len(self.graphs) * self.elite_rows] for value in episodes))
 
     def _temper(self, info: UpdateInfo, progress: float) -> None:
         """Moves the temperatures towards those at which an episode differs from the greedy one in so many choices as are wanted now.

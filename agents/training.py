@@ -34,7 +34,7 @@ Update = Callable[[int], dict[str, dict[str, float]]]
 
 def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Path, config: TrainConfig | None = None,
           executor: Executor | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None) -> dict[str, dict]:
-    """Trains the two policies on `graphs` through the three stages and leaves a run folder.
+    """Trains the two policies on `graphs` through the three stages and leaves a run folder; keeps what it compiled in memory for the next.
 
     Args:
       graphs: one or more, of different names.
@@ -189,7 +189,8 @@ class _Run:
         rows = self.learner.rows
 
         def update(step: int) -> dict[str, dict[str, float]]:
-            picked = [np.arange(step * rows, (step + 1) * rows) % len(orders) for orders, _ in teacher]
+            # One more than is learned from, as a batch has a greedy episode.
+            picked = [np.arange(step * rows - 1, (step + 1) * rows) % len(orders) for orders, _ in teacher]
             episodes = self.learner.teacher_episodes([orders[p] for (orders, _), p in zip(teacher, picked, strict=True)],
                                                      [devices[p] for (_, devices), p in zip(teacher, picked, strict=True)])
             return self.learner.imitate(episodes)

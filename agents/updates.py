@@ -45,7 +45,6 @@ class Updates:
         for optimizer, variables in zip(self.optimizers, self._variables_by_policy(), strict=True):
             optimizer.build(variables)
         self.reinforce = tf.function(self._reinforce, autograph=False, jit_compile=jit_compile)
-        self.imitate = tf.function(self._imitate, autograph=False, jit_compile=jit_compile)
 
     def _variables_by_policy(self) -> tuple[list[tf.Variable], list[tf.Variable]]:
         return self._network.sel_variables, self._network.plc_variables
@@ -55,13 +54,25 @@ class Updates:
         for optimizer in self.optimizers:
             optimizer.learning_rate.assign(learning_rate)
 
+    def imitate(self, episodes: Episodes, weight: tf.Tensor | None = None, elite: Episodes | None = None) -> UpdateInfo:
+        """One step up the likelihood of a teacher's episodes (behavioural cloning), by the same compiled function.
+
+        Args:
+          weight: float32 [B], None: ones; elite: any episodes, of the shape that `reinforce` takes.
+        """
+        weight = tf.ones_like(episodes.graph, tf.float32) if weight is None else weight
+        elite = Episodes(*(value[:1] for value in episodes)) if elite is None else elite
+        nothing = tf.constant(0.0)
+        return self.reinforce(episodes, tf.zeros_like(weight), weight, nothing, elite, nothing, tf.constant(1.0))
+
     def _reinforce(self, episodes: Episodes, reward: tf.Tensor, weight: tf.Tensor, entropy: tf.Tensor, elite: Episodes,
-                   elite_weight: tf.Tensor) -> UpdateInfo:
-        """One REINFORCE update.
+                   elite_weight: tf.Tensor, imitation: tf.Tensor) -> UpdateInfo:
+        """One update by REINFORCE.
 
         Args:
           episodes: B episodes; reward: float32 [B]; weight: float32 [B], 0 for episodes that only stand by (greedy ones).
           entropy, elite_weight: float32 scalars; elite: the best episode so far of each graph.
+          imitation: float32 scalar, 0; or 1: every episode is as good as any, whatever its reward.
         """
         if self._jit_compile:  # this runs only when a new shape is traced
             _LOG.info("compiling the update with XLA, unless on disk")
@@ -72,19 +83,12 @@ class Updates:
             return (reinforce_loss(LogProbability(*sampled[:2]), advantage, sampled[2], weight, entropy)
                     + elite_weight * imitation_loss(LogProbability(*best[:2]), best[2]))
 
-        advantage = rank_advantage(reward, episodes.graph, weight)
+        advantage = (1 - imitation) * rank_advantage(reward, episodes.graph, weight) + imitation * weight
         together = Episodes(*(tf.concat(pair, axis=0) for pair in zip(episodes, elite, strict=True)))
         with tf.GradientTape() as tape:
             sel, plc, valid = self._log_probability(self._network, self._batch, together)
             total = loss(sel, valid) + loss(plc, valid)
         return self._apply(tape, total, sel.entropy[:count], plc.entropy[:count], valid[:count])
-
-    def _imitate(self, episodes: Episodes) -> UpdateInfo:
-        """One step up the likelihood of a teacher's episodes (behavioural cloning)."""
-        with tf.GradientTape() as tape:
-            sel, plc, valid = self._log_probability(self._network, self._batch, episodes)
-            total = imitation_loss(sel, valid) + imitation_loss(plc, valid)
-        return self._apply(tape, total, sel.entropy, plc.entropy, valid)
 
     def _apply(self, tape: tf.GradientTape, loss: tf.Tensor, sel_entropy: tf.Tensor, plc_entropy: tf.Tensor,
                valid: tf.Tensor) -> UpdateInfo:

@@ -38,7 +38,8 @@ def main() -> None:
     ratios: dict[str, list[float]] = {name: [] for name in HEURISTICS}
     gaps, winners, losses, wrong_bounds = [], [], [], 0
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), _warm_up) as pool:
-        list(pool.map(alone, [0, 0], ["one_device"] * 2, [0.0] * 2))  # both processes are there before anything is timed
+        list(pool.map(alone, [0, 0], _ON_ONE_CORE[:2], [1.0, 1.0]))  # both processes are there before anything is timed
+        _warm_up()
         for number in range(args.first, args.first + args.graphs):
             graph, costs = random_case(number)
             whole = place(graph, costs, budget_s=args.budget_s)

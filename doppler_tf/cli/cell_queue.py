@@ -43,10 +43,15 @@ def run_cells(folder: Path, cells: Mapping[str, Cell], jobs: int) -> tuple[dict[
         try:
             while waiting or running:
                 _start(folder, waiting, running, records, jobs)
-                for job in [job for job in running if job.process.poll() is not None]:
-                    running.remove(job)
-                    records |= {cell.key: _outcome(folder, job, cell) for cell in job.cells}
-                show(len(records), ", ".join(job.cells[0].key for job in running))
+                for job in list(running):
+                    ended = job.process.poll() is not None  # asked first, so that all it has left is seen
+                    records |= _written(folder, job)
+                    if ended:
+                        running.remove(job)
+                        left = [cell for cell in job.cells if cell.key not in records]
+                        records |= {cell.key: _dead(folder, job, cell) for cell in left[:1]}
+                        waiting[:0] = left[1:]  # which it had not begun
+                show(len(records), ", ".join(next((c.key for c in job.cells if c.key not in records), "") for job in running))
                 if running:
                     time.sleep(_POLL_S)
         except KeyboardInterrupt:
@@ -61,7 +66,7 @@ def _start(folder: Path, waiting: list[Cell], running: list[_Running], records: 
     for cell in list(waiting):
         if len(running) >= jobs:
             return
-        if cell not in waiting or not all(other in records for other in cell.needs.values()):
+        if cell not in waiting or not _ready(cell, records):
             continue
         needed = {role: records[other] for role, other in cell.needs.items()}
         failed = next((record["key"] for record in needed.values() if record["status"] != "done"), None)
@@ -76,9 +81,15 @@ def _start(folder: Path, waiting: list[Cell], running: list[_Running], records: 
             return  # so that the bar moves
         else:
             together = [cell, *(other for other in waiting if other is not cell and _shares_compiled(cell, other, records))]
+            if not any(other not in together and _ready(other, records) for other in waiting):
+                together = together[:-(-len(together) // (jobs - len(running)))]  # no slot stays idle
             for each in together:
                 waiting.remove(each)
             running.append(_launch(folder, together, records))
+
+
+def _ready(cell: Cell, records: Mapping[str, Any]) -> bool:
+    return all(other in records for other in cell.needs.values())
 
 
 def _shares_compiled(cell: Cell, other: Cell, records: Mapping[str, Mapping[str, Any]]) -> bool:
@@ -115,13 +126,21 @@ def _launch(folder: Path, cells: list[Cell], records: Mapping[str, Mapping[str, 
     return _Running(cells, process, log)
 
 
-def _outcome(folder: Path, job: _Running, cell: Cell) -> dict[str, Any]:
-    """The record that a process has left of a cell; a failure where it has left none."""
+def _written(folder: Path, job: _Running) -> dict[str, dict[str, Any]]:
+    """The records that a process has left so far."""
     from doppler_tf.errors import FormatError
     from doppler_tf.formats.files import read_json
 
-    with contextlib.suppress(FormatError):
-        return read_json(folder / CELLS / f"{cell.key}.json")
+    records = {}
+    for cell in job.cells:
+        if (folder / CELLS / f"{cell.key}.json").exists():
+            with contextlib.suppress(FormatError):
+                records[cell.key] = read_json(folder / CELLS / f"{cell.key}.json")
+    return records
+
+
+def _dead(folder: Path, job: _Running, cell: Cell) -> dict[str, Any]:
+    """The record of the cell that a process was doing when it ended."""
     code = job.process.returncode
     ended = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
     return _failed(folder, cell, f"its process {ended} without a result; {job.log} holds what it said")

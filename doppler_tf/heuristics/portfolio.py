@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -30,8 +31,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     """Two lanes of searches at once, each as it would be by itself at first; in the end from the best of all.
 
     One lane is annealing; the other random search, CP-SAT where the graph is small enough, then hill climbing. Annealing and climbing
-    take the very steps that they take alone, so that neither is missed; late in the budget, a new round and a new climb
-    begin at the best that either of them, the rest, or `first` has found.
+    take the very steps that they take alone, so that neither is missed; late in the budget, climbing goes on from the best that annealing,
+    the rest, or `first` has found, and so does a new round of annealing.
 
     Args:
       budget: with seconds; `simulations` bounds each search by itself.
@@ -55,10 +56,14 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
         return {}
     with ThreadPoolExecutor(1, "portfolio") as pool:
         lane = pool.submit(run, partial(anneal, exchange=exchange), 1.0)
-        found = {"random_search": run(draw_best, _RANDOM)}
-        if small_enough(graph, costs) and pairs(graph, costs) <= _MOST_EXACT and budget.seconds >= _LEAST_SECONDS:
-            found["cp_sat"] = run(partial(solve, workers=1), _EXACT, first[1])
-            exchange.target_s = max(exchange.target_s, found["cp_sat"].lower_bound_s)
-        found["local_search"] = run(partial(climb, exchange=exchange), 1.0)
+        try:
+            found = {"random_search": run(draw_best, _RANDOM)}
+            if small_enough(graph, costs) and pairs(graph, costs) <= _MOST_EXACT and budget.seconds >= _LEAST_SECONDS:
+                found["cp_sat"] = run(partial(solve, workers=1), _EXACT, first[1])
+                exchange.target_s = max(exchange.target_s, found["cp_sat"].lower_bound_s)
+            found["local_search"] = run(partial(climb, exchange=exchange), 1.0)
+        except BaseException:
+            exchange.target_s = math.inf  # ends the other lane, for which the pool waits
+            raise
         found["annealing"] = lane.result()
     return found

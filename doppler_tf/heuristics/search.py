@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -106,7 +106,7 @@ class Walker:
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
                  dispatch: str, exchange: Exchange | None = None):
         """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
-        self._exchange = exchange
+        self._exchange, self._taken_s = exchange, math.nan
         self._started = time.perf_counter()
         self._budget, self._rng = budget or default_budget(graph), rng
         self._kin = kin(graph, costs)
@@ -140,10 +140,19 @@ class Walker:
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
         return late or self.steps >= budget.most or self.levels[1] <= budget.target_s or self._stuck
 
-    def walk(self, temperature_s: np.ndarray) -> tuple[float, int]:
-        """One step for each temperature (float64 [steps]), fewer where the budget ends; the sum of losses' logarithms and their number."""
+    @property
+    def behind(self) -> bool:
+        """Whether a search beside this one has found better, which may be taken."""
+        return self._exchange is not None and self._exchange.better_than(self.levels[1]) is not None
+
+    def walk(self, temperature_s: np.ndarray, stop_behind: bool = False) -> tuple[float, int]:
+        """One step for each temperature (float64 [steps]), fewer where the budget ends; the sum of losses' logarithms and their number.
+
+        Args:
+          stop_behind: end as well where this search is `behind`.
+        """
         log_loss, losses, done = 0.0, 0, 0
-        while done < len(temperature_s) and not self.over:
+        while done < len(temperature_s) and not self.over and not (stop_behind and self.behind):
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
                         self.current, self.best, self.levels)
@@ -152,21 +161,28 @@ class Walker:
                 self._tell()
         return log_loss, losses
 
-    def return_to_best(self) -> None:
-        """Goes on from the best so far, or from a better one of the searches beside this one."""
+    def return_to_best(self) -> bool:
+        """Goes on from the best so far, or from a better one of the searches beside this one; returns whether it did the latter."""
         better = self._exchange.better_than(self.levels[1]) if self._exchange is not None else None
         if better is not None:
-            self.levels[1], self._start = better
+            self._own = self.found("")
+            self._taken_s, self._start = better
+            self.levels[1] = self._taken_s
             self._prepared = self._simulator.prepared(self._start.order)
             self.best[:] = self._start.device
         self.current[:] = self.best
         self.levels[0] = self.levels[1]
+        return better is not None
 
     def _tell(self) -> None:
         if self._exchange is not None:
             self._exchange.offer(float(self.levels[1]), Assignment(self.best[0].copy(), self._start.order))
 
     def found(self, method: str) -> Found:
-        """The best so far."""
+        """The best so far that it found itself: what it took from others and has not improved stays theirs."""
+        seconds = time.perf_counter() - self._started
+        if self.levels[1] == self._taken_s:
+            own = replace(self._own.assignment, method=method)
+            return replace(self._own, assignment=own, simulations=self.steps, seconds=seconds)
         makespan_s = math.inf if self.levels[1] >= self._ceiling_s else float(self.levels[1])
-        return Found(Assignment(self.best[0], self._start.order, method), makespan_s, self.steps, time.perf_counter() - self._started)
+        return Found(Assignment(self.best[0].copy(), self._start.order, method), makespan_s, self.steps, seconds)

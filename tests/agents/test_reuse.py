@@ -30,8 +30,14 @@ def made(monkeypatch):
             super().__init__(*args)
 
     monkeypatch.setattr(reuse, "Learner", Counted)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    """Before and after each test, however it ends."""
     reuse._kept.clear()
-    yield made
+    yield
     reuse._kept.clear()
 
 
@@ -75,19 +81,16 @@ class Stub:
     ({"features": "paper"}, False), ({"method": "placeto"}, False), ({"simulated": 80_000}, False)])  # enough to be compiled
 def test_other_networks_need_another_learner(monkeypatch, chains, change, serves):
     monkeypatch.setattr(reuse, "Learner", Stub)
-    reuse._kept.clear()
     case = [chains(2)], [build_costs(chains(2), ideal(2))]
     with reuse.learner_for(*case, CONFIG) as first:
         assert not reuse._kept  # nobody else may have it
     with reuse.learner_for(*case, replace(CONFIG, **change)) as second:
         assert (second is first) == serves
         assert second.begun == serves
-    reuse._kept.clear()
 
 
 def test_other_graphs_and_devices_need_another_learner(monkeypatch, chains):
     monkeypatch.setattr(reuse, "Learner", Stub)
-    reuse._kept.clear()
     learners = []
     for graph, topology in ((chains(2), ideal(2)), (chains(3), ideal(2)), (chains(3), ideal(3)), (chains(3), ideal(3))):
         with reuse.learner_for([graph], [build_costs(graph, topology)], CONFIG) as learner:
@@ -95,7 +98,6 @@ def test_other_graphs_and_devices_need_another_learner(monkeypatch, chains):
     assert len(set(map(id, learners[:3]))) == 3
     assert learners[3] is learners[2]
     assert list(reuse._kept.values()) == [learners[2]]
-    reuse._kept.clear()
 
 
 def test_policies_of_one_kind_keep_their_own_weights(made, chains, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,34 @@ def test_what_differs_in_the_seed_alone_shares_a_process(tmp_path, monkeypatch):
     cell_queue._start(tmp_path, cells, [], {"e0": {"status": "done"}, "e2": {"status": "done"}}, 6)
     assert launched == [["a0", "a1", "a2"], ["b0", "b1", "b2"], ["c0"], ["d0", "d2"], ["c1"], ["c2"]]
     assert [cell.key for cell in cells] == ["d1"]
+    launched.clear()
+    cells = [Cell(f"a{seed}", "a", "g", "t", seed, train, {}) for seed in range(3)]
+    cell_queue._start(tmp_path, cells, [], {}, 2)  # nothing else to do
+    assert launched == [["a0", "a1"], ["a2"]]
+
+
+def test_a_death_costs_the_cell_that_was_being_done_alone(tmp_path, monkeypatch):
+    """Three seeds in one process, killed within the second; what it had not begun is begun anew."""
+    from doppler_tf.cli import cell_queue
+    from doppler_tf.cli.cells import CELLS, Cell
+
+    worker = tmp_path / "worker"
+    worker.write_text(f"""#!{sys.executable}
+import json, os, sys
+for key in sys.argv[4:]:
+    if key == "a1":
+        os.kill(os.getpid(), 9)
+    with open(os.path.join(sys.argv[3], {CELLS!r}, key + ".json"), "w") as file:
+        json.dump({{"key": key, "status": "done", "process": os.getpid()}}, file)
+""")
+    worker.chmod(0o755)
+    (tmp_path / CELLS).mkdir()
+    monkeypatch.setattr(cell_queue.sys, "executable", str(worker))
+    cells = {f"a{seed}": Cell(f"a{seed}", "a", "g", "t", seed, {"does": "trains", "graphs": ["g.json"]}, {}) for seed in range(4)}
+    records, _ = cell_queue.run_cells(tmp_path, cells, 1)
+    assert {key: record["status"] for key, record in records.items()} == {"a0": "done", "a1": "failed", "a2": "done", "a3": "done"}
+    assert "ended by signal 9 without a result" in records["a1"]["error"]
+    assert records["a2"]["process"] == records["a3"]["process"] != records["a0"]["process"]
 
 
 def test_the_learned_methods_are_the_agents(cli):

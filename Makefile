@@ -31,7 +31,7 @@ demo: setup
 	@echo "Look at it: $(DEMO)/report/llama_layer.png, $(DEMO)/traces/llama_layer.json (ui.perfetto.dev), $(BIN)/tensorboard --logdir $(DEMO)/train"
 
 test: lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from agents.losses import LogProbability, masked_log_probability, order_log_prob
 from agents.networks import DualNetwork, Tables
 from agents.race import Race, run_on, start_race, winner
 from agents.random_numbers import gumbel
+from agents.shapes import extent
 
 _LOG = logging.getLogger(__name__)
 
@@ -188,12 +189,12 @@ def log_probability(network: DualNetwork, batch: GraphBatch, episodes: Episodes)
 
 def real_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
     """bool [B, T]: False after the end of an episode."""
-    return tf.range(episodes.order.shape[1])[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
+    return tf.range(extent(episodes.order, 1))[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
 
 
 def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
     """int32 [B, N]: the step from which each vertex is a candidate, one after its last predecessor; NEVER for padding."""
-    size, steps = batch.num_vertices, episodes.order.shape[1]
+    size, steps = batch.num_vertices, extent(episodes.order, 1)
     graphs = batch.missing.shape[0]
     count = tf.shape(episodes.order)[0]
     real = real_steps(batch, episodes)
@@ -202,7 +203,7 @@ def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
     position = tf.tensor_scatter_nd_update(tf.zeros([count, size], tf.int32), at, tf.where(real, tf.range(steps)[None] + 1, 0))
     source, target = (tf.gather(tf.reshape(ends, [graphs, -1]) - tf.range(graphs)[:, None] * size, episodes.graph)
                       for ends in (batch.source, batch.target))
-    into = tf.stack([tf.repeat(tf.range(count)[:, None], source.shape[1], axis=1), target], axis=2)
+    into = tf.stack([tf.repeat(tf.range(count)[:, None], extent(source, 1), axis=1), target], axis=2)
     last = tf.tensor_scatter_nd_max(tf.zeros([count, size], tf.int32), into, tf.gather(position, source, batch_dims=1))
     return tf.where(tf.gather(batch.is_real, episodes.graph), last, NEVER)
 

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.features import CLUSTER_SCALES, GraphArrays
+from agents.shapes import extent
 
 PAPER_FEATURES = ("busy", "input_exec", "input_first_start", "input_last_end", "earliest_start")
 RELATIONAL_FEATURES = ("fair_share", "start_vs_cost", "input_transfer", "siblings", "sibling_exec", "cluster", "half_cluster",
@@ -54,14 +55,14 @@ class GraphBatch(NamedTuple):
     sibling: tf.Tensor
 
     @property
-    def num_vertices(self) -> int:
+    def num_vertices(self) -> int | tf.Tensor:
         """N, padding included."""
-        return self.missing.shape[1]
+        return extent(self.missing, 1)
 
     @property
-    def num_devices(self) -> int:
+    def num_devices(self) -> int | tf.Tensor:
         """D."""
-        return self.exec_s.shape[1]
+        return extent(self.exec_s, 1)
 
     @property
     def is_real(self) -> tf.Tensor:
@@ -135,7 +136,7 @@ def graph_batch(arrays: Sequence[GraphArrays]) -> GraphBatch:
 
 def initial_state(batch: GraphBatch, graph: tf.Tensor) -> EpisodeState:
     """Episodes of the graphs `graph` (int32 [B]) before the first choice."""
-    count = graph.shape[0] if graph.shape[0] is not None else tf.shape(graph)[0]
+    count = extent(graph, 0)
     size, devices = batch.num_vertices, batch.num_devices
     return EpisodeState(
         graph=graph, step=tf.zeros([count], tf.int32), missing=tf.gather(batch.missing, graph),
@@ -240,8 +241,8 @@ def over_rows(graph: tf.Tensor, rows: tf.Tensor, table: tf.Tensor, batch: GraphB
     Args:
       graph: int32 [B]; rows: int32 [B, 2], first row and count; table: [G * R, K].
     """
-    by_graph = table.shape[0] // batch.missing.shape[0]
-    if by_graph == batch.num_vertices:
+    by_graph = extent(table, 0) // batch.missing.shape[0]
+    if isinstance(by_graph, int) and by_graph == batch.num_vertices:
         return fold(rows[:, 0], start)
     empty = (graph + 1) * by_graph - 1
 
@@ -299,7 +300,7 @@ def _feed(batch: GraphBatch, state: EpisodeState, row: tf.Tensor, device: tf.Ten
           ) -> tuple[tf.Tensor, tf.Tensor]:
     """`missing` and `sibling` once the vertex at `row` feeds its consumers from `device`."""
     added = tf.stack([tf.ones_like(exec_s), exec_s], axis=1) * tf.cast(active, tf.float32)[:, None]
-    width = batch.successor.shape[1]
+    width = extent(batch.successor, 1)
     episode = tf.repeat(tf.range(tf.shape(row)[0])[:, None], width, axis=1)
     there, added = tf.repeat(device[:, None], width, axis=1), tf.repeat(added[:, None], width, axis=1)
 

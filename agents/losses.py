@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from agents.shapes import extent
+
 MASKED_LOGIT = -1e9
 
 
@@ -41,7 +43,7 @@ def sums_before(amount: tf.Tensor) -> tf.Tensor:
 
 def _running(amount: tf.Tensor, reverse: bool) -> tf.Tensor:
     """Sums of [B, T, ...] over the steps before each; reverse: after each."""
-    steps = amount.shape[1]
+    steps = extent(amount, 1)
     rank = len(amount.shape)
     by_step = tf.transpose(amount, [1, 0, *range(2, rank)])
 
@@ -69,13 +71,13 @@ def order_log_probability(logits: tf.Tensor, order: tf.Tensor, available: tf.Ten
     Returns:
       float32 [B, T] log-probabilities and entropies.
     """
-    steps = order.shape[1]
+    steps = extent(order, 1)
     logits = tf.cast(logits, tf.float64)
     weight = tf.exp(logits - tf.reduce_max(logits, axis=1, keepdims=True))
     shifted = logits - tf.reduce_max(logits, axis=1, keepdims=True)
     chosen_at = tf.gather(tf.stack([weight, weight * shifted], axis=2), order, batch_dims=1) * tf.cast(valid, tf.float64)[..., None]
     entering = tf.stack([weight, weight * shifted], axis=2) * tf.cast(available < steps, tf.float64)[..., None]
-    episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], available.shape[1], axis=1)
+    episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], extent(available, 1), axis=1)
     entered = tf.scatter_nd(tf.stack([episode, tf.minimum(available, steps - 1)], axis=2), entering,
                             [tf.shape(order)[0], steps, 2])
     running = entered + sums_before(entered - chosen_at)

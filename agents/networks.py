@@ -10,9 +10,11 @@ import tensorflow_gnn as tfgnn
 
 from agents.episode import DEVICE_FEATURES, GraphBatch
 from agents.features import IDENTITY, VERTEX_WIDTH
+from agents.shapes import extent
 
 SEL_LOGIT_LIMIT = 10.0
 _VERTEX, _EDGE = "vertex", "tensor"
+_MOST_DOUBLINGS = 20  # for paths of a million vertices, where a graph's size is not known when a function is traced
 
 
 class Tables(NamedTuple):
@@ -76,7 +78,7 @@ class DualNetwork(tf.Module):
             logit = layer(logit)
         logit = SEL_LOGIT_LIMIT * tf.tanh(logit[:, 0] / SEL_LOGIT_LIMIT)
         return Tables(logit / self.temperature[0], self.plc_vertex(tf.concat([batch.vertex, hidden], axis=1)),
-                      self.plc_identity(batch.device_identity), self.plc_placed(hidden) * batch.num_devices / depth)
+                      self.plc_identity(batch.device_identity), self.plc_placed(hidden) * tf.cast(batch.num_devices, tf.float32) / depth)
 
     def device_logits(self, plc_vertex: tf.Tensor, placed: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
         """PLC's logits.
@@ -136,7 +138,7 @@ class Encoder(tf.Module):
 
     def __call__(self, batch: GraphBatch) -> tf.Tensor:
         """float32 [G * N, hidden]; rows of padding are zero."""
-        vertices, edges = batch.vertex.shape[0], batch.edge.shape[0]
+        vertices, edges = extent(batch.vertex, 0), extent(batch.edge, 0)
         graph = tfgnn.GraphTensor.from_pieces(
             node_sets={_VERTEX: tfgnn.NodeSet.from_fields(features={tfgnn.HIDDEN_STATE: self._embed_vertex(batch.vertex)},
                                                           sizes=[vertices])},
@@ -154,7 +156,8 @@ class Encoder(tf.Module):
 
 def vertex_inputs(batch: GraphBatch, hidden: tf.Tensor) -> tf.Tensor:
     """float32 [G * N, ...]: features ‖ H ‖ ΣH on the b-path ‖ ΣH on the t-path, what SEL sees of each vertex; hidden: [G * N, h]."""
-    doublings = max(1, math.ceil(math.log2(batch.num_vertices)))
+    size = batch.num_vertices
+    doublings = max(1, math.ceil(math.log2(size))) if isinstance(size, int) else _MOST_DOUBLINGS
     depth = _num_work(batch)
     return tf.concat([batch.vertex, hidden, path_sums(hidden, batch.b_next, doublings) / tf.sqrt(depth),
                       path_sums(hidden, batch.t_next, doublings) / tf.sqrt(depth)], axis=1)

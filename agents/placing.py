@@ -22,7 +22,7 @@ from doppler_tf.graph import DataflowGraph
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]
 # Episodes run in batches whose records and states take about half a GiB, so that 100,000 vertices need less than 4 in all.
-_BATCH_BYTES, _BYTES_A_CHOICE = 1 << 29, 160
+BATCH_BYTES, BYTES_A_CHOICE = 1 << 29, 160
 
 
 class _Sampler:
@@ -73,7 +73,7 @@ def load_policy(path: str | Path) -> Policy:
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs, identity=config.identity)
         batch = METHODS[config.method].batch([arrays])
-        rows = min(samples, max(1, _BATCH_BYTES // (_BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
+        rows = min(samples, max(1, BATCH_BYTES // (BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
         for i in range(-(-samples // rows)):
             greedy = np.arange(i * rows, (i + 1) * rows) == 0
             episodes = sampler.run(weights, batch, rows, (seed % 2**31, i), greedy)

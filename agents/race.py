@@ -16,6 +16,7 @@ import tensorflow as tf
 from agents.episode import EpisodeState, GraphBatch, candidates, over_rows
 from agents.networks import Tables
 from agents.random_numbers import exponential
+from agents.shapes import extent
 
 _NEVER = np.float64(np.inf)
 
@@ -37,9 +38,12 @@ class Race(NamedTuple):
     soonest: tf.Tensor
 
 
-def block_size(num_vertices: int) -> int:
+def block_size(num_vertices: int | tf.Tensor) -> int | tf.Tensor:
     """S: the largest power of two that is at most sqrt(N); every `features.bucket` is a multiple of it (m * 2^k, m from 4 to 7)."""
-    return 1 << (num_vertices.bit_length() - 1) // 2
+    if isinstance(num_vertices, int):
+        return 1 << (num_vertices.bit_length() - 1) // 2
+    powers = tf.constant([1 << k for k in range(16)])
+    return tf.reduce_max(tf.where(powers * powers <= num_vertices, powers, 1))
 
 
 def start_race(batch: GraphBatch, tables: Tables, state: EpisodeState, seed: tf.Tensor, greedy: tf.Tensor) -> Race:
@@ -62,7 +66,7 @@ def winner(race: Race) -> tf.Tensor:
     """int32 [B]: the candidate that ends first; anything where there is none."""
     block = tf.argmin(race.soonest, axis=1, output_type=tf.int32)
     within = tf.argmin(tf.gather(race.end, block, batch_dims=1), axis=1, output_type=tf.int32)
-    return block * race.end.shape[2] + within
+    return block * extent(race.end, 2) + within
 
 
 def run_on(batch: GraphBatch, tables: Tables, state: EpisodeState, race: Race, vertex: tf.Tensor) -> Race:
@@ -72,11 +76,11 @@ def run_on(batch: GraphBatch, tables: Tables, state: EpisodeState, race: Race, v
       state: after the placement.
     """
     # Every array is read as it was last written: a read of an older version would make XLA copy the array in every step.
-    size = race.end.shape[2]
+    size = extent(race.end, 2)
     ended = tf.reduce_min(race.soonest, axis=1)
     now = tf.where(tf.math.is_finite(ended), ended, race.now)
     episode = tf.range(tf.shape(vertex)[0])
-    each = tf.repeat(episode[:, None], batch.successor.shape[1], axis=1)
+    each = tf.repeat(episode[:, None], extent(batch.successor, 1), axis=1)
 
     def enter(at: tf.Tensor, so_far: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
         consumers = tf.gather(batch.successor, at)

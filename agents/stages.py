@@ -234,6 +234,10 @@ class Learner:
             variable.assign(value)
         return [self.episode(episodes, rows.start, makespan_s) for rows in self.rows_by_graph()]
 
+    def computation(self) -> tf.Graph:
+        """Of a batch of episodes, as TensorFlow runs it."""
+        return self.driver.run.get_concrete_function(self.batch, self.graph, tf.constant([0, 0]), tf.constant(self._is_greedy)).graph
+
     def final(self, seed: int, chosen: bool) -> list[tuple[float, Best]]:
         """With the best policy: by graph its greedy seconds, and the best of all that was seen; of fresh samples too, unless runs have
         `chosen`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
+from tensorboard.plugins.hparams import api as hp
 
 GREEDY, SAMPLED, BEST = "makespan/greedy_s", "makespan/sampled_mean_s", "makespan/best_s"
 OVER_BOUND = "makespan/greedy_over_bound"
@@ -17,10 +19,15 @@ MEASURED_GREEDY, RUNS, FAILED = "real/measured_greedy_s", "real/runs", "real/fai
 LOSS, SEL_ENTROPY, PLC_ENTROPY = "loss/total", "entropy/sel", "entropy/plc"
 SEL_GRADIENT, PLC_GRADIENT = "gradient_norm/sel", "gradient_norm/plc"
 RATE, AGREEMENT = "speed/episodes_per_s", "imitation/log_likelihood_a_step"
+# Of greedy episodes as training goes on: what ran where and when, and the share of the makespan in which each device was busy.
+GANTT, LOAD = "gantt/greedy", "load/devices_busy"
+# What the whole run reached, beside its settings in the HParams table; means over graphs.
+OUTCOME_GREEDY, OUTCOME_BEST, OUTCOME_SECONDS = "outcome/greedy_over_bound", "outcome/best_over_bound", "outcome/seconds"
+CONFIG_TEXT, GRAPH_TEXT, REAL_TEXT, POLICY_GRAPH = "config", "graph", "stage III", "policy"
 
 
 class Summaries:
-    """Scalars of one run, one writer a stage and graph, so that curves share a tag and differ by name."""
+    """What TensorBoard shows of one run; one writer a stage and graph, so that curves share a tag and differ by name."""
 
     def __init__(self, folder: Path):
         """Args: folder: the run's `train` folder."""
@@ -29,17 +36,38 @@ class Summaries:
 
     def write(self, stage: str, graph: str, step: int, scalars: Mapping[str, float]) -> None:
         """Writes `scalars` by tag at update `step`."""
-        name = f"{stage}/{graph}"
-        if name not in self._writers:
-            self._writers[name] = tf.summary.create_file_writer(str(self._folder / name))
-        with self._writers[name].as_default(step=step):
+        with self._writer(f"{stage}/{graph}").as_default(step=step):
             for tag, value in scalars.items():
                 tf.summary.scalar(tag, value)
 
+    def picture(self, stage: str, graph: str, step: int, gantt_png: bytes, busy: np.ndarray) -> None:
+        """Writes a Gantt picture of a greedy episode and how busy its devices were (float [D], shares of the makespan)."""
+        with self._writer(f"{stage}/{graph}").as_default(step=step):
+            tf.summary.image(GANTT, tf.io.decode_png(gantt_png, channels=3)[None])
+            tf.summary.histogram(LOAD, busy, buckets=len(busy))
+
     def text(self, tag: str, content: str) -> None:
-        """Writes a text once, the run's config for instance."""
-        with tf.summary.create_file_writer(str(self._folder)).as_default(step=0):
+        """Writes a text once, the run's config for instance, as Markdown."""
+        with self._writer().as_default(step=0):
             tf.summary.text(tag, content)
+
+    def policy(self, graph: tf.Graph) -> None:
+        """Writes the computation of the policies' episodes, for the page of graphs."""
+        with self._writer().as_default(step=0):
+            tf.summary.graph(graph)
+
+    def outcome(self, settings: Mapping[str, bool | float | str], scalars: Mapping[str, float]) -> None:
+        """Writes a row of the HParams table: the run's settings and what it reached, by tag."""
+        with self._writer().as_default(step=0):
+            hp.hparams_config([], [hp.Metric(tag, display_name=tag.partition("/")[2]) for tag in scalars])
+            hp.hparams(dict(settings), trial_id=self._folder.parent.name)
+            for tag, value in scalars.items():
+                tf.summary.scalar(tag, value)
+
+    def _writer(self, name: str = "") -> tf.summary.SummaryWriter:
+        if name not in self._writers:
+            self._writers[name] = tf.summary.create_file_writer(str(self._folder / name))
+        return self._writers[name]
 
     def flush(self) -> None:
         """Hands everything to the file system."""

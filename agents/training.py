@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from agents import summaries
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
 from agents.config import RUN_SCHEMA, TrainConfig, stored_config
 from agents.progress import bar, status
@@ -27,13 +28,18 @@ from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import file_name, read_json, write_json
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
+from doppler_tf.report.gantt import gantt_png
+from doppler_tf.report.utilisation import device_utilisation
+from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
+_PICTURES = 4  # a stage
 Update = Callable[[int], dict[str, dict[str, float]]]
 
 
 def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Path, config: TrainConfig | None = None,
-          executor: Executor | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None) -> dict[str, dict]:
+          executor: Executor | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None,
+          pictures: bool = True) -> dict[str, dict]:
     """Trains the two policies on `graphs` through the three stages and leaves a run folder; keeps what it compiled in memory for the next.
 
     Args:
@@ -42,6 +48,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
       resume: go on from the last complete checkpoint of `run_dir`, with the settings stored there.
       progress: show progress bars on stderr.
       init: a run folder or checkpoint, of any graphs and devices, whose best policies are where learning starts.
+      pictures: show TensorBoard how greedy episodes look as training goes on, which takes about half a second each.
 
     Returns:
       By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
@@ -57,16 +64,16 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
     _check_graphs(graphs)
     costs = [build_costs(graph, topology) for graph in graphs]
     with _alone(run_dir):
-        return _train(run_dir, graphs, costs, _open_run(run_dir, graphs, costs, config, resume), executor, resume, progress, init)
+        return _train(run_dir, graphs, costs, _open_run(run_dir, graphs, costs, config, resume), executor, resume, progress, init, pictures)
 
 
 def _train(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, executor: Executor | None,
-           resume: bool, progress: bool, init: str | Path | None) -> dict[str, dict]:
+           resume: bool, progress: bool, init: str | Path | None, pictures: bool) -> dict[str, dict]:
     # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
     tf.config.experimental.enable_op_determinism()
     tf.random.set_seed(config.seed)
     with learner_for(graphs, costs, config) as learner:
-        run = _Run(run_dir, learner, executor)
+        run = _Run(run_dir, learner, executor, pictures)
         if resume:
             run.restore()
         elif init is not None:
@@ -125,8 +132,8 @@ def _open_run(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[Co
 class _Run:
     """One run: what is done so far, and how to do the rest."""
 
-    def __init__(self, folder: Path, learner: Learner, executor: Executor | None):
-        self.folder, self.learner = folder, learner
+    def __init__(self, folder: Path, learner: Learner, executor: Executor | None, pictures: bool):
+        self.folder, self.learner, self.pictures = folder, learner, pictures
         self.config = learner.config
         self.done = 0
         self.seconds = 0.0
@@ -138,6 +145,7 @@ class _Run:
     def complete(self, progress: bool) -> None:
         """Does every update that is not done yet."""
         self.learner.agent.set_learning_rate(self.config.learning_rate)
+        self._describe()
         first = 0
         for stage, update in zip(STAGES, (self._imitation, self._simulated), strict=False):
             total = self.updates[stage]
@@ -156,6 +164,8 @@ class _Run:
             for step in range(begin, total):
                 report = self._timed(stage, first + step + 1, lambda step=step: update(step))
                 advance(step + 1, status(report))
+                if self.pictures and (step + 1) * _PICTURES // total > step * _PICTURES // total:
+                    self._draw(stage)
                 if self.done % self.config.checkpoint_every == 0 or step + 1 == total:
                     self.save()
 
@@ -171,8 +181,29 @@ class _Run:
             self.measured = stage.choose()
             self.seconds += time.perf_counter() - started
             advance(stage.budget.used, "chosen")
-        self.summaries.text("stage III", f"```\n{json.dumps(self.measured, indent=1)}\n```")
+        self.summaries.text(summaries.REAL_TEXT, _as_code(self.measured))
+        if self.pictures:
+            self._draw("real")
         self.save()
+
+    def _describe(self) -> None:
+        """The run's settings and graphs, as texts."""
+        self.summaries.text(summaries.CONFIG_TEXT, _as_code(self.config.to_json()))
+        rows = [f"| {g.name} | {g.work_vertices.size:,} | {g.work_edges.size:,} | {1e3 * c.mean_exec_s.sum():.6g} | {1e3 * bound_s:.6g} |"
+                for g, c, bound_s in zip(self.learner.graphs, self.learner.costs, self.learner.bounds_s, strict=True)]
+        topology = self.learner.costs[0].topology
+        self.summaries.text(summaries.GRAPH_TEXT, "\n".join([
+            f"on {topology.name}, {topology.num_devices} devices", "", "| graph | vertices | edges | work (ms) | lower bound (ms) |",
+            "|---|---|---|---|---|", *rows]))
+
+    def _draw(self, stage: str) -> None:
+        """The greedy episode of each graph, as a picture."""
+        for g, best in enumerate(self.learner.greedy(self.learner.network)):
+            graph, costs = self.learner.graphs[g], self.learner.costs[g]
+            if np.isfinite(best.makespan_s):
+                trace = Simulator().execute(graph, costs, self.learner.assignment(g, best))
+                png = gantt_png(graph, costs, trace, self.learner.bounds_s[g], "policy, greedy")
+                self.summaries.picture(stage, file_name(graph.name), self.done, png, device_utilisation(costs, trace))
 
     def _timed(self, stage: str, done: int, update: Callable[[], dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
         """Makes the update after which `done` are done, and writes down what it reports."""
@@ -256,9 +287,19 @@ class _Run:
                                   "lower_bound_s": self.learner.bounds_s[g],
                                   "episodes": learned + (measured["runs"] if measured else 0), "seconds": round(self.seconds, 3),
                                   **({"measured": measured} if measured else {})}
-        self.summaries.text("config", f"```\n{json.dumps(self.config.to_json(), indent=1)}\n```")
+        if self.pictures:
+            self.summaries.policy(self.learner.computation())
+        over = [[row[f"{which}_makespan_s"] / (row["lower_bound_s"] or 1.0) - 1 for row in result.values()] for which in ("greedy", "best")]
+        self.summaries.outcome(self.config.to_json(), {summaries.OUTCOME_GREEDY: np.mean(over[0]), summaries.OUTCOME_BEST: np.mean(over[1]),
+                                                       summaries.OUTCOME_SECONDS: self.seconds})
+        self.summaries.flush()
         write_json(self.folder / "result.json", {"graphs": result}, indent=1)
         return result
+
+
+def _as_code(value) -> str:
+    """JSON as Markdown shows it."""
+    return f"```\n{json.dumps(value, indent=1)}\n```"
 
 
 def _finite(seconds: float) -> float | None:

@@ -88,7 +88,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
     started = time.perf_counter()
     try:
         trained = training.train([graph for graph, _ in loaded], loaded[0][1].topology, run_dir, config, executor=executor, progress=False,
-                                 **({"init": init} if init else {}))
+                                 pictures=False, **({"init": init} if init else {}))
     finally:
         if executor is not None:
             executor.close()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import os
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,10 +19,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def run(name: str) -> str:
+def run(name: str, *argv: object) -> str:
     """What `python -m examples.NAME` prints."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, "-m", f"examples.{name}"]
+    command = [sys.executable, "-m", f"examples.{name}", *map(str, argv)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
@@ -24,7 +30,8 @@ def run(name: str) -> str:
 
 def test_every_example_is_tested():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {
-        "place_networkx", "run_on_devices", "collect_with_dynamic_episode_driver"}
+        "place_networkx", "run_on_devices", "collect_with_dynamic_episode_driver", "serve_http",
+        "ask_server"}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py")))
@@ -60,3 +67,49 @@ def test_collecting_with_the_standard_driver_learns():
     printed = run("collect_with_dynamic_episode_driver")
     first, last = map(float, re.search(r"first five updates (-[\d.]+), of the last five (-[\d.]+)", printed).groups())
     assert last > first
+
+
+def test_a_model_is_served_over_http(tmp_path):
+    """Trained, exported, served, asked: as a user does it."""
+    def doppler(*argv: object) -> None:
+        subprocess.run([sys.executable, "-m", "doppler_tf", *map(str, argv)], cwd=ROOT, check=True, capture_output=True, timeout=300)
+
+    doppler("workload", "chainmm", "--devices", 2, "--out", tmp_path / "chainmm.json")
+    doppler("train", tmp_path / "chainmm.json", "--topology", "p100x4", "--run-dir", tmp_path / "run", "--imitation", 16, "--simulated", 0,
+            "--set", "hidden=8", "--set", "rounds=1")
+    doppler("export", tmp_path / "run", "--out", tmp_path / "models")
+    with serving(tmp_path / "models") as url:
+        with urllib.request.urlopen(url) as answer:
+            assert json.load(answer) == {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}
+        link = [[0, 0.25], [0.25, 0]]
+        inputs = {"exec_s": [[1, 2], [2, 1]], "edges": [[0, 1]], "edge_bytes": [4], "transfer_s": [math.nan], "latency_s": link,
+                  "bandwidth_bytes_per_s": [[1, 16], [16, 1]], "output_bytes": [4, 4], "memory_bytes": [math.inf, 100],
+                  "samples": 32, "seed": 1}
+        placed = ask(url, {"signature_name": "place", "inputs": inputs})["outputs"]
+        assert placed == {"device": [0, 1], "order": [0, 1], "makespan_s": 2.5}  # 1 + 0.25 + 4 / 16 + 1, 3 on one device
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(url, {"inputs": {**inputs, "edges": [[0, 1], [1, 0]], "edge_bytes": [4, 4], "transfer_s": [1, 1]}})
+        assert refused.value.code == 400
+        assert "expected a graph without cycles" in json.load(refused.value)["error"]
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            ask(url, {"inputs": {"exec_s": [[1]]}})
+        assert "expected bandwidth_bytes_per_s, got none" in json.load(refused.value)["error"]
+        printed = run("ask_server", tmp_path / "chainmm.json", "p100x4", url)
+        assert re.fullmatch(r"38 vertices placed: [\d.]+ ms as the server simulates, [\d.]+ ms here\n", printed)
+
+
+@contextlib.contextmanager
+def serving(models: Path) -> Iterator[str]:
+    """The example's server; yields the model's address."""
+    command = [sys.executable, "-m", "examples.serve_http", str(models), "0"]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}, stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            yield server.stdout.readline().split(" at ")[1].strip()
+        finally:
+            server.kill()
+
+
+def ask(url: str, request: dict) -> dict:
+    with urllib.request.urlopen(f"{url}:predict", json.dumps(request).encode(), timeout=120) as answer:
+        return json.load(answer)

@@ -1,0 +1,37 @@
+"""Export a trained policy as a SavedModel that places any graph, for TensorFlow Serving or TensorFlow alone."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from doppler_tf.cli.output import note
+
+EXAMPLE = "python -m doppler_tf export runs/chainmm --out runs/chainmm/policies"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Args: parser: of this command."""
+    parser.add_argument("run", type=Path, metavar="RUN|CHECKPOINT", help="trained policy")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of models; the new one becomes DIR/N, N counting up")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Exports; returns what the model says of itself, and where it is."""
+    from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.formats.files import read_json
+
+    export = import_quietly("agents.export")
+    note("exporting: tracing the policies' episodes takes about half a minute")
+    model = export.export_policy(args.run, args.out)
+    return {"model": model, **read_json(model / export.EXTRA / export.METADATA)}
+
+
+def render(result: dict[str, Any]) -> list:
+    """A table of facts."""
+    from doppler_tf.report.tables import facts
+
+    return [facts("", {"model": str(result["model"]), "signatures": ", ".join(result["signatures"]),
+                       "trained on": f"{', '.join(result['graphs'])} on {result['topology']}", "updates": f"{result['step']:,}",
+                       "look at it": f"saved_model_cli show --dir {result['model']} --all"})]

@@ -1,0 +1,31 @@
+"""Asks `examples.serve_http`, or TensorFlow Serving, for a placement of a graph file and simulates what comes back.
+
+Run from the repository root: .venv/bin/python -m examples.ask_server chainmm.json p100x4 http://localhost:8501/v1/models/doppler
+"""
+
+import json
+import sys
+import urllib.request
+
+import numpy as np
+
+from agents.tensor_features import problem_of
+from doppler_tf import Assignment, build_costs, read_graph, read_topology, simulate
+
+
+def main(path: str, topology: str, url: str) -> None:
+    graph = read_graph(path)
+    costs = build_costs(graph, read_topology(topology))
+    tensors = {name: value.tolist() for name, value in problem_of(graph, costs)._asdict().items()}
+    request = {"signature_name": "place", "inputs": {**tensors, "samples": 64, "seed": 0}}
+    with urllib.request.urlopen(f"{url}:predict", json.dumps(request).encode()) as answer:
+        placed = json.load(answer)["outputs"]
+    device = np.full(graph.num_vertices, -1, np.int32)  # inputs are resident everywhere and have no device
+    device[graph.work_vertices] = placed["device"]
+    makespan_s = simulate(graph, costs, Assignment(device)).makespan_s
+    print(f"{graph.work_vertices.size} vertices placed: {1e3 * placed['makespan_s']:.2f} ms as the server simulates, "
+          f"{1e3 * makespan_s:.2f} ms here")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

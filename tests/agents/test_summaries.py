@@ -1,0 +1,94 @@
+"""What TensorBoard finds in a run folder, read with TensorBoard's own reader."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+from agents import summaries
+from agents.config import TrainConfig
+from agents.training import train
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.topology import ideal
+
+CONFIG = TrainConfig(imitation=16, simulated=64, batch=8, hidden=8, rounds=1, seed=3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A short training on one graph: its folder, and what `train` returned."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    nodes = [{"id": v, "exec_s": 1.0 + v % 2} for v in range(9)]
+    edges = [{"source": v, "target": v + 3, "transfer_s": 0.5} for v in range(6)]
+    return folder, train([graph_from_records(nodes, edges, {"name": "three chains"})], ideal(3), folder, CONFIG, progress=False)
+
+
+def read(folder) -> EventAccumulator:
+    return EventAccumulator(str(folder), size_guidance={"tensors": 0, "images": 0}).Reload()
+
+
+def values(events: EventAccumulator, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
+
+
+def test_scalars_of_each_stage(run):
+    folder, trained = run
+    imitation, simulated = (read(folder / "train" / stage / "three_chains") for stage in ("imitation", "simulated"))
+    learned = {summaries.LOSS, summaries.SEL_ENTROPY, summaries.PLC_ENTROPY, summaries.SEL_GRADIENT, summaries.PLC_GRADIENT}
+    pictures = {summaries.GANTT, summaries.LOAD}
+    assert set(imitation.Tags()["tensors"]) == {summaries.AGREEMENT, *learned, *pictures}
+    assert set(simulated.Tags()["tensors"]) == {summaries.GREEDY, summaries.SAMPLED, summaries.BEST, summaries.OVER_BOUND, summaries.RATE,
+                                                *learned, *pictures}
+    assert [step for step, _ in values(imitation, summaries.LOSS)] == [1, 2]
+    assert [step for step, _ in values(simulated, summaries.GREEDY)] == list(range(3, 11))
+    assert values(simulated, summaries.BEST)[-1][1] >= trained["three chains"]["best_makespan_s"] - 1e-6
+
+
+def test_pictures_of_greedy_episodes(run):
+    simulated = read(run[0] / "train" / "simulated" / "three_chains")
+    pictures = simulated.Tensors(summaries.GANTT)
+    assert [event.step for event in pictures] == [4, 6, 8, 10]  # at each quarter of the stage
+    width, height, *png = tf.make_ndarray(pictures[-1].tensor_proto)
+    assert tf.io.decode_png(png[0]).shape == (int(height), int(width), 3)
+    for event in simulated.Tensors(summaries.LOAD):
+        left, right, count = tf.make_ndarray(event.tensor_proto).T
+        assert count.sum() == 3  # devices
+        assert 0 <= left.min() <= right.max() <= 1
+
+
+def test_settings_graphs_and_the_outcome_of_the_run(run):
+    folder, trained = run
+    events = read(folder / "train")
+    shown = {tag: tf.make_ndarray(events.Tensors(tag)[0].tensor_proto).item().decode() for tag in (summaries.CONFIG_TEXT,
+                                                                                                   summaries.GRAPH_TEXT)}
+    assert json.loads(shown[summaries.CONFIG_TEXT].strip("`\n")) == CONFIG.to_json()
+    assert "on ideal:3, 3 devices" in shown[summaries.GRAPH_TEXT]
+    assert "| three chains | 9 | 6 | 13000 |" in shown[summaries.GRAPH_TEXT]  # 5 vertices of 1 s, 4 of 2 s
+    row = trained["three chains"]
+    reached = {tag: values(events, tag)[0][1] for tag in (summaries.OUTCOME_GREEDY, summaries.OUTCOME_BEST, summaries.OUTCOME_SECONDS)}
+    assert reached[summaries.OUTCOME_GREEDY] == pytest.approx(row["greedy_makespan_s"] / row["lower_bound_s"] - 1, abs=1e-6)
+    assert reached[summaries.OUTCOME_BEST] == pytest.approx(row["best_makespan_s"] / row["lower_bound_s"] - 1, abs=1e-6)
+    assert reached[summaries.OUTCOME_SECONDS] == pytest.approx(row["seconds"], abs=1e-2)
+    assert events.Tags()["graph"]
+
+
+def test_a_row_of_the_hparams_table(run):
+    content = read(run[0] / "train").SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
+    assert started.group_name == "first"
+    settings = {key: getattr(value, value.WhichOneof("kind")) for key, value in started.hparams.items()}
+    assert settings == CONFIG.to_json()
+
+
+def test_pictures_can_be_left_out(tmp_path, run):
+    _folder, _ = run
+    graph = graph_from_records([{"id": 0, "exec_s": 1.0}], [], {"name": "one"})
+    train([graph], ideal(2), tmp_path, TrainConfig(**{**CONFIG.to_json(), "simulated": 8}), progress=False, pictures=False)
+    assert summaries.GANTT not in read(tmp_path / "train" / "simulated" / "one").Tags()["tensors"]
+    assert not read(tmp_path / "train").Tags()["graph"]
+    assert np.isfinite(values(read(tmp_path / "train"), summaries.OUTCOME_BEST)[0][1])

@@ -1,0 +1,74 @@
+"""What a served model computes from plain tensors is what the library computes from graphs: features, seconds, placements."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.episode import graph_batch
+from agents.features import graph_arrays
+from agents.tensor_features import PROBLEM, Identities, Problem, problem_batch, problem_of
+from agents.tensor_simulator import makespans
+from data import build_workload
+from doppler_tf.costs import build_costs
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.topology import Topology
+from tests.strategies import SECONDS
+
+_IDENTITIES = Identities(True)
+_BATCH = tf.function(lambda *problem: problem_batch(Problem(*problem), _IDENTITIES), PROBLEM, autograph=False)
+_MAKESPANS = tf.function(lambda device, *problem: makespans(Problem(*problem), device),
+                         (tf.TensorSpec([None, None], tf.int32), *PROBLEM), autograph=False)
+
+
+@st.composite
+def problems(draw):
+    """Costs of a random graph full of ties and zeros on links that never wait."""
+    devices = draw(st.integers(1, 4))
+    links = {"bandwidth_bytes_per_s": draw(st.sampled_from([1, 2, 3])), "latency_s": draw(st.sampled_from([0, 0, 1, 0.1]))}
+    topology = Topology.from_json({"devices": [{"name": f"d{d}", "flops_per_s": 1} for d in range(devices)], "links": links,
+                                   "link_slots": None})
+    count = draw(st.integers(1, 14))
+    nodes = [{"id": v, "exec_s": draw(st.one_of(SECONDS, st.lists(SECONDS, min_size=devices, max_size=devices))), "output_bytes": 0}
+             for v in range(count)]
+    pairs = draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=30, unique=True))
+    edges = [{"source": u, "target": v, **({"transfer_s": draw(SECONDS)} if draw(st.booleans()) else {"bytes": draw(st.integers(0, 4))})}
+             for u, v in pairs if u < v]
+    graph = graph_from_records(nodes, edges, {"name": "drawn"}, "drawn")
+    return graph, build_costs(graph, topology)
+
+
+def assert_batches_equal(graph, costs):
+    expected = graph_batch([graph_arrays(graph, costs)])
+    got = _BATCH(*problem_of(graph, costs))
+    for name, mine, theirs in zip(expected._fields, got, expected, strict=True):
+        assert mine.dtype == theirs.dtype, name
+        if theirs.dtype == tf.float32:
+            np.testing.assert_allclose(mine, theirs, rtol=3e-7, atol=0, err_msg=name)
+        else:
+            np.testing.assert_array_equal(mine, theirs, err_msg=name)
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems())
+def test_features_of_drawn_graphs(problem):
+    assert_batches_equal(*problem)
+
+
+@pytest.mark.parametrize(("vertices", "topology"), [(10, "p100x4"), (60, "v100x8"), (500, "cpu:3")])
+def test_features_of_layered_graphs(vertices, topology):
+    graph = build_workload("layered", 8, "small", seed=vertices, vertices=vertices)
+    assert_batches_equal(graph, build_costs(graph, read_topology(topology)))
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_seconds_of_drawn_graphs(problem, seed):
+    graph, costs = problem
+    device = np.random.default_rng(seed).integers(0, costs.num_devices, (5, graph.num_vertices)).astype(np.int32)
+    np.testing.assert_array_equal(_MAKESPANS(device, *problem_of(graph, costs)), FastSimulator(graph, costs).makespans(device))

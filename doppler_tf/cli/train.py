@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from doppler_tf.cli.loudness import bars_wanted, note
 from doppler_tf.cli.options import add_topology, key_value, natural, positive_real
-from doppler_tf.cli.output import note
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     with _executor(config, loaded, args.timeout_s) as executor:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
-        trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True,
-                                 init=args.init)
+        trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume,
+                                 progress=bars_wanted(), init=args.init)
     return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}
 
 

@@ -34,7 +34,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose errors are ours: one line, no usage text."""
+    """argparse whose errors are ours: one line, no usage text, and the help of the command in question."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As argparse's; a command's unknown arguments are its own error."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help")

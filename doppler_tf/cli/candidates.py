@@ -77,7 +77,7 @@ def candidates(command: str, action: argparse.Action) -> tuple[str, ...] | str |
     if metavar == "T":
         return _or_file("topology", topologies())
     if metavar == "NAME|FILE":
-        return _or_file("config", ("default", "annealed", "paper"))
+        return _or_file("config", configs())
     if metavar.startswith(("NAME", "A,B")):
         names = _NAMES[command, action.dest]()
         return _list("methods", names) if metavar.startswith("A,B") else names
@@ -96,6 +96,11 @@ def workloads() -> tuple[str, ...]:
     from data.workloads import NAMES
 
     return NAMES
+
+
+def configs() -> tuple[str, ...]:
+    """Named settings of training; they stand in `agents`, which brings TensorFlow, and a test holds the two equal."""
+    return ("default", "annealed", "paper")
 
 
 def learned() -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init", type=Path, metavar="RUN|CHECKPOINT",
                         help="start from the best policies of another run, of whatever graphs and devices, instead of untrained ones")
     parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
-    parser.add_argument("--config", metavar="NAME|FILE", help="default, paper, or a JSON object of settings")
+    parser.add_argument("--config", metavar="NAME|FILE", help="default, annealed, paper, or a JSON object of settings")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from doppler_tf.cli import app, candidates
 from doppler_tf.cli.completion import SHELLS
+from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.heuristics import HEURISTICS
 from tests.cli.test_bad_input import refused
@@ -97,6 +98,10 @@ def test_every_value_is_offered_or_free():
 
 def test_what_is_offered_for_topologies_is_one():
     assert all(read_topology(name).num_devices > 1 for name in candidates.topologies())
+
+
+def test_what_is_offered_for_configs_is_there():
+    assert set(candidates.configs()) == set(import_quietly("agents.config").CONFIGS)
 
 
 def test_at_a_terminal(scripts):

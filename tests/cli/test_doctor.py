@@ -54,6 +54,7 @@ def test_all_is_well(cli, monkeypatch):
 def test_problems_have_remedies_and_exit_code_1(cli, monkeypatch):
     monkeypatch.setattr(checks, "probe", lambda: BROKEN)
     monkeypatch.setattr(checks, "_free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(sys, "prefix", str(checks.ROOT / ".venv"))
     outcome = cli("doctor")
     assert (outcome.code, "remedies" in outcome.out) == (1, True)
     found = {check["check"]: check for check in cli("doctor", "--json").json["checks"]}
@@ -70,6 +71,14 @@ def test_versions_other_than_pinned(tmp_path):
     assert (check.state, check.found.split(", ")[1]) == ("problem", "no-such-library is missing (pinned: 2.0)")
     assert check.found.startswith("numpy 1.26.4 (pinned: 0.1)")
     assert checks.versions(tmp_path / "absent.txt").state == "ok"
+
+
+def test_what_is_missing_may_be_there_for_another_python(monkeypatch, tmp_path):
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    assert "requirements.txt" in checks.imports(BROKEN).remedy
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").touch()
+    assert checks.imports(BROKEN).remedy == "call it with .venv/bin/python"
 
 
 def test_an_import_that_ends_the_process_is_named(monkeypatch, tmp_path):

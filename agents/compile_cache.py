@@ -40,7 +40,7 @@ def keep_compiled() -> Path | None:
 
 def _prepared() -> Path | None:
     """The folder of this machine, in order; None where it is not wanted or cannot be had."""
-    root = _root()
+    root = cache_root()
     if root is None:
         return None
     with contextlib.suppress(OSError, PackageNotFoundError):
@@ -55,8 +55,8 @@ def _prepared() -> Path | None:
     return None
 
 
-def _root() -> Path | None:
-    """Where the folders of all machines and versions stand."""
+def cache_root() -> Path | None:
+    """Where the folders of all machines and versions stand; None where nothing is to be kept."""
     named = os.environ.get("DOPPLER_XLA_CACHE")
     if named is not None:
         return None if named.lower() in _OFF else Path(named).absolute()

@@ -24,10 +24,12 @@ def status(report: Mapping[str, Mapping[str, float]]) -> str:
 
 @contextmanager
 def bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterator[Callable[[int, str], None]]:
-    """A progress bar: call what it yields with what is completed and a status; a step of it is so many episodes, shown by second."""
+    """A progress bar, none without a terminal: call what it yields with what is completed and a status; a step is so many episodes,
+    shown by second."""
     columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
                TimeRemainingColumn(), TextColumn("{task.fields[status]}"))
-    with Progress(*columns, console=Console(stderr=True), disable=not show) as shown:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not (show and console.is_terminal)) as shown:
         task = shown.add_task(f"{label:<9}", total=total, completed=begin, rate="compiling", status="")
         started, first = time.perf_counter(), None
 

@@ -99,8 +99,12 @@ def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
 @contextmanager
 def _alone(run_dir: Path) -> Iterator[None]:
     """Holds the run folder; the system lets go of it when the process ends, however it ends."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with (run_dir / ".lock").open("w") as lock:
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock = (run_dir / ".lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"{run_dir}: run folder: cannot be written: {error.strerror}; choose another") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

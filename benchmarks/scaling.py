@@ -40,7 +40,7 @@ def main() -> None:
     """Prints the tables and the JSON line."""
     result: dict[str, dict] = {}
     jobs = [(name, size) for name in ("layered", "llama_stack") for size in SIZES]
-    for name, size in track(jobs, "measuring", console=Console(stderr=True)):
+    for name, size in track(jobs, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty()):
         result.setdefault(name, {})[str(size)] = _in_a_process("steps", name, size)
     for name, by_size in result.items():
         _show(name, by_size)

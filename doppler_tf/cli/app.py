@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
+import platform
+import shlex
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NoReturn
 
 from doppler_tf import __version__
-from doppler_tf.cli import bench, calibrate, compare, export, info, place, run, simulate, trace, train, workload
+from doppler_tf.cli import bench, calibrate, compare, completion, doctor, export, info, place, run, simulate, trace, train, workload
+from doppler_tf.cli.loudness import add_loudness, set_loudness
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.errors import ConfigError, DopplerError, UserError
@@ -22,12 +27,21 @@ PROG = "python -m doppler_tf"
 # the work, `render(result)` the tables that show exactly what the JSON object says; `exit_code(result)`, if there, for a result that is
 # none, in part.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
-                                   "compare": compare, "export": export, "trace": trace, "calibrate": calibrate, "bench": bench}
+                                   "compare": compare, "export": export, "trace": trace, "calibrate": calibrate, "bench": bench, "doctor": doctor,
+                                   "completion": completion}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
+_LOG = logging.getLogger(__name__)
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose errors are ours: one line, no usage text."""
+    """argparse whose errors are ours: one line, no usage text, and the help of the command in question."""
+
+    def parse_known_args(self, args=None, namespace=None):
+        """As argparse's; a command's unknown arguments are its own error."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; see {self.prog} --help")
@@ -47,18 +61,24 @@ def build_parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         command.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of everything random (default: 0)")
         command.add_argument("--json", action="store_true", help="print one JSON object on stdout, all else on stderr")
+        add_loudness(command)
         command.set_defaults(command=module)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0 done, 2 the user's mistake, 1 anything else."""
-    argv = sys.argv[1:] if argv is None else list(argv)
+    argv, verbose = sys.argv[1:] if argv is None else list(argv), False
     try:
         args = build_parser().parse_args(argv)
+        verbose = args.verbose
+        set_loudness(verbose, args.quiet)
+        _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))
         with _stdout_is_ours():
             result = args.command.run(args)
-        print_tables(args.command.render(result), sys.stderr if args.json else sys.stdout)
+        _LOG.debug("done; %.2f s of processor time in this process", time.process_time())
+        if not args.quiet:
+            print_tables(args.command.render(result), sys.stderr if args.json else sys.stdout)
         if args.json:
             print_json(result)
         sys.stdout.flush()
@@ -68,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _reader_left()
     except (Exception, KeyboardInterrupt) as error:
-        return _fail(error, "--json" in argv)
+        return _fail(error, "--json" in argv, verbose)
 
 
 @contextlib.contextmanager
@@ -91,10 +111,10 @@ def _flush_c() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def _fail(error: BaseException, as_json: bool) -> int:
+def _fail(error: BaseException, as_json: bool, verbose: bool) -> int:
     """Says what went wrong, in one line on stderr and, where asked, in an object on stdout; returns the exit code."""
     code, message = _explain(error)
-    if os.environ.get("DOPPLER_TRACEBACK") == "1":
+    if verbose or os.environ.get("DOPPLER_TRACEBACK") == "1":
         traceback.print_exception(error)
     print(f"error: {message}", file=sys.stderr)
     if as_json:
@@ -113,7 +133,7 @@ def _explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, DopplerError):
         return (USERS_MISTAKE if isinstance(error, UserError) else FAILED), str(error)
     reason = next(iter(str(error).splitlines()), "")
-    return FAILED, f"{type(error).__name__}{': ' if reason else ''}{reason}; DOPPLER_TRACEBACK=1 shows where"
+    return FAILED, f"{type(error).__name__}{': ' if reason else ''}{reason}; -v shows where"
 
 
 def _reader_left() -> int:

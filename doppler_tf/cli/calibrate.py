@@ -194,7 +194,9 @@ def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from doppler_tf.cli.loudness import bars_wanted
+
     with Progress(TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(),
-                  console=Console(stderr=True)) as bar:
+                  console=Console(stderr=True), disable=not bars_wanted()) as bar:
         task = bar.add_task(f"{label:<9}", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -173,8 +173,10 @@ def _bar(total: int, begin: int) -> Iterator[Any]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
+    from doppler_tf.cli.loudness import bars_wanted
+
     status = TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
     with Progress(TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn(), status,
-                  console=Console(stderr=True), expand=True) as bar:
+                  console=Console(stderr=True), disable=not bars_wanted(), expand=True) as bar:
         task = bar.add_task("cells", total=total, completed=begin, status="")
         yield lambda done, status: bar.update(task, completed=done, status=status)

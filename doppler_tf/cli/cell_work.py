@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.cells import ASSIGNMENTS, CELLS, JOBS, RUNS, Cell, record_of
 from doppler_tf.cli.inputs import load_costs, load_policy
+from doppler_tf.cli.loudness import set_loudness
 from doppler_tf.cli.suite import EXECUTES, PLACES, SAMPLES, TRAINS
 from doppler_tf.errors import DeadlockError, DopplerError
 
@@ -208,6 +209,7 @@ _WORK = {PLACES: _place, TRAINS: _train, SAMPLES: _sample, EXECUTES: _execute}
 
 def main(folder: Path, keys: Sequence[str]) -> None:
     """Does the cells that DIR/jobs/KEY.json describe, one after the other."""
+    set_loudness()
     for key in keys:
         record = json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8"))
         do_cell(folder, Cell(**record["cell"]), record["needed"])

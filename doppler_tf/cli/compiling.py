@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-import logging
 
-from doppler_tf.cli.output import note
+from doppler_tf.cli.loudness import note
 
 _OURS = ("doppler_tf", "agents")
 
 
 @functools.cache  # to be told once, however often commands run in one process
 def announce_compiling() -> None:
-    """From now on a note on stderr says what Numba compiles (the first time only: it stays on disk) and what XLA does, or loads
-    from disk (once a process and shape; `agents` logs it when it traces)."""
+    """From now on a note says what Numba compiles (the first time only: it stays on disk). What XLA compiles, or loads from disk (once a
+    process and shape), `agents` logs when it traces."""
     from numba.core import event
 
     class OneNoteAModule(event.Listener):
@@ -31,12 +30,3 @@ def announce_compiling() -> None:
             """Nothing to say."""
 
     event.register("numba:compile", OneNoteAModule())
-    log = logging.getLogger("agents")
-    log.setLevel(logging.INFO)
-    log.propagate = False  # absl's handler at the root would say it again
-    log.addHandler(_Notes())
-
-
-class _Notes(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        note(record.getMessage())

@@ -1,13 +1,15 @@
-"""What leaves a command: tables for persons, one JSON object for scripts, notes on stderr."""
+"""What a command returns: tables for persons, one JSON object for scripts."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 WIDTH = 120
 
@@ -18,19 +20,21 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 
 def print_tables(renderables: Iterable, file: IO[str]) -> None:
-    """rich renderables, as wide as the terminal; piped, wide enough for any table of ours."""
+    """rich renderables, as wide as the terminal; piped, wide enough for any table of ours. Strings as they are, without rich."""
+    for renderable in renderables:
+        if isinstance(renderable, str):
+            print(renderable, file=file)
+        else:
+            _console(file).print(renderable)
+
+
+def _console(file: IO[str]) -> Console:
     from rich.console import Console
 
     console = Console(file=file, highlight=False, markup=False, emoji=False)  # names of vertices may hold brackets and colons
     if not console.is_terminal:
         console.width = WIDTH
-    for renderable in renderables:
-        console.print(renderable)
-
-
-def note(message: str) -> None:
-    """A line for the person at the screen."""
-    print(message, file=sys.stderr, flush=True)
+    return console
 
 
 def plain(value: Any) -> Any:

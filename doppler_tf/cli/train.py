@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from doppler_tf.cli.loudness import bars_wanted, note
 from doppler_tf.cli.options import add_topology, key_value, natural, positive_real
-from doppler_tf.cli.output import note
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init", type=Path, metavar="RUN|CHECKPOINT",
                         help="start from the best policies of another run, of whatever graphs and devices, instead of untrained ones")
     parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
-    parser.add_argument("--config", metavar="NAME|FILE", help="default, paper, or a JSON object of settings")
+    parser.add_argument("--config", metavar="NAME|FILE", help="default, annealed, paper, or a JSON object of settings")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
 
 
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     with _executor(config, loaded, args.timeout_s) as executor:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
-        trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume, progress=True,
-                                 init=args.init)
+        trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume,
+                                 progress=bars_wanted(), init=args.init)
     return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import re
 import tempfile
 from pathlib import Path
 
 from doppler_tf.errors import FormatError
+
+_LOG = logging.getLogger(__name__)
 
 
 def read_json(path: str | Path):
@@ -19,6 +22,7 @@ def read_json(path: str | Path):
       FormatError: missing or unreadable file, malformed JSON (with line and column) or a NaN/Infinity literal.
     """
     path = Path(path)
+    _LOG.debug("reading %s", path)
 
     def reject(literal: str):
         raise FormatError(f"{path}: expected finite numbers, got {literal}; JSON has no such number, mend the file")
@@ -59,6 +63,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
       FormatError: the place cannot be written.
     """
     path = Path(path)
+    _LOG.debug("writing %s, %s bytes", path, f"{len(content):,}")
     try:
         if path.is_symlink():
             path = path.resolve()

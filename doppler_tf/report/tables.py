@@ -80,11 +80,11 @@ def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
     return _titled(title, table)
 
 
-def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None) -> RenderableType:
-    """A table whose first column is a name and whose others are numbers; row `best` stands out."""
+def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None, words: bool = False) -> RenderableType:
+    """A table whose first column is a name and whose others are numbers, or `words`; row `best` stands out."""
     table = Table(box=SIMPLE_HEAD, header_style="dim")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
+        table.add_column(column, justify="left" if i == 0 or words else "right")
     for i, row in enumerate(rows):
         table.add_row(*row, style="bold green" if i == best else None)
     return _titled(title, table)

@@ -132,6 +132,13 @@ def test_a_checkpoint_is_complete_or_absent(tmp_path, chains, monkeypatch):
     assert checkpoint_folders(tmp_path / "run" / "checkpoints") == []
 
 
+def test_a_run_folder_that_cannot_be_written(tmp_path, chains):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(ConfigError, match=r"run folder: cannot be written: .*; choose another"):
+            train([chains(2)], ideal(2), folder, SMALL, progress=False)
+
+
 def test_bad_requests(tmp_path, trained, chains):
     graphs, folder, _ = trained
     with pytest.raises(ConfigError, match="got one with checkpoints; go on with --resume"):

@@ -9,22 +9,21 @@ import pytest
 from numba.core import event
 
 from doppler_tf.cli.compiling import announce_compiling
+from doppler_tf.cli.loudness import set_loudness
 
 
 @pytest.fixture
 def announced():
     """Notes are on, as in a process whose first command runs; afterwards as before."""
-    log = logging.getLogger("agents")
-    listeners, handlers = {kind: list(each) for kind, each in event._registered.items()}, list(log.handlers)
+    listeners = {kind: list(each) for kind, each in event._registered.items()}
     event._registered.clear()
-    log.handlers.clear()
+    set_loudness()
     announce_compiling.cache_clear()
     announce_compiling()
     announce_compiling()
     yield
     event._registered.clear()
     event._registered.update(listeners)
-    log.handlers[:] = handlers
 
 
 def test_each_module_that_numba_compiles_is_named_once(announced, capsys):

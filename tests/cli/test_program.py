@@ -89,8 +89,8 @@ def test_an_unexpected_error_is_one_line_with_a_hint(cli, diamond, monkeypatch):
     monkeypatch.setattr(COMMANDS["info"], "describe", lambda graph: 1 / 0)
     outcome = cli("info", diamond, "--json")
     assert outcome.code == 1
-    assert outcome.err.splitlines() == ["error: ZeroDivisionError: division by zero; DOPPLER_TRACEBACK=1 shows where"]
-    assert outcome.json == {"error": "ZeroDivisionError: division by zero; DOPPLER_TRACEBACK=1 shows where"}
+    assert outcome.err.splitlines() == ["error: ZeroDivisionError: division by zero; -v shows where"]
+    assert outcome.json == {"error": "ZeroDivisionError: division by zero; -v shows where"}
     monkeypatch.setenv("DOPPLER_TRACEBACK", "1")
     assert "Traceback" in cli("info", diamond).err
 

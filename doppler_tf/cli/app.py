@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from doppler_tf import __version__
-from doppler_tf.cli import bench, calibrate, compare, info, place, run, simulate, trace, train, workload
+from doppler_tf.cli import bench, calibrate, compare, info, place, report, run, simulate, trace, train, workload
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.errors import ConfigError, DopplerError, UserError
@@ -22,7 +22,7 @@ PROG = "python -m doppler_tf"
 # the work, `render(result)` the tables that show exactly what the JSON object says; `exit_code(result)`, if there, for a result that is
 # none, in part.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
-                                   "compare": compare, "trace": trace, "calibrate": calibrate, "bench": bench}
+                                   "compare": compare, "trace": trace, "calibrate": calibrate, "bench": bench, "report": report}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 
 

@@ -25,7 +25,7 @@ BEST, GREEDY = "learned, best", "learned, greedy"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder, as `train` leaves it")
-    parser.add_argument("--graph", type=Path, nargs="+", default=[], metavar="GRAPH",
+    parser.add_argument("--graph", type=Path, nargs="+", action="extend", default=[], metavar="GRAPH",
                         help="graph files, for runs of earlier versions, which did not keep them")
     parser.add_argument("--topology", metavar="T", help=f"for the same: {TOPOLOGIES}")
     parser.add_argument("--out", type=output_file, metavar="PAGE.html", help="page to write (default: RUN/report/index.html)")
@@ -38,8 +38,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.report.html.page import page
 
     out = args.out or check_writable(args.run / "report" / "index.html")
-    trained = read_trained(args.run, read_figures(args.run), args.graph, args.topology)
-    config = _config(args.run)
+    figures, config = read_figures(args.run), _config(args.run)
+    trained = read_trained(args.run, figures, args.graph, args.topology)
     traces, refused = read_traces(args.run / "traces")
     for line in refused:
         note(f"not linked: {line}")

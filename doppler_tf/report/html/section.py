@@ -55,7 +55,8 @@ def section(outcome: Outcome) -> dict[str, Any]:
         "methods_unit": time_unit([row["makespan_s"] for row in outcome.methods]),
         "devices": _devices(graph, costs, outcome.assignment, trace), "transfers": len(trace.producer), "charts": charts,
         "executions": executions(graph, costs, trace) if len(trace.vertex) <= MOST_BARS else [], "traces": outcome.traces,
-        "data": {**(names_data(graph, costs, unit) if gantt or drawing else {}), "gantt": gantt, "graph": drawing, "charts": [chart["data"] for chart in charts]},
+        "data": {**(names_data(graph, costs, unit) if gantt or drawing else {}), "gantt": gantt, "graph": drawing,
+                 "charts": [chart["data"] for chart in charts]},
     }
 
 

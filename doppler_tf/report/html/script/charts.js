@@ -29,7 +29,7 @@ function drawChart(figure, chart) {
       axis.append(svg("line", { x1: left, x2: width - right, y1: at, y2: at, stroke: GRID }),
         svg("text", { x: left - 6, y: at, "text-anchor": "end", "dominant-baseline": "central" }, tickText(value)));
     }
-    for (const value of ticks(begin, last, Math.max(2, (width - left) / 80))) {
+    for (const value of ticks(begin, last, Math.max(2, (width - left) / 80)).filter(Number.isInteger)) {
       axis.append(svg("text", { x: Math.min(x(value), width - 22), y: CHART_HEIGHT - bottom + 16, "text-anchor": "middle" }, tickText(value)));
     }
     const middle = (CHART_HEIGHT - bottom + top) / 2;

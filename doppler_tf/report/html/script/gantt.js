@@ -46,6 +46,7 @@ function drawGantt(figure, data) {
     axis.append(svg("text", { x: gutter + inner / 2, y: bottom + 31 }, `time (${unit.axis})`));
     const inside = svg("svg", { x: gutter, y: 0, width: inner, height: bottom, viewBox: `${gutter} 0 ${inner} ${bottom}` });
     for (let i = 0; i < count; i++) inside.append(...bar(i, x, from, shown));
+    if (selected >= 0) inside.append(...bar(selected, x, from, shown));  // again, before all others
     if (gantt.lower_bound_s) {
       const at = x(gantt.lower_bound_s);
       inside.append(svg("line", { x1: at, x2: at, y1: TOP, y2: bottom, stroke: INK, "stroke-dasharray": "5 4", "pointer-events": "none" }));
@@ -56,7 +57,7 @@ function drawGantt(figure, data) {
     plot.dataset.to_s = from + shown;
   }
 
-  // The rectangle of a bar and its name, if they are in sight and there is room.
+  // The rectangle of a bar and a vertex's name, if they are in sight and there is room; transfers may overlap and have none.
   function bar(i, x, from, shown) {
     if (bars.end_s[i] < from || bars.start_s[i] > from + shown) return [];
     const row = rows[bars.row[i]], group = groups[bars.group[i]], height = ((row.link ? LINK_ROW : ROW) - 4) / row.lanes;
@@ -65,7 +66,7 @@ function drawGantt(figure, data) {
     const box = svg("rect", { x: left, y: top, width: wide, height, fill: group.colour, "data-bar": i, "fill-opacity": row.link ? 0.7 : 1,
       stroke: chosen ? "#000" : "#fff", "stroke-width": chosen ? 3 : wide > 3 ? 0.6 : 0 });
     const begin = Math.max(left, gutter), room = Math.min(left + wide, width - RIGHT) - begin - 4;
-    const name = room < LEAST_LABEL || height < 9 ? "" : fitted(data.names[bars.vertex[i]], room, 10.5);
+    const name = row.link || room < LEAST_LABEL || height < 9 ? "" : fitted(data.names[bars.vertex[i]], room, 10.5);
     if (!name) return [box];
     return [box, svg("text", { x: begin + room / 2 + 2, y: top + height / 2, "text-anchor": "middle", "dominant-baseline": "central",
       "font-size": Math.min(10.5, height), style: `fill: ${group.dark ? "#fff" : INK}`, "pointer-events": "none" }, name)];

@@ -1,5 +1,5 @@
 // The graph from left to right by depth: a circle a vertex in its device's colour, with the device's number in it.
-const LEAST_STEP = 13, MOST_STEP = 60, MOST_ROW_STEP = 24, MARGIN = 18, MOST_HEIGHT = 620, NAME_SIZE = 3.2, LEAST_TEXT = 7;
+const LEAST_STEP = 13, MOST_STEP = 130, MOST_ROW_STEP = 24, MARGIN = 18, MOST_HEIGHT = 620, NAME_SIZE = 3.2, LEAST_TEXT = 7;
 
 function drawGraph(figure, data) {
   const { graph } = data, { column, row, vertex, device, edges } = graph, count = vertex.length;
@@ -22,19 +22,21 @@ function drawGraph(figure, data) {
 
   // Places columns as far apart as the page is wide, within limits.
   function layOut(width) {
-    const step = between((width - 2 * MARGIN) / Math.max(columns, 1), LEAST_STEP, MOST_STEP);
+    const room = width / Math.min(MOST_HEIGHT / high, 1), step = between((room - 2 * MARGIN) / Math.max(columns, 1), LEAST_STEP, MOST_STEP);
     if (step === stepX) return;
     stepX = step;
     radius = Math.min(9, stepX * 0.46, stepY * 0.46);
     wide = columns * stepX + 2 * MARGIN;
     xs = column.map((c) => MARGIN + c * stepX);
     const circles = svg("g", { "font-size": Math.min(9.5, radius * 1.45), "text-anchor": "middle" });
-    names = svg("g", { "font-size": NAME_SIZE, "text-anchor": "middle" });
+    const below = stepY >= 2 * (radius + NAME_SIZE);  // names, else beside the circles
+    names = svg("g", { class: "names", "font-size": NAME_SIZE, "text-anchor": below ? "middle" : "start", "dominant-baseline": "central" });
     for (let i = 0; i < count; i++) {
       const look = data.devices[device[i]], text = { x: xs[i], "pointer-events": "none" };
       circles.append(svg("circle", { cx: xs[i], cy: ys[i], r: radius, fill: look.colour, stroke: "#fff", "stroke-width": 0.5, "data-vertex": i }),
         svg("text", { ...text, y: ys[i], "dominant-baseline": "central", style: `fill: ${look.dark ? "#fff" : INK}` }, String(device[i])));
-      names.append(svg("text", { ...text, y: ys[i] + radius + NAME_SIZE }, fitted(data.names[vertex[i]], stepX - 1, NAME_SIZE)));
+      const place = below ? { y: ys[i] + radius + 0.7 * NAME_SIZE } : { x: xs[i] + radius + 1, y: ys[i] };
+      names.append(svg("text", { ...text, ...place }, fitted(data.names[vertex[i]], stepX - 1 - (below ? 0 : 2 * radius), NAME_SIZE)));
     }
     picture.replaceChildren(lines((edge) => !crosses(edge), { stroke: "#b9bec7" }), lines(crosses, { stroke: "#4a4f59", "stroke-opacity": 0.75 }),
       marked, circles, names);

@@ -26,6 +26,8 @@ from doppler_tf.errors import CheckpointError, ConfigError
 from doppler_tf.executor import Executor
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import file_name, read_json, write_json
+from doppler_tf.formats.graph_json import write_graph
+from doppler_tf.formats.topology_json import write_topology
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.report.gantt import gantt_png
@@ -120,6 +122,9 @@ def _open_run(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[Co
     if not resume:
         if checkpoint_folders(run_dir / "checkpoints"):
             raise ConfigError(f"{run_dir}: run folder: expected a new one, got one with checkpoints; go on with --resume or choose another")
+        write_topology(run_dir / "topology.json", costs[0].topology)
+        for graph in graphs:
+            write_graph(run_dir / "graphs" / f"{file_name(graph.name)}.json", graph)
         write_json(run_dir / "config.json", {"schema": RUN_SCHEMA, "config": config.to_json(), **made_for,
                                              "topology_name": costs[0].topology.name}, indent=1)
         return config

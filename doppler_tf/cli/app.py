@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from doppler_tf import __version__
-from doppler_tf.cli import bench, calibrate, compare, completion, doctor, export, info, place, run, simulate, trace, train, workload
+from doppler_tf.cli import bench, calibrate, compare, completion, doctor, export, info, place, report, run, simulate, trace, train, workload
 from doppler_tf.cli.loudness import add_loudness, set_loudness
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
@@ -27,8 +27,8 @@ PROG = "python -m doppler_tf"
 # the work, `render(result)` the tables that show exactly what the JSON object says; `exit_code(result)`, if there, for a result that is
 # none, in part.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
-                                   "compare": compare, "export": export, "trace": trace, "calibrate": calibrate, "bench": bench, "doctor": doctor,
-                                   "completion": completion}
+                                   "compare": compare, "report": report, "export": export, "trace": trace, "calibrate": calibrate,
+                                   "bench": bench, "doctor": doctor, "completion": completion}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 _LOG = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.cells import ASSIGNMENTS, CELLS, JOBS, RUNS, Cell, record_of
 from doppler_tf.cli.inputs import load_costs, load_policy
+from doppler_tf.cli.learning import learning_curve
 from doppler_tf.cli.loudness import set_loudness
 from doppler_tf.cli.suite import EXECUTES, PLACES, SAMPLES, TRAINS
 from doppler_tf.errors import DeadlockError, DopplerError
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from doppler_tf.graph import DataflowGraph
 
     Case = tuple[DataflowGraph, CostModel]
-# Points of a learning curve that are kept.
-MOST_POINTS = 200
 
 
 def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -100,7 +99,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
     figures, row = _sampled(folder, cell, run_dir, *loaded[0]), rows[0]
     figures |= {"seconds": train_s + figures["seconds"], "best_seen_s": row["best_makespan_s"], "episodes": row["episodes"],
                 "learned": True, "trained": config.method, "measured": row.get("measured"),
-                "curve": _curve(run_dir, config.batch, loaded[0][0].name)}
+                "curve": learning_curve(run_dir, config.batch, loaded[0][0].name)}
     return _gone_on(figures, needed["init"]) if _same_place(cell, needed.get("init")) else figures
 
 
@@ -177,31 +176,6 @@ def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assi
 
     write_assignment(folder / ASSIGNMENTS / f"{cell.key}.json", graph, costs, assignment, makespan_s)
     return {"vertices": int(graph.work_vertices.size), "devices": costs.num_devices}
-
-
-def _curve(run_dir: Path, batch: int, graph: str) -> list[dict[str, Any]]:
-    """The learning curve from the run's TensorBoard summaries: stage, episodes so far, greedy and best seconds; thinned to MOST_POINTS."""
-    import tensorflow as tf
-
-    from agents import summaries
-    from doppler_tf.formats.files import file_name
-
-    points, before = [], 0
-    for stage in ("imitation", "simulated", "real"):
-        by_step: dict[int, dict[str, float]] = {}
-        for path in sorted((run_dir / "train" / stage / file_name(graph)).glob("events.*")):
-            for content in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
-                event = tf.compat.v1.Event.FromString(content)
-                for value in event.summary.value:
-                    if value.tag in (summaries.GREEDY, summaries.BEST, summaries.RUNS):
-                        by_step.setdefault(event.step, {})[value.tag] = float(tf.make_ndarray(value.tensor))
-        for step, values in sorted(by_step.items()):
-            episodes = before + int(values[summaries.RUNS]) if summaries.RUNS in values else step * batch
-            if summaries.GREEDY in values:
-                points.append({"stage": stage, "episodes": episodes, "greedy_s": values[summaries.GREEDY],
-                               "best_s": values.get(summaries.BEST)})
-        before = points[-1]["episodes"] if points else before
-    return points[::max(1, -(-len(points) // MOST_POINTS))]
 
 
 _WORK = {PLACES: _place, TRAINS: _train, SAMPLES: _sample, EXECUTES: _execute}

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from doppler_tf.report.gantt import INK, PALETTE, PAPER
+from doppler_tf.report.rows import INK, PALETTE, PAPER
 
 _DPI, _GRID = 150, "#DFE2E7"
 _BAR_IN, _PANEL_IN = 0.235, 2.9

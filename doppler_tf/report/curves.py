@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from doppler_tf.report.bars import in_percent
-from doppler_tf.report.gantt import INK
+from doppler_tf.report.rows import INK
 
 _PANEL_IN, _DPI, _GRID = (4.2, 3.1), 150, "#DFE2E7"
 _COLOURS = ("#332288", "#CC6677", "#117733", "#999933", "#882255", "#44AA99", "#88CCEE")

@@ -16,16 +16,13 @@ from matplotlib.patches import Patch
 from doppler_tf.costs import CostModel
 from doppler_tf.formats.files import write_bytes
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.rows import INK, LINK, OTHER, PALETTE, PAPER, groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
-from doppler_tf.report.utilisation import device_utilisation, link_utilisation
-from doppler_tf.trace import Trace, by_link
+from doppler_tf.report.utilisation import device_utilisation
+from doppler_tf.trace import Trace
 
-# Paul Tol's "muted" scheme, distinct for every kind of colour vision, and grey for the rest (https://personal.sron.nl/~pault/).
-PALETTE = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
-OTHER, LINK, INK, PAPER = "#BBBBBB", "#8A8F98", "#22252B", "#F4F5F7"
 _WIDTH_IN, _DPI = 13.0, 150
 _DEVICE_IN, _LINK_IN = 0.42, 0.17
-_MAX_LINK_ROWS = 16
 _MAX_LABELS = 400
 _CHARACTER_IN = 0.066
 _EDGE_FROM_PX = 4
@@ -54,7 +51,7 @@ def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_
 
 def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str) -> Figure:
     unit = time_unit([trace.makespan_s])
-    rows = _link_rows(costs, trace)
+    rows = link_rows(costs, trace)
     heights = [_DEVICE_IN * costs.num_devices, max(_LINK_IN * len(rows), 0.01)]
     figure = Figure((_WIDTH_IN, sum(heights) + 1.75), dpi=_DPI, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
@@ -78,9 +75,9 @@ def _title(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: 
 
 def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Trace, unit: TimeUnit) -> list[Patch]:
     """Bars by device, devices with several slots in several lanes; returns the legend."""
-    groups, names, others = _groups(graph, trace)
+    groups, names, others = groups_of(graph, trace)
     colours = np.array([*PALETTE[:len(names)], OTHER])
-    lane, lanes = _lanes(trace, costs)
+    lane, lanes = lanes_of(trace, costs)
     height = 0.84 / lanes[trace.device]
     bottom = trace.device - 0.42 + lane * height
     start, width = trace.start_s * unit.factor, (trace.end_s - trace.start_s) * unit.factor
@@ -105,7 +102,7 @@ def _label(axes: Axes, graph: DataflowGraph, trace: Trace, groups: np.ndarray, s
     for i, v in enumerate(trace.vertex.tolist()):
         if len(graph.names[v]) <= room[i]:
             axes.text(start[i] + width[i] / 2, middle[i], graph.names[v], ha="center", va="center", fontsize=6.5,
-                      color="white" if _dark(colours[groups[i]]) else INK)
+                      color="white" if is_dark(colours[groups[i]]) else INK)
 
 
 def _draw_links(axes: Axes, rows: list[tuple[str, np.ndarray]], trace: Trace, unit: TimeUnit) -> None:
@@ -145,44 +142,6 @@ def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has
                   handleheight=1, columnspacing=1.6)
 
 
-def _groups(graph: DataflowGraph, trace: Trace) -> tuple[np.ndarray, list[str], int]:
-    """Colour index by bar, the names of the colours, and how many names share the last one.
-
-    Names are meta-ops where the graph has them, else kinds; those with most time get a colour, in the order in which they first run.
-    """
-    labels = graph.meta_op if any(graph.meta_op[v] for v in trace.vertex.tolist()) else graph.kinds
-    mine = [labels[v] or "none" for v in trace.vertex.tolist()]
-    time_of: dict[str, float] = {}
-    for name, seconds in zip(mine, (trace.end_s - trace.start_s).tolist(), strict=True):
-        time_of[name] = time_of.get(name, 0.0) + seconds
-    names = sorted(time_of, key=lambda name: (-time_of[name], name))[:len(PALETTE)]
-    first = {name: min(i for i, m in enumerate(mine) if m == name) for name in names}
-    names.sort(key=lambda name: (trace.start_s[first[name]], first[name]))
-    index = {name: i for i, name in enumerate(names)}
-    return np.array([index.get(name, len(names)) for name in mine], np.int64), names, len(time_of) - len(names)
-
-
-def _lanes(trace: Trace, costs: CostModel) -> tuple[np.ndarray, np.ndarray]:
-    """Lane of each bar within its device, and lanes by device: one, but for devices that run several vertices at once."""
-    lane, lanes = np.zeros(len(trace.vertex), np.int64), costs.slots.astype(np.int64)
-    for d in np.flatnonzero(lanes > 1).tolist():
-        free = np.zeros(lanes[d])
-        members = np.flatnonzero(trace.device == d)
-        for i in members[np.lexsort((trace.end_s[members], trace.start_s[members]))].tolist():
-            lane[i] = int(np.argmin(free))
-            free[lane[i]] = trace.end_s[i]
-    return lane, lanes
-
-
-def _link_rows(costs: CostModel, trace: Trace) -> list[tuple[str, np.ndarray]]:
-    """(label, members) of each row: a link that was used, or all links into one device where those would be too many rows."""
-    names, shares = costs.topology.device_names, link_utilisation(trace)
-    if len(shares) <= _MAX_LINK_ROWS:
-        return [(f"{names[s]} → {names[d]}   {shares[s, d]:4.0%}", members)
-                for (s, d), members in by_link(trace.source, trace.destination).items()]
-    return [(f"all → {names[d]}", np.flatnonzero(trace.destination == d)) for d in sorted({d for _, d in shares})]
-
-
 def _add_boxes(axes: Axes, boxes: np.ndarray, colours: np.ndarray | str, alpha: float, edges: np.ndarray) -> None:
     """Snapped to pixels where they are few; many thin ones would then vanish or swell, and show their share of a pixel instead."""
     snap = None if len(boxes) <= _MAX_SNAPPED else False
@@ -199,8 +158,3 @@ def _boxes(start: np.ndarray, width: np.ndarray, bottom: np.ndarray, height: np.
 def _edges(width: np.ndarray, span: float) -> np.ndarray:
     """Line width by bar: none around bars so narrow that it would hide them."""
     return np.where(width / (span or 1.0) * _WIDTH_IN * _DPI > _EDGE_FROM_PX, 0.4, 0.0)
-
-
-def _dark(colour: str) -> bool:
-    red, green, blue = (int(colour[i:i + 2], 16) for i in (1, 3, 5))
-    return 0.299 * red + 0.587 * green + 0.114 * blue < 140

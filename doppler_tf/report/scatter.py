@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from doppler_tf.formats.files import write_bytes
-from doppler_tf.report.gantt import INK
+from doppler_tf.report.rows import INK
 from doppler_tf.report.tables import TimeUnit, time_unit
 
 _PANEL_IN, _DPI, _GRID = 4.2, 150, "#DFE2E7"

@@ -32,6 +32,11 @@ class TimeUnit:
     suffix: str
     axis: str
 
+    @property
+    def plain_axis(self) -> str:
+        """The unit where no mathematics is set."""
+        return self.axis if self.factor == 1e3 else f"1{self.suffix} units"
+
     def text(self, value_s: float | None) -> str:
         """One time."""
         return NOTHING if not _known(value_s) else f"{value_s * self.factor:,.{self.decimals}f}{self.suffix}"

@@ -21,6 +21,8 @@ from data.imitation_dataset import read_episodes
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.graph_json import read_graph
+from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal
@@ -58,6 +60,15 @@ def test_the_stored_assignment_has_the_stored_makespan(trained):
         costs = build_costs(graph, ideal(2))
         assignment = read_assignment(folder / "assignments" / f"{graph.name}.json", graph, costs)
         assert Simulator().execute(graph, costs, assignment).makespan_s == result[graph.name]["best_makespan_s"]
+
+
+def test_the_run_folder_holds_the_graphs_and_the_topology(trained):
+    graphs, folder, _ = trained
+    stored = json.loads((folder / "config.json").read_text())
+    for graph in graphs:
+        again = read_graph(folder / "graphs" / f"{graph.name}.json")
+        assert (again.name, again.graph_hash) == (graph.name, graph.graph_hash) == (graph.name, stored["graphs"][graph.name])
+    assert read_topology(folder / "topology.json").topology_hash == ideal(2).topology_hash == stored["topology"]
 
 
 def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, chains, monkeypatch):

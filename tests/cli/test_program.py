@@ -110,20 +110,24 @@ def test_json_has_no_nan(cli, diamond, monkeypatch):
     assert cli("info", diamond, "--json").json == {"a": None, "b": [None]}
 
 
-def test_train_a_little_then_place_with_what_was_learned(diamond, tmp_path):
+def test_train_a_little_then_place_with_what_was_learned_and_report_it(diamond, tmp_path):
     """In a process of its own, the real trainer with tiny settings."""
-    call = "import sys; from doppler_tf.cli import main; sys.exit(main({}) or main({}))"
+    call = "import sys; from doppler_tf.cli import main; sys.exit(main({}) or main({}) or main({}))"
     common = [str(diamond), "--topology", "ideal:2", "--json"]
     settings = [argument for pair in ("batch=4", "hidden=8", "rounds=1") for argument in ("--set", pair)]
     train = ["train", *common, "--run-dir", str(tmp_path / "run"), "--imitation", "4", "--simulated", "8", *settings]
-    done = process("-c", call.format(train, ["place", *common, "--method", "policy", "--policy", str(tmp_path / "run"), "--samples", "4"]))
+    place = ["place", *common, "--method", "policy", "--policy", str(tmp_path / "run"), "--samples", "4"]
+    done = process("-c", call.format(train, place, ["report", str(tmp_path / "run"), "--json"]))
     assert done.returncode == 0, done.stderr
-    trained, placed = map(json.loads, done.stdout.splitlines())
+    trained, placed, reported = map(json.loads, done.stdout.splitlines())
     row = trained["graphs"]["diamond"]
     assert 4.0 <= row["best_makespan_s"] <= row["greedy_makespan_s"] <= 7.0
     assert row["episodes"] == 12
     assert (placed["method"], list(placed["members"])) == ("policy", ["policy"])
     assert 4.0 <= placed["makespan_s"] <= 7.0
+    assert reported["graphs"]["diamond"]["simulated_makespan_s"] == row["best_makespan_s"]
+    page = Path(reported["page"]).read_text()
+    assert all(title in page for title in ("Stage I: imitation of the teacher", "Stage II: simulated episodes"))
 
 
 def test_a_real_run_matches_the_unsharded_program(tmp_path):

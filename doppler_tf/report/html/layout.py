@@ -1,0 +1,55 @@
+"""Where the vertices of a graph stand in its picture: columns by depth from left to right, few crossings within them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from doppler_tf.graph import DataflowGraph
+
+_SWEEPS = 8
+
+
+def layered(graph: DataflowGraph) -> tuple[np.ndarray, np.ndarray]:
+    """Column and row of every vertex that is no input; input vertices are not drawn.
+
+    A vertex stands right of its predecessors; one that has none stands just before its first consumer. Within a column
+    vertices are ordered by the mean row of their neighbours (Sugiyama's barycenter method).
+
+    Returns:
+      int64 [N] columns, -1 for inputs, and float64 [N] rows around 0, one apart within a column.
+    """
+    edges = graph.work_edges
+    pairs = list(zip(graph.sources[edges].tolist(), graph.targets[edges].tolist(), strict=True))
+    before: list[list[int]] = [[] for _ in range(graph.num_vertices)]
+    after: list[list[int]] = [[] for _ in range(graph.num_vertices)]
+    for u, v in pairs:
+        before[v].append(u)
+        after[u].append(v)
+    column = np.full(graph.num_vertices, -1, np.int64)
+    for v in graph.topological_order.tolist():
+        if not graph.is_input[v]:
+            column[v] = max((column[u] + 1 for u in before[v]), default=0)
+    for v in graph.work_vertices.tolist():
+        if after[v] and not before[v]:
+            column[v] = min(column[w] for w in after[v]) - 1
+    return column, _rows(column, before, after)
+
+
+def _rows(column: np.ndarray, before: list[list[int]], after: list[list[int]]) -> np.ndarray:
+    row = np.zeros(len(column))
+    columns = [np.flatnonzero(column == c).tolist() for c in range(column.max() + 1)]
+    for members in columns:
+        _stand(members, row)
+    for sweep in range(_SWEEPS):
+        forth = sweep % 2 == 0
+        neighbours = before if forth else after
+        for members in columns if forth else reversed(columns):
+            wanted = {v: float(np.mean(row[neighbours[v]])) if neighbours[v] else row[v] for v in members}
+            members.sort(key=wanted.__getitem__)
+            _stand(members, row)
+    return row
+
+
+def _stand(members: list[int], row: np.ndarray) -> None:
+    """One below the other, around the middle."""
+    row[members] = np.arange(len(members)) - (len(members) - 1) / 2

@@ -1,0 +1,93 @@
+"""What the page's script draws, as JSON: the Gantt chart of a trace, and the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.html.layout import layered
+from doppler_tf.report.rows import LINK, OTHER, PALETTE, groups_of, is_dark, lanes_of, link_rows
+from doppler_tf.report.tables import TimeUnit
+from doppler_tf.report.utilisation import device_utilisation
+from doppler_tf.trace import Trace
+
+# What a browser draws at ease, and a person still reads.
+MOST_BARS, MOST_VERTICES, MOST_EDGES = 5_000, 1_000, 5_000
+
+
+def gantt_data(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float) -> dict[str, Any] | None:
+    """The bars of a trace; None where they are more than MOST_BARS.
+
+    Returns:
+      `rows`: a device each, then the links as `link_rows` has them, with `label` and `lanes`; `bars`: columns `row`, `lane`, `start_s`,
+      `end_s`, `vertex`, `source`, `destination` (the same device for an execution) and `group`, an index of `groups`; transfers have the
+      last one.
+    """
+    if len(trace.vertex) + len(trace.producer) > MOST_BARS:
+        return None
+    groups, names, others = groups_of(graph, trace)
+    lane, lanes = lanes_of(trace, costs)
+    devices, busy = costs.topology.device_names, device_utilisation(costs, trace).tolist()
+    rows = [{"label": f"{name} {share:.0%}", "lanes": int(count), "link": False}
+            for name, share, count in zip(devices, busy, lanes, strict=True)]
+    row_of = np.zeros(len(trace.producer), np.int64)
+    for label, members in link_rows(costs, trace):
+        row_of[members] = len(rows)
+        rows.append({"label": " ".join(label.split()), "lanes": 1, "link": True})
+    colours = [colour(g) for g in range(len(names))] + [colour(-1), colour(-1) | {"colour": LINK}]
+    labels = [*names, f"{others} others", "transfer"]
+    columns = {"row": (trace.device, row_of), "lane": (lane, np.zeros_like(row_of)), "start_s": (trace.start_s, trace.transfer_start_s),
+               "end_s": (trace.end_s, trace.transfer_end_s), "vertex": (trace.vertex, trace.producer),
+               "source": (trace.device, trace.source), "destination": (trace.device, trace.destination),
+               "group": (groups, np.full(len(row_of), len(labels) - 1))}
+    bars = {name: np.concatenate(parts).tolist() for name, parts in columns.items()}
+    used = set(bars["group"])
+    return {"rows": rows, "bars": bars, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s,
+            "groups": [{"name": label, "used": g in used, **look} for g, (label, look) in enumerate(zip(labels, colours, strict=True))]}
+
+
+def graph_data(graph: DataflowGraph, assignment: Assignment) -> dict[str, Any] | None:
+    """Vertices that are no inputs with their places, and the edges between them; None for a graph too large to be looked at.
+
+    Returns:
+      `vertex`, `column`, `row`: a value a drawn vertex; `edges`: pairs of positions in these; `device` by vertex of the graph.
+    """
+    drawn = graph.work_vertices
+    if len(drawn) > MOST_VERTICES or len(graph.work_edges) > MOST_EDGES:
+        return None
+    column, row = layered(graph)
+    position = np.full(graph.num_vertices, -1)
+    position[drawn] = np.arange(len(drawn))
+    edges = np.stack([position[graph.sources[graph.work_edges]], position[graph.targets[graph.work_edges]]], axis=1)
+    return {"vertex": drawn.tolist(), "column": column[drawn].tolist(), "row": row[drawn].tolist(), "edges": edges.tolist(),
+            "device": assignment.device[drawn].tolist()}
+
+
+def names_data(graph: DataflowGraph, costs: CostModel, unit: TimeUnit) -> dict[str, Any]:
+    """What both pictures look up: labels and kinds of vertices, devices and their colours, how times are written."""
+    labels = [graph.vertex_label(v) for v in range(graph.num_vertices)]
+    devices = [{"name": name, **colour(d)} for d, name in enumerate(costs.topology.device_names)]
+    return {"vertices": labels, "names": list(graph.names), "kinds": list(graph.kinds), "devices": devices, "unit": unit_data(unit)}
+
+
+def unit_data(unit: TimeUnit) -> dict[str, Any]:
+    """A unit as the script takes it."""
+    return {"factor": unit.factor, "decimals": unit.decimals, "suffix": unit.suffix, "axis": unit.plain_axis}
+
+
+def colour(index: int) -> dict[str, Any]:
+    """The colour of a device or group, those beyond the scheme again from its begin; -1: of the rest."""
+    value = OTHER if index < 0 else PALETTE[index % len(PALETTE)]
+    return {"colour": value, "dark": is_dark(value)}
+
+
+def executions(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Sequence[dict[str, Any]]:
+    """The executions as rows of a table, in the order of their starts."""
+    order, names = np.lexsort((trace.vertex, trace.start_s)), costs.topology.device_names
+    return [{"vertex": graph.vertex_label(int(trace.vertex[i])), "kind": graph.kinds[trace.vertex[i]], "device": names[trace.device[i]],
+             "start_s": float(trace.start_s[i]), "end_s": float(trace.end_s[i])} for i in order]

@@ -1,0 +1,92 @@
+"""The part of the page about one graph: its figures and pictures as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.html.pictures import MOST_BARS, colour, executions, gantt_data, graph_data, names_data, unit_data
+from doppler_tf.report.idle import CAUSES, idle_by_cause
+from doppler_tf.report.tables import time_unit
+from doppler_tf.report.utilisation import device_utilisation
+from doppler_tf.trace import Trace, peak_bytes
+
+# Rows of a learning chart's table.
+_MOST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run and a report of it know of one graph.
+
+    Attributes:
+      figures: of `result.json`.
+      assignment, trace: the best one, and its run under the virtual clock.
+      methods: a row a method, `name`, `makespan_s` (None: out of memory), `samples` (None: not known), `learned`.
+      charts: as `cli.learning.learning_charts` makes them.
+      traces: trace files, `href`, `text`, and `what`.
+    """
+
+    graph: DataflowGraph
+    costs: CostModel
+    figures: Mapping[str, Any]
+    assignment: Assignment
+    trace: Trace
+    methods: Sequence[Mapping[str, Any]]
+    charts: Sequence[Mapping[str, Any]]
+    traces: Sequence[Mapping[str, str]]
+
+
+def section(outcome: Outcome) -> dict[str, Any]:
+    """What the template shows of one graph, and under `data` what the script draws."""
+    graph, costs, trace, figures = outcome.graph, outcome.costs, outcome.trace, outcome.figures
+    bound_s = figures["lower_bound_s"]
+    unit = time_unit([trace.makespan_s, figures["greedy_makespan_s"], figures["best_makespan_s"], bound_s])
+    gantt, drawing = gantt_data(graph, costs, trace, bound_s), graph_data(graph, outcome.assignment)
+    charts = [_chart(chart, bound_s) for chart in outcome.charts]
+    return {
+        "name": graph.name, "topology": costs.topology.name, "figures": figures, "unit": unit, "makespan_s": trace.makespan_s,
+        "vertices": len(graph.work_vertices), "inputs": int(graph.is_input.sum()), "edges": len(graph.work_edges), "depth": graph.depth,
+        "dispatch": trace.dispatch, "methods": _ranked(outcome.methods),
+        "methods_unit": time_unit([row["makespan_s"] for row in outcome.methods]),
+        "devices": _devices(graph, costs, outcome.assignment, trace), "transfers": len(trace.producer), "charts": charts,
+        "executions": executions(graph, costs, trace) if len(trace.vertex) <= MOST_BARS else [], "traces": outcome.traces,
+        "data": {**(names_data(graph, costs, unit) if gantt or drawing else {}), "gantt": gantt, "graph": drawing,
+                 "charts": [chart["data"] for chart in charts]},
+    }
+
+
+def _ranked(methods: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The learned ones first, then the others, the fastest first; `fastest` marks those that no other beats."""
+    known = [row["makespan_s"] for row in methods if row["makespan_s"] is not None]
+    rows = sorted(methods, key=lambda row: (not row["learned"], row["makespan_s"] is None, row["makespan_s"] or 0.0))
+    return [{**row, "fastest": row["makespan_s"] == min(known, default=None)} for row in rows]
+
+
+def _devices(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> list[dict[str, Any]]:
+    """A row a device: vertices, busy share, peak memory, idle seconds by cause."""
+    idle, busy = idle_by_cause(graph, costs, assignment, trace), device_utilisation(costs, trace)
+    peaks = peak_bytes(graph, costs, assignment, trace)
+    return [{"name": name, "index": d, **colour(d), "vertices": int((trace.device == d).sum()), "busy": float(busy[d]),
+             "peak_bytes": float(peaks[d]), "idle": dict(zip(CAUSES, idle[d].tolist(), strict=True))}
+            for d, name in enumerate(costs.topology.device_names)]
+
+
+def _chart(chart: Mapping[str, Any], bound_s: float) -> dict[str, Any]:
+    """A chart with a table of some of its points; y as shown, in the chart's own unit where it is seconds."""
+    series = chart["series"]
+    values = [y for line in series for _, y in line["points"]]
+    unit = time_unit(values) if chart["seconds"] else None
+    xs = sorted({x for line in series for x, _ in line["points"]})
+    if len(xs) > _MOST_ROWS:
+        xs = [xs[round(i * (len(xs) - 1) / (_MOST_ROWS - 1))] for i in range(_MOST_ROWS)]
+    by_x = [dict(map(tuple, line["points"])) for line in series]
+    rows = [(x, [points.get(x) for points in by_x]) for x in xs]
+    axes = {"title": chart["title"], "x": chart["x"], "y": chart["y"]}
+    plain = {"factor": 1, "decimals": 2, "suffix": "", "axis": ""}
+    return {**axes, "names": [line["name"] for line in series], "rows": rows, "unit": unit,
+            "data": {**axes, "series": series, "bound_s": bound_s if unit else None, "unit": unit_data(unit) if unit else plain}}

@@ -1,0 +1,59 @@
+"""What every Gantt picture shows, however it is drawn: colours, groups of vertices, lanes of devices, rows of links."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.utilisation import link_utilisation
+from doppler_tf.trace import Trace, by_link
+
+# Paul Tol's "muted" scheme, distinct for every kind of colour vision, and grey for the rest (https://personal.sron.nl/~pault/).
+PALETTE = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
+OTHER, LINK, INK, PAPER = "#BBBBBB", "#8A8F98", "#22252B", "#F4F5F7"
+_MAX_LINK_ROWS = 16
+
+
+def groups_of(graph: DataflowGraph, trace: Trace) -> tuple[np.ndarray, list[str], int]:
+    """Colour index by bar, the names of the colours, and how many names share the last one.
+
+    Names are meta-ops where the graph has them, else kinds; those with most time get a colour, in the order in which they first run.
+    """
+    labels = graph.meta_op if any(graph.meta_op[v] for v in trace.vertex.tolist()) else graph.kinds
+    mine = [labels[v] or "none" for v in trace.vertex.tolist()]
+    time_of: dict[str, float] = {}
+    for name, seconds in zip(mine, (trace.end_s - trace.start_s).tolist(), strict=True):
+        time_of[name] = time_of.get(name, 0.0) + seconds
+    names = sorted(time_of, key=lambda name: (-time_of[name], name))[:len(PALETTE)]
+    first = {name: min(i for i, m in enumerate(mine) if m == name) for name in names}
+    names.sort(key=lambda name: (trace.start_s[first[name]], first[name]))
+    index = {name: i for i, name in enumerate(names)}
+    return np.array([index.get(name, len(names)) for name in mine], np.int64), names, len(time_of) - len(names)
+
+
+def lanes_of(trace: Trace, costs: CostModel) -> tuple[np.ndarray, np.ndarray]:
+    """Lane of each bar within its device, and lanes by device: one, but for devices that run several vertices at once."""
+    lane, lanes = np.zeros(len(trace.vertex), np.int64), costs.slots.astype(np.int64)
+    for d in np.flatnonzero(lanes > 1).tolist():
+        free = np.zeros(lanes[d])
+        members = np.flatnonzero(trace.device == d)
+        for i in members[np.lexsort((trace.end_s[members], trace.start_s[members]))].tolist():
+            lane[i] = int(np.argmin(free))
+            free[lane[i]] = trace.end_s[i]
+    return lane, lanes
+
+
+def link_rows(costs: CostModel, trace: Trace) -> list[tuple[str, np.ndarray]]:
+    """(label, members) of each row: a link that was used, or all links into one device where those would be too many rows."""
+    names, shares = costs.topology.device_names, link_utilisation(trace)
+    if len(shares) <= _MAX_LINK_ROWS:
+        return [(f"{names[s]} → {names[d]}   {shares[s, d]:4.0%}", members)
+                for (s, d), members in by_link(trace.source, trace.destination).items()]
+    return [(f"all → {names[d]}", np.flatnonzero(trace.destination == d)) for d in sorted({d for _, d in shares})]
+
+
+def is_dark(colour: str) -> bool:
+    """Whether text on it should be white."""
+    red, green, blue = (int(colour[i:i + 2], 16) for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue < 140

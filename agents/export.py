@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from doppler_tf import __version__
 from doppler_tf.errors import ConfigError, FormatError
 from doppler_tf.formats.files import read_json
 
+_LOG = logging.getLogger(__name__)
 MODEL_SCHEMA = "doppler-model/1"
 EXTRA, METADATA, WARM_UP = "assets.extra", "doppler.json", "tf_serving_warmup_requests"
 
@@ -44,6 +46,7 @@ def export_policy(run: str | Path, out: str | Path) -> Path:
                           f"--policy`")
     network = METHODS[config.method].network(config)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
+    _LOG.info("tracing the policies for graphs of any size; this takes about half a minute")
     server = Server(network, config.identity)
     # What is saved holds functions and variables alone: Keras layers would bring their own records, which nobody needs here.
     model = tf.Module()

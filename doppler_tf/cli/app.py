@@ -26,9 +26,9 @@ PROG = "python -m doppler_tf"
 # A command is a module: its docstring is its help, `EXAMPLE` a command that works, `add_arguments` its options, `run(args) -> dict`
 # the work, `render(result)` the tables that show exactly what the JSON object says; `exit_code(result)`, if there, for a result that is
 # none, in part.
-COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train, "run": run,
-                                   "compare": compare, "report": report, "export": export, "trace": trace, "calibrate": calibrate,
-                                   "bench": bench, "doctor": doctor, "completion": completion}
+COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train,
+                                   "report": report, "run": run, "compare": compare, "export": export, "trace": trace,
+                                   "calibrate": calibrate, "bench": bench, "doctor": doctor, "completion": completion}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 NAME = "doppler_tf"
 _FOLDERS = ("RUN", "DIR", "RUN|CHECKPOINT")
-_FILES = ("GRAPH", "FILE", "G.json", "A.json", "OUT.json", "OUT.png", "SUITE.toml", "FILE.md")
+_FILES = ("GRAPH", "FILE", "G.json", "A.json", "OUT.json", "OUT.png", "SUITE.toml", "FILE.md", "PAGE.html")
 FREE = ("N", "S", "X", "K", "M", "J", "KEY=VALUE")  # numbers and settings: nothing is offered
 # The command is `python -m doppler_tf` in the root of the repository; a shell completes by the first word of a line alone.
 _COMMAND = f"""

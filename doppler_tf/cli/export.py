@@ -6,8 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.output import note
-
 EXAMPLE = "python -m doppler_tf export runs/chainmm --out runs/chainmm/policies"
 
 
@@ -23,7 +21,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.formats.files import read_json
 
     export = import_quietly("agents.export")
-    note("exporting: tracing the policies' episodes takes about half a minute")
     model = export.export_policy(args.run, args.out)
     return {"model": model, **read_json(model / export.EXTRA / export.METADATA)}
 

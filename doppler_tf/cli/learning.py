@@ -70,6 +70,8 @@ def _scalars(run_dir: Path, stage: str, graph: str) -> dict[int, Mapping[str, fl
             for content in records:
                 event = tf.compat.v1.Event.FromString(content)
                 for value in event.summary.value:
+                    if value.tensor.tensor_shape.dim:  # pictures and histograms have dimensions
+                        continue
                     by_update.setdefault(event.step, {})[value.tag] = float(tf.make_ndarray(value.tensor))
         except tf.errors.DataLossError:
             continue

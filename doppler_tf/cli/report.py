@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from doppler_tf.cli.loudness import note
 from doppler_tf.cli.options import TOPOLOGIES, output_file
-from doppler_tf.cli.output import note
 
 if TYPE_CHECKING:
     from doppler_tf.cli.run_folder import Trained

@@ -5,17 +5,24 @@ from __future__ import annotations
 import pytest
 
 from doppler_tf.cli.app import COMMANDS, USERS_MISTAKE
+from doppler_tf.formats.graph_json import read_graph
+from doppler_tf.formats.topology_json import read_topology
 from tests.cli.test_bad_input import refused
+from tests.runs import make_run
 
-# Of each command a call without mistakes; G, A and TRACE are files that are there, DIR a folder that is not.
+# Of each command a call without mistakes; G, A and TRACE are files and RUN a run folder that are there, DIR a folder that is not. What is
+# trained or needs a checkpoint (SLOW) is tried elsewhere.
+SLOW = ("train", "export")
 CALLS = {
     "workload": "chainmm --devices 2 --scale small --out DIR/g.json",
     "info": "G --topology ideal:2",
     "place": "G --topology ideal:2 --method heft",
     "simulate": "G --topology ideal:2 --assignment A",
     "train": "G --topology ideal:2 --run-dir DIR",
+    "report": "RUN --out DIR/page.html",
     "run": "G --topology ideal:2 --assignment A --executor emulated --time-scale 0.01",
     "compare": "G --topology ideal:2 --methods heft",
+    "export": "RUN --out DIR",
     "trace": "TRACE",
     "calibrate": "G --topology ideal:2 --executor emulated --time-scale 0.01 --assignments 2 --out DIR",
     "bench": "--graph G --topology ideal:2 --method heft --seeds 1 --out DIR",
@@ -32,6 +39,8 @@ WRONG = {
               "--method magic", "--config magic"],
     "run": ["--executor warp", "--time-scale 0", "--repeats none", "--tolerance-s -1", "--timeout-s nan", "--emulate ideal:3"],
     "compare": ["--methods magic", "--methods heft,,cpop", "--seeds 0", "--samples 1000001"],
+    "report": ["--topology ideal:3", "RUN=nowhere"],
+    "export": [],
     "trace": ["--tolerance-s soon"],
     "calibrate": ["--assignments 0", "--executor synchronous", "--repeats 0"],
     "bench": ["--method heft@5", "--method magic", "--jobs 0", "--seeds none", "--topology ideal:none"],
@@ -45,11 +54,13 @@ FILES = [(command, file) for command, call in CALLS.items() for file in ("G", "A
 def call(cli, diamond, write, tmp_path):
     """Calls a command as CALLS has it, with other and more words; returns the outcome."""
     files = {"G": diamond, "A": write([None, 0, 1, 0], "a.json"), "TRACE": tmp_path / "t.json", "DIR": tmp_path / "new",
-             "DIR/g.json": tmp_path / "new" / "g.json"}
+             "DIR/g.json": tmp_path / "new" / "g.json", "DIR/page.html": tmp_path / "new" / "page.html", "RUN": tmp_path / "run"}
     cli("simulate", diamond, "--topology", "ideal:2", "--assignment", files["A"], "--trace", files["TRACE"])
 
     def put(command: str, *more: str, **others):
         words = {**files, **others}
+        if command == "report":
+            make_run(files["RUN"], [read_graph(diamond)], read_topology("ideal:2"))
         return cli(command, *(words.get(word, word) for word in CALLS[command].split()), *more)
 
     return put
@@ -59,7 +70,7 @@ def test_every_command_is_tried():
     assert set(CALLS) == set(WRONG) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", [command for command in CALLS if command not in ("train", "doctor")])
+@pytest.mark.parametrize("command", [command for command in CALLS if command not in (*SLOW, "doctor")])
 def test_without_mistakes(call, command):
     assert call(command).code == 0
 
@@ -92,10 +103,10 @@ def test_a_missing_file(call, tmp_path, command, file):
     refused(call(command, "--json", **{file: absent}), str(absent))
 
 
-@pytest.mark.parametrize("command", [command for command, calls in CALLS.items() if "DIR" in calls and command != "train"])
+@pytest.mark.parametrize("command", [command for command, calls in CALLS.items() if "DIR" in calls and command not in SLOW])
 def test_a_place_that_cannot_be_written(call, write, command):
     file = write("", "file")
-    refused(call(command, "--json", **{"DIR": file / "new", "DIR/g.json": file / "g.json"}), "file", "cannot be written")
+    refused(call(command, "--json", **{word: file / "new" for word in ("DIR", "DIR/g.json", "DIR/page.html")}), "file", "cannot be written")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

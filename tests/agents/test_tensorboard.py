@@ -1,0 +1,99 @@
+"""TensorBoard itself, opened in a browser on a run folder: scalars, pictures and the table of settings are on its pages."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from agents import summaries
+from agents.config import TrainConfig
+from agents.training import train
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.topology import ideal
+
+# All text of a page, that of shadow roots included.
+_TEXT = """
+const parts = [];
+(function walk(node) {
+  if (node.nodeType === Node.TEXT_NODE) parts.push(node.textContent);
+  if (node.shadowRoot) walk(node.shadowRoot);
+  if (!["SCRIPT", "STYLE"].includes(node.nodeName)) node.childNodes.forEach(walk);
+})(document.body);
+return parts.join(" ");
+"""
+_PICTURES = """
+const found = [];
+(function walk(node) {
+  if (node.nodeName === "IMG" && node.naturalWidth) found.push([node.src, node.naturalWidth, node.naturalHeight]);
+  if (node.shadowRoot) walk(node.shadowRoot);
+  node.childNodes.forEach(walk);
+})(document.body);
+return found;
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two runs of different seeds beside each other."""
+    folder = tmp_path_factory.mktemp("logs")
+    nodes = [{"id": v, "exec_s": 1.0 + v % 2} for v in range(9)]
+    edges = [{"source": v, "target": v + 3, "transfer_s": 0.5} for v in range(6)]
+    for seed, name in enumerate(("first", "second")):
+        config = TrainConfig(imitation=16, simulated=64, batch=8, hidden=8, rounds=1, seed=seed)
+        train([graph_from_records(nodes, edges, {"name": "chains"})], ideal(3), folder / name, config, progress=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tensorboard(trained):
+    """TensorBoard's address."""
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(trained), "--port", "0", "--host", "localhost",
+               "--load_fast", "false"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
+        try:
+            yield next(found[0] for line in server.stderr if (found := re.search(r"http://localhost:\d+/", line)))
+        finally:
+            server.kill()
+
+
+@pytest.fixture
+def shows(browser, tensorboard, request) -> Callable[..., str]:
+    """Opens a page and waits until it shows all of some texts; SCREENSHOTS=FOLDER keeps a picture."""
+    def look(page: str, *texts: str, seconds: float = 60) -> str:
+        browser.get("about:blank")
+        browser.get(f"{tensorboard}{page}")
+        end, text = time.monotonic() + seconds, ""
+        wanted = ["".join(each.split()) for each in texts]  # pages part tags at the slash
+        while time.monotonic() < end and not all(each in text for each in wanted):
+            time.sleep(0.5)
+            text = "".join(browser.execute_script(_TEXT).split())
+        if folder := os.environ.get("SCREENSHOTS"):
+            browser.save_screenshot(f"{folder}/{request.node.name}.png")
+        assert [each for each in wanted if each not in text] == [], text[:3000]
+        return text
+    return look
+
+
+def test_scalars(shows):
+    shows("?tagFilter=makespan#timeseries", summaries.GREEDY, summaries.OVER_BOUND, "first/train/simulated/chains", "second/train/simulated/chains")
+
+
+def test_pictures(shows, browser):
+    shows("#images", summaries.GANTT, "first/train/simulated/chains")
+    pictures = [picture for picture in browser.execute_script(_PICTURES) if "individualImage" in picture[0]]
+    assert pictures
+    assert all(width > height > 200 for _, width, height in pictures)  # Gantt pictures are wide
+
+
+def test_settings_and_outcomes(shows):
+    shows("#hparams", "learning_rate", "mutations", "best_over_bound", "first", "second")
+
+
+def test_texts(shows):
+    shows("#text", summaries.CONFIG_TEXT, summaries.GRAPH_TEXT, "lower bound (ms)")

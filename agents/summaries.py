@@ -59,7 +59,8 @@ class Summaries:
     def outcome(self, settings: Mapping[str, bool | float | str], scalars: Mapping[str, float]) -> None:
         """Writes a row of the HParams table: the run's settings and what it reached, by tag."""
         with self._writer().as_default(step=0):
-            hp.hparams_config([hp.HParam(name) for name in settings], [hp.Metric(tag, display_name=tag.partition("/")[2]) for tag in scalars])
+            metrics = [hp.Metric(tag, display_name=tag.partition("/")[2]) for tag in scalars]
+            hp.hparams_config([hp.HParam(name) for name in settings], metrics)
             hp.hparams(dict(settings), trial_id=self._folder.parent.name)
             for tag, value in scalars.items():
                 tf.summary.scalar(tag, value)

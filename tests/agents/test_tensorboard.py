@@ -81,7 +81,8 @@ def shows(browser, tensorboard, request) -> Callable[..., str]:
 
 
 def test_scalars(shows):
-    shows("?tagFilter=makespan#timeseries", summaries.GREEDY, summaries.OVER_BOUND, "first/train/simulated/chains", "second/train/simulated/chains")
+    shows("?tagFilter=makespan#timeseries", summaries.GREEDY, summaries.OVER_BOUND,
+          "first/train/simulated/chains", "second/train/simulated/chains")
 
 
 def test_pictures(shows, browser):

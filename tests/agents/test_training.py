@@ -82,7 +82,7 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
     assert makespans.min() < 9
     again = load_policy(checkpoint_folders(folder / "checkpoints")[-1])(graph, costs, 8, 0)
     np.testing.assert_array_equal([a.device for a in placed], [a.device for a in again])
-    monkeypatch.setattr(placing, "_BATCH_BYTES", 1)  # an episode a batch
+    monkeypatch.setattr(placing, "BATCH_BYTES", 1)  # an episode a batch
     one_by_one = [tuple(a.order.tolist()) + tuple(a.device.tolist()) for a in load_policy(folder)(graph, costs, 8, 0)]
     assert one_by_one[0] == tuple(placed[0].order.tolist()) + tuple(placed[0].device.tolist())
     assert len(one_by_one) == 8

@@ -35,7 +35,7 @@ from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
-_PICTURES = 4  # a stage
+_PICTURES, _MOST_DRAWN = 4, 5_000  # a stage; vertices, as more of them take minutes and show nothing
 Update = Callable[[int], dict[str, dict[str, float]]]
 
 
@@ -50,7 +50,8 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
       resume: go on from the last complete checkpoint of `run_dir`, with the settings stored there.
       progress: show progress bars on stderr.
       init: a run folder or checkpoint, of any graphs and devices, whose best policies are where learning starts.
-      pictures: show TensorBoard how greedy episodes look as training goes on, which takes about half a second each.
+      pictures: show TensorBoard how greedy episodes look as training goes on, which takes about half a second each (of graphs
+        of up to 5,000 vertices).
 
     Returns:
       By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
@@ -209,7 +210,7 @@ class _Run:
         """The greedy episode of each graph, as a picture."""
         for g, best in enumerate(self.learner.greedy(self.learner.network)):
             graph, costs = self.learner.graphs[g], self.learner.costs[g]
-            if np.isfinite(best.makespan_s):
+            if np.isfinite(best.makespan_s) and graph.work_vertices.size <= _MOST_DRAWN:
                 trace = Simulator().execute(graph, costs, self.learner.assignment(g, best))
                 png = gantt_png(graph, costs, trace, self.learner.bounds_s[g], "policy, greedy")
                 self.summaries.picture(stage, file_name(graph.name), self.done, png, device_utilisation(costs, trace))

@@ -15,7 +15,8 @@ PAGE = samples.PAGE.read_text(encoding="utf-8")
 GENERAL, *SECTIONS = re.split("^## ", PAGE, flags=re.MULTILINE)
 SECTION = {section.partition("\n")[0]: section for section in SECTIONS}
 EXPECTED_MISTAKE = samples.EXIT
-OURS = [sample for page in (PAGE, (ROOT / "README.md").read_text(encoding="utf-8")) for sample in samples.samples(page) if sample.is_ours]
+PAGES = (PAGE, *((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tutorial.md", "docs/howto.md")))
+OURS = [sample for page in PAGES for sample in samples.samples(page) if sample.is_ours]
 
 A_PAGE = """
 Words.

@@ -30,8 +30,8 @@ def run(name: str, *argv: object) -> str:
 
 def test_every_example_is_tested():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {
-        "place_networkx", "run_on_devices", "collect_with_dynamic_episode_driver", "serve_http",
-        "ask_server"}
+        "place_networkx", "run_on_devices", "collect_with_dynamic_episode_driver", "evaluate_with_py_driver", "custom_executor",
+        "serve_http", "ask_server"}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py")))
@@ -69,15 +69,51 @@ def test_collecting_with_the_standard_driver_learns():
     assert last > first
 
 
-def test_a_model_is_served_over_http(tmp_path):
-    """Trained, exported, served, asked: as a user does it."""
-    def doppler(*argv: object) -> None:
-        subprocess.run([sys.executable, "-m", "doppler_tf", *map(str, argv)], cwd=ROOT, check=True, capture_output=True, timeout=300)
+def test_stage_three_learns_on_a_custom_executor():
+    runs, planned, measured = run("custom_executor").splitlines()
+    count, failed, invalid = map(int, re.fullmatch(r"(\d+) runs, (\d+) failed, (\d+) with an invalid trace", runs).groups())
+    assert 40 <= count <= 48
+    assert (failed, invalid) == (count // 10, 0)
+    plan_ms, bound_ms = map(float, re.fullmatch(r"planned: ([\d.]+) ms, at best ([\d.]+) ms", planned).groups())
+    before_ms, after_ms = map(float, re.fullmatch(r"measured: ([\d.]+) ms before stage III, ([\d.]+) ms after it", measured).groups())
+    assert bound_ms <= plan_ms
+    assert after_ms < before_ms  # links that are 20 times as slow as planned ask for another assignment
 
-    doppler("workload", "chainmm", "--devices", 2, "--out", tmp_path / "chainmm.json")
-    doppler("train", tmp_path / "chainmm.json", "--topology", "p100x4", "--run-dir", tmp_path / "run", "--imitation", 16, "--simulated", 0,
-            "--set", "hidden=8", "--set", "rounds=1")
-    doppler("export", tmp_path / "run", "--out", tmp_path / "models")
+
+def doppler(*argv: object) -> dict:
+    """The object that a command prints with `--json`."""
+    command = [sys.executable, "-m", "doppler_tf", *map(str, argv), "--json"]
+    return json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300).stdout)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with `chainmm.json` and `run`, a policy that was trained a little; and what `train` said of the graph."""
+    folder = tmp_path_factory.mktemp("trained")
+    doppler("workload", "chainmm", "--devices", 2, "--out", folder / "chainmm.json")
+    said = doppler("train", folder / "chainmm.json", "--topology", "p100x4", "--run-dir", folder / "run", "--imitation", 16,
+                   "--simulated", 0, "--set", "hidden=8", "--set", "rounds=1")
+    return folder, said["graphs"]["chainmm"]
+
+
+def test_the_standard_driver_and_metrics_evaluate_a_policy(trained):
+    folder, said = trained
+    row = re.compile(r"chainmm, (\w+): 16 episodes of 38 steps, average return (-[\d.]+), makespan ([\d.]+) ms, at best ([\d.]+) ms")
+    found = {name: tuple(map(float, figures)) for name, *figures in
+             (row.fullmatch(line).groups() for line in run("evaluate_with_py_driver", folder / "run").splitlines())}
+    assert list(found) == ["greedy", "sampled", "random"]
+    greedy, sampled, random = found.values()
+    assert greedy[1] == greedy[2] == pytest.approx(1e3 * said["greedy_makespan_s"], abs=0.006)
+    assert sampled[1] > sampled[2]
+    assert random[1] > random[2]
+    unit_ms = -greedy[1] / greedy[0]  # an average return of -1 is a makespan of the graph's work over its devices
+    assert -sampled[0] * unit_ms == pytest.approx(sampled[1], rel=1e-3)
+
+
+def test_a_model_is_served_over_http(trained, tmp_path):
+    """Trained, exported, served, asked: as a user does it."""
+    folder, _ = trained
+    doppler("export", folder / "run", "--out", tmp_path / "models")
     with serving(tmp_path / "models") as url:
         with urllib.request.urlopen(url) as answer:
             assert json.load(answer) == {"model_version_status": [{"version": "1", "state": "AVAILABLE"}]}
@@ -94,7 +130,7 @@ def test_a_model_is_served_over_http(tmp_path):
         with pytest.raises(urllib.error.HTTPError) as refused:
             ask(url, {"inputs": {"exec_s": [[1]]}})
         assert "expected bandwidth_bytes_per_s, got none" in json.load(refused.value)["error"]
-        printed = run("ask_server", tmp_path / "chainmm.json", "p100x4", url)
+        printed = run("ask_server", folder / "chainmm.json", "p100x4", url)
         assert re.fullmatch(r"38 vertices placed: [\d.]+ ms as the server simulates, [\d.]+ ms here\n", printed)
 
 

@@ -16,7 +16,7 @@ from agents.checkpoints import checkpoint_folders, read_state
 from doppler_tf.formats.graph_json import write_graph
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 SETTINGS = ("--imitation", "16", "--simulated", "2400", *(word for setting in ("batch=8", "hidden=8", "rounds=1", "checkpoint_every=2")
                                                            for word in ("--set", setting)))
 

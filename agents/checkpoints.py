@@ -13,7 +13,7 @@ import tensorflow as tf
 from doppler_tf.errors import CheckpointError
 from doppler_tf.formats.files import read_json
 
-CHECKPOINT_SCHEMA = "doppler-checkpoint/1"
+CHECKPOINT_SCHEMA = "doppler-checkpoint/2"
 _NAME = re.compile(r"step-(\d{8})")
 
 

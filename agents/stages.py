@@ -119,12 +119,14 @@ class Learner:
         copy_variables(self.network, self.best_network)
         return {graph.name: {summaries.AGREEMENT: -float(info.loss), **_scalars(info)} for graph in self.graphs}
 
-    def anneal(self) -> dict[str, dict[str, float]]:
+    def anneal(self) -> list[int]:
         """Takes annealed assignments, of _ANNEALED times as many simulations as `place --method annealing` does, as the best episodes, and
-        learns to repeat them before they are varied."""
+        learns to repeat them before they are varied; returns how many simulations each took."""
+        simulations = []
         for g, (graph, costs, arrays) in enumerate(zip(self.graphs, self.costs, self.arrays, strict=True)):
             budget = Budget(_ANNEALED * default_budget(graph).most, target_s=self.bounds_s[g])
             found = anneal(graph, costs, np.random.default_rng(self.config.seed), budget, None, "fifo")
+            simulations.append(found.simulations)
             order, device = self.best[g].order.copy(), self.best[g].device.copy()
             order[:], device[:] = self.batch.num_vertices - 1, 0
             order[:arrays.num_work], device[:arrays.num_work] = np.arange(arrays.num_work), found.assignment.device[graph.work_vertices]
@@ -136,7 +138,7 @@ class Learner:
                 nothing = tf.zeros_like(self._counted())
                 self.agent.reinforce(episodes, nothing, nothing, tf.constant(0.0), elite, tf.constant(1.0), tf.constant(0.0))
         copy_variables(self.network, self.best_network)
-        return {}
+        return simulations
 
     def teacher_episodes(self, orders: list[np.ndarray], devices: list[np.ndarray]) -> Episodes:
         """Replays teacher episodes: by graph, int [n, M] vertices in the order chosen and devices by step."""

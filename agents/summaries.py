@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hp
+
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
 
 GREEDY, SAMPLED, BEST = "makespan/greedy_s", "makespan/sampled_mean_s", "makespan/best_s"
 OVER_BOUND = "makespan/greedy_over_bound"
@@ -46,8 +50,21 @@ class Summaries:
             tf.summary.image(GANTT, tf.io.decode_png(gantt_png, channels=3)[None])
             tf.summary.histogram(LOAD, busy, buckets=len(busy))
 
-    def text(self, tag: str, content: str) -> None:
-        """Writes a text once, the run's config for instance, as Markdown."""
+    def record(self, tag: str, value) -> None:
+        """Writes a JSON value once, the run's settings for instance, as a text."""
+        self._text(tag, f"```\n{json.dumps(value, indent=1)}\n```")
+
+    def table_of_graphs(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], bounds_s: Sequence[float]) -> None:
+        """Writes what the run is about: graphs with their lower bounds (seconds) and the topology, as a text."""
+        topology = costs[0].topology
+        rows = [f"| {g.name} | {g.work_vertices.size:,} | {g.work_edges.size:,} | {1e3 * c.mean_exec_s.sum():.6g} | {1e3 * bound_s:.6g} |"
+                for g, c, bound_s in zip(graphs, costs, bounds_s, strict=True)]
+        self._text(GRAPH_TEXT, "\n".join([
+            f"on {topology.name}, {topology.num_devices} devices", "", "| graph | vertices | edges | work (ms) | lower bound (ms) |",
+            "|---|---|---|---|---|", *rows]))
+
+    def _text(self, tag: str, content: str) -> None:
+        """Markdown."""
         with self._writer().as_default(step=0):
             tf.summary.text(tag, content)
 

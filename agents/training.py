@@ -1,12 +1,9 @@
-"""A training run from start to end: run folder, teacher dataset, the three stages, checkpoints, resuming, the outcome."""
+"""A training run from start to end: teacher dataset, the three stages, checkpoints, resuming, the outcome."""
 
 from __future__ import annotations
 
-import fcntl
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +11,19 @@ import tensorflow as tf
 
 from agents import summaries
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
-from agents.config import RUN_SCHEMA, TrainConfig, stored_config
+from agents.config import TrainConfig
 from agents.progress import bar, status
 from agents.real import RealStage
 from agents.reuse import learner_for
+from agents.run_folder import open_run
 from agents.stages import STAGES, Best, Learner
 from agents.summaries import Summaries
 from data.imitation_dataset import read_episodes, write_episodes
 from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.errors import CheckpointError, ConfigError
+from doppler_tf.errors import ConfigError
 from doppler_tf.executor import Executor
 from doppler_tf.formats.assignment_json import write_assignment
-from doppler_tf.formats.files import file_name, read_json, write_json
-from doppler_tf.formats.graph_json import write_graph
-from doppler_tf.formats.topology_json import write_topology
+from doppler_tf.formats.files import file_name, held, write_json
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.report.gantt import gantt_png
@@ -55,7 +51,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
 
     Returns:
       By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
-      `seconds`, and after stage III `measured` (see `RealStage.choose`).
+      `seconds`, with an annealed teacher `annealing_simulations`, and after stage III `measured` (see `RealStage.choose`).
 
     Raises:
       ConfigError, CheckpointError: the run folder is in use, or made for something else.
@@ -66,8 +62,8 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
         raise ConfigError(f"train: executor: expected one for {config.real} episodes of stage III, got none; pass one or set real to 0")
     _check_graphs(graphs)
     costs = [build_costs(graph, topology) for graph in graphs]
-    with _alone(run_dir):
-        return _train(run_dir, graphs, costs, _open_run(run_dir, graphs, costs, config, resume), executor, resume, progress, init, pictures)
+    with held(run_dir, "run folder"):
+        return _train(run_dir, graphs, costs, open_run(run_dir, graphs, costs, config, resume), executor, resume, progress, init, pictures)
 
 
 def _train(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, executor: Executor | None,
@@ -99,46 +95,6 @@ def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
             raise ConfigError(f"train: graphs: expected different names, got {name!r} twice; rename one")
 
 
-@contextmanager
-def _alone(run_dir: Path) -> Iterator[None]:
-    """Holds the run folder; the system lets go of it when the process ends, however it ends."""
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock = (run_dir / ".lock").open("w")
-    except OSError as error:
-        raise ConfigError(f"{run_dir}: run folder: cannot be written: {error.strerror}; choose another") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"{run_dir}: run folder: expected one to itself, got one that another process trains in; wait or choose "
-                              f"another") from None
-        yield
-
-
-def _open_run(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, resume: bool) -> TrainConfig:
-    """Starts a run folder, or checks that the one to resume was made for these graphs and topology; returns the config that holds."""
-    made_for = {"graphs": {graph.name: graph.graph_hash for graph in graphs}, "topology": costs[0].topology.topology_hash}
-    stored = read_json(run_dir / "config.json") if (run_dir / "config.json").exists() else None
-    if not resume:
-        if checkpoint_folders(run_dir / "checkpoints"):
-            raise ConfigError(f"{run_dir}: run folder: expected a new one, got one with checkpoints; go on with --resume or choose another")
-        write_topology(run_dir / "topology.json", costs[0].topology)
-        for graph in graphs:
-            write_graph(run_dir / "graphs" / f"{file_name(graph.name)}.json", graph)
-        write_json(run_dir / "config.json", {"schema": RUN_SCHEMA, "config": config.to_json(), **made_for,
-                                             "topology_name": costs[0].topology.name}, indent=1)
-        return config
-    if stored is None:
-        raise CheckpointError(f"{run_dir}: config.json: expected a run to resume, got none; start it without --resume")
-    config = stored_config(run_dir)
-    for key, expected in made_for.items():
-        if stored.get(key) != expected:
-            raise CheckpointError(f"{run_dir}: {key}: expected those that the run was started with, got others; resume with the same graph "
-                                  f"files and topology, or start a new run")
-    return config
-
-
 class _Run:
     """One run: what is done so far, and how to do the rest."""
 
@@ -150,12 +106,14 @@ class _Run:
         self.summaries = Summaries(folder / "train")
         self.updates = {stage: -(-getattr(self.config, stage) // learner.rows) for stage in STAGES[:2]}
         self.real = RealStage(learner, executor, self.config, self.updates["simulated"]) if self.config.real else None
+        self.annealed: list[int] = []  # the annealed teacher's simulations by graph, once there is one
         self.measured: dict[str, dict] | None = None  # what stage III has chosen, once it has
 
     def complete(self, progress: bool) -> None:
         """Does every update that is not done yet."""
         self.learner.agent.set_learning_rate(self.config.learning_rate)
-        self._describe()
+        self.summaries.record(summaries.CONFIG_TEXT, self.config.to_json())
+        self.summaries.table_of_graphs(self.learner.graphs, self.learner.costs, self.learner.bounds_s)
         first = 0
         for stage, update in zip(STAGES, (self._imitation, self._simulated), strict=False):
             total = self.updates[stage]
@@ -191,20 +149,10 @@ class _Run:
             self.measured = stage.choose()
             self.seconds += time.perf_counter() - started
             advance(stage.budget.used, "chosen")
-        self.summaries.text(summaries.REAL_TEXT, _as_code(self.measured))
+        self.summaries.record(summaries.REAL_TEXT, self.measured)
         if self.pictures:
             self._draw("real")
         self.save()
-
-    def _describe(self) -> None:
-        """The run's settings and graphs, as texts."""
-        self.summaries.text(summaries.CONFIG_TEXT, _as_code(self.config.to_json()))
-        rows = [f"| {g.name} | {g.work_vertices.size:,} | {g.work_edges.size:,} | {1e3 * c.mean_exec_s.sum():.6g} | {1e3 * bound_s:.6g} |"
-                for g, c, bound_s in zip(self.learner.graphs, self.learner.costs, self.learner.bounds_s, strict=True)]
-        topology = self.learner.costs[0].topology
-        self.summaries.text(summaries.GRAPH_TEXT, "\n".join([
-            f"on {topology.name}, {topology.num_devices} devices", "", "| graph | vertices | edges | work (ms) | lower bound (ms) |",
-            "|---|---|---|---|---|", *rows]))
 
     def _draw(self, stage: str) -> None:
         """The greedy episode of each graph, as a picture."""
@@ -240,9 +188,13 @@ class _Run:
 
     def _simulated(self) -> Update:
         total = self.updates["simulated"]
-        if self.config.teacher == "annealing" and not np.isfinite(self.learner.best[0].makespan_s):
-            self._timed("simulated", self.done, self.learner.anneal)
+        if self.config.teacher == "annealing" and not self.annealed:
+            self._timed("simulated", self.done, self._anneal)
         return lambda step: self.learner.simulate(self.config.seed, step, step / total)
+
+    def _anneal(self) -> dict[str, dict[str, float]]:
+        self.annealed = self.learner.anneal()
+        return {}
 
     def _teacher_dataset(self, g: int) -> tuple[np.ndarray, np.ndarray]:
         """int32 [n, M] orders and devices of the teacher's episodes for graph g, from the dataset on disk, written if it is not there."""
@@ -263,7 +215,7 @@ class _Run:
                               "runs": [[m.runs, m.failed] for m in self.real.measured]}
         order = self.learner.elite_order
         state = {"seconds": self.seconds, "best": best, "greedy_s": [_finite(s) for s in self.learner.greedy_s], "real": real,
-                 "elite_order": None if order is None else order.tolist()}
+                 "annealed": self.annealed, "elite_order": None if order is None else order.tolist()}
         save_checkpoint(self.folder / "checkpoints", self.done, self.learner.checkpointed, state, self.config.keep)
 
     def restore(self) -> None:
@@ -273,7 +225,7 @@ class _Run:
             return
         state = read_state(folders[-1])
         restore_variables(folders[-1], self.learner.checkpointed)
-        self.done, self.seconds = state["step"], state["seconds"]
+        self.done, self.seconds, self.annealed = state["step"], state["seconds"], state["annealed"]
         if self.real:
             self.real.budget.resume(state["real"]["used"], state["real"]["spent_s"])
             self.measured = state["real"]["measured"]
@@ -296,6 +248,7 @@ class _Run:
             result[graph.name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best.makespan_s,
                                   "lower_bound_s": self.learner.bounds_s[g],
                                   "episodes": learned + (measured["runs"] if measured else 0), "seconds": round(self.seconds, 3),
+                                  **({"annealing_simulations": self.annealed[g]} if self.annealed else {}),
                                   **({"measured": measured} if measured else {})}
         if self.pictures:
             self.summaries.policy(self.learner.computation())
@@ -305,11 +258,6 @@ class _Run:
         self.summaries.flush()
         write_json(self.folder / "result.json", {"graphs": result}, indent=1)
         return result
-
-
-def _as_code(value) -> str:
-    """JSON as Markdown shows it."""
-    return f"```\n{json.dumps(value, indent=1)}\n```"
 
 
 def _finite(seconds: float) -> float | None:

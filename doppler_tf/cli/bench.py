@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import fcntl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.options import TOPOLOGIES, natural, output_file, positive, positive_real, sample_count
-from doppler_tf.errors import ConfigError, FormatError, field_error
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.formats.files import held
 
 if TYPE_CHECKING:
     from doppler_tf.cli.suite import Suite
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     started = time.perf_counter()
     suite = _suite(args)
-    with _alone(args.out):
+    with held(args.out, "--out"):
         cells = plan(suite, args.out)
         records, ran = run_cells(args.out, cells, args.jobs)
     made_by = f"python -m doppler_tf bench {args.suite}" if args.suite else "python -m doppler_tf bench"
@@ -85,22 +84,6 @@ def render(result: dict[str, Any]) -> list:
 def exit_code(result: Mapping[str, Any]) -> int:
     """1 where a cell failed."""
     return 1 if result["failed"] else 0
-
-
-@contextlib.contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Makes the folder and holds it; the system lets go of it when the process ends, however it ends."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
-    except OSError as error:
-        raise FormatError(f"{out}: cannot be written: {error.strerror}; choose another folder with --out") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise field_error(ConfigError, "bench", "", "--out", "a folder to itself", str(out), "another process fills it") from None
-        yield
 
 
 def _suite(args: argparse.Namespace) -> Suite:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from doppler_tf.cli.loudness import note
-from doppler_tf.cli.options import TOPOLOGIES, output_file
+from doppler_tf.cli.options import output_file
 
 if TYPE_CHECKING:
     from doppler_tf.cli.run_folder import Trained
@@ -25,9 +25,6 @@ BEST, GREEDY = "learned, best", "learned, greedy"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="run folder, as `train` leaves it")
-    parser.add_argument("--graph", type=Path, nargs="+", action="extend", default=[], metavar="GRAPH",
-                        help="graph files, for runs of earlier versions, which did not keep them")
-    parser.add_argument("--topology", metavar="T", help=f"for the same: {TOPOLOGIES}")
     parser.add_argument("--out", type=output_file, metavar="PAGE.html", help="page to write (default: RUN/report/index.html)")
 
 
@@ -39,7 +36,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     out = args.out or check_writable(args.run / "report" / "index.html")
     figures, config = read_figures(args.run), _config(args.run)
-    trained = read_trained(args.run, figures, args.graph, args.topology)
+    trained = read_trained(args.run, figures)
     traces, refused = read_traces(args.run / "traces")
     for line in refused:
         note(f"not linked: {line}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,12 +43,11 @@ def read_figures(run: Path) -> dict[str, Mapping[str, Any]]:
     return dict(graphs)
 
 
-def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]], graph_files: Sequence[Path], topology: str | None) -> list[Trained]:
+def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Trained]:
     """The graphs of a run with their costs and best assignments.
 
     Args:
       figures: of `read_figures`.
-      graph_files, topology: in place of the run folder's own, which older runs do not have.
 
     Raises:
       CheckpointError: graphs or topology are not there, or not those that the run was made for.
@@ -56,22 +55,18 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]], graph_file
     from doppler_tf.cli.inputs import load_assignment, load_costs
     from doppler_tf.formats.files import file_name, read_json
 
-    stored = read_json(run / "config.json")
-    spec = topology or str(run / "topology.json")
-    paths = list(graph_files) or [run / "graphs" / f"{file_name(name)}.json" for name in figures]
-    absent = next((path for path in (*paths, *([] if topology else [Path(spec)])) if not path.exists()), None)
-    if absent is not None:
-        raise CheckpointError(f"{absent}: no such file; for a run of an earlier version, which did not keep graphs and topology, pass "
-                              f"--graph G.json and --topology T")
-    loaded = {graph.name: (graph, costs) for graph, costs in (load_costs(path, spec) for path in paths)}
+    stored, topology = read_json(run / "config.json"), run / "topology.json"
     trained = []
     for name, row in figures.items():
-        graph, costs = loaded.get(name) or _only(loaded, figures, run, name)
-        for what, hash_, expected in (("graph", graph.graph_hash, stored.get("graphs", {}).get(name)),
-                                      ("topology", costs.topology.topology_hash, stored.get("topology"))):
-            if hash_ != expected:
-                raise CheckpointError(f"{run}: {what}: expected the one that the run was made for, got another ({name} on "
-                                      f"{costs.topology.name}); pass that {what} with --{what}")
+        path = run / "graphs" / f"{file_name(name)}.json"
+        for each in (path, topology):
+            if not each.exists():
+                raise CheckpointError(f"{each}: expected the run's own copy, got none; put it back, or train again")
+        graph, costs = load_costs(path, str(topology))
+        for each, found, expected in ((path, graph.graph_hash, stored.get("graphs", {}).get(name)),
+                                      (topology, costs.topology.topology_hash, stored.get("topology"))):
+            if found != expected:
+                raise CheckpointError(f"{each}: expected what the run was made for, got something else; put it back, or train again")
         trained.append(Trained(graph, costs, row, *load_assignment(run / "assignments" / f"{file_name(name)}.json", graph, costs, None)))
     return trained
 
@@ -91,10 +86,3 @@ def read_traces(folder: Path) -> tuple[dict[Path, TraceFile], list[str]]:
 
 def _complete(row: Mapping[str, Any]) -> bool:
     return all(isinstance(row.get(key), int | float) for key in _FIGURES)
-
-
-def _only(loaded: Mapping[str, Any], figures: Mapping[str, Any], run: Path, name: str) -> tuple[DataflowGraph, CostModel]:
-    """The one graph given for a run of one graph, whatever its file calls it; its hash is checked."""
-    if len(loaded) == len(figures) == 1:
-        return next(iter(loaded.values()))
-    raise CheckpointError(f"{run}: graph {name!r}: expected it among {', '.join(loaded)}, got no such name; pass its file with --graph")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import logging
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from doppler_tf.errors import FormatError
+from doppler_tf.errors import ConfigError, FormatError
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,6 +88,31 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             raise
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}; choose another place") from None
+
+
+@contextmanager
+def held(folder: str | Path, what: str) -> Iterator[None]:
+    """Makes a folder and holds it; the system lets go of it when the process ends, however it ends.
+
+    Args:
+      what: the folder is, as errors call it.
+
+    Raises:
+      ConfigError: it cannot be made, or another process holds it.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise ConfigError(f"{folder}: {what}: cannot be written: {error.strerror}; choose another") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"{folder}: {what}: expected one to itself, got one that another process fills; wait or choose "
+                              f"another") from None
+        yield
 
 
 def file_name(name: str) -> str:

@@ -21,6 +21,7 @@ from data.imitation_dataset import read_episodes
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.placement import place
@@ -190,6 +191,9 @@ def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph
     annealed = place(graph, topology, "annealing", seed=2).makespan_s
     assert result["best_makespan_s"] <= annealed * (1 + 1e-12)
     assert result["greedy_makespan_s"] == pytest.approx(result["best_makespan_s"])
+    assert 1 <= result["annealing_simulations"] <= 2_000_000  # ten times what `place` makes; fewer where the bound is reached
+    again = train([graph], topology, tmp_path / "run", config, resume=True, progress=False)[graph.name]
+    assert again["annealing_simulations"] == result["annealing_simulations"]
 
 
 def test_temperatures_follow_the_entropy_that_is_wanted(chains):
@@ -222,8 +226,7 @@ def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
 
 
 def test_a_second_process_is_told_to_wait(tmp_path, chains):
-    from agents.training import _alone
-    with _alone(tmp_path / "run"), pytest.raises(ConfigError, match="that another process trains in"):
+    with held(tmp_path / "run", "run folder"), pytest.raises(ConfigError, match="that another process fills"):
         train([chains(2)], ideal(2), tmp_path / "run", SMALL, progress=False)
 
 

@@ -217,18 +217,29 @@ zero_shot = true
 [methods.equal]
 method = "annealing"
 simulations_of = "learned"
+[methods.annealed]
+method = "doppler"
+config = "annealed"
+settings = { imitation = 0, simulated = 2, batch = 2, hidden = 8, rounds = 1 }
+[methods."as much"]
+method = "random_search"
+simulations_of = "annealed"
 [methods.executed]
 method = "execute"
 of = "learned"
 repeats = 1
 kernel_ms = 1
-"""), ('methods = ["critical_path", "slow"]', 'methods = ["learned", "equal", "executed"]'), ('reference = "slow"', ""),
+"""), ('methods = ["critical_path", "slow"]', 'methods = ["learned", "equal", "executed", "annealed", "as much"]'),
+        ('reference = "slow"', ""),
         ('"gantt"]', '"curves"]\n[[sections]]\ngraphs = ["diamond"]\ntopologies = ["ideal:3"]\nmethods = ["elsewhere"]'))
     outcome = bench(changed, "--seeds", 1, "--samples", 4)
     assert outcome.code == 0, outcome.err
     first, second = outcome.json["sections"]
-    learned, equal, executed = first["rows"]
+    learned, equal, executed, annealed, as_much = first["rows"]
     assert (learned["episodes"], learned["simulations"], equal["simulations"]) == (6, 4, 10)
+    # The annealed teacher's simulations count: here it begins with the optimum, or finds it at once.
+    assert annealed["simulations"] > 4
+    assert as_much["simulations"] == 2 + annealed["simulations"]
     assert 4.0 <= learned["mean_s"] <= learned["greedy_s"] <= 5.0
     assert (executed["executed"], executed["lower_bound_s"]) == (True, None)
     assert (second["rows"][0]["episodes"], second["rows"][0]["seeds"]) == (0, 1)

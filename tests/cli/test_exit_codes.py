@@ -39,7 +39,7 @@ WRONG = {
               "--method magic", "--config magic"],
     "run": ["--executor warp", "--time-scale 0", "--repeats none", "--tolerance-s -1", "--timeout-s nan", "--emulate ideal:3"],
     "compare": ["--methods magic", "--methods heft,,cpop", "--seeds 0", "--samples 1000001"],
-    "report": ["--topology ideal:3", "RUN=nowhere"],
+    "report": ["RUN=nowhere"],
     "export": [],
     "trace": ["--tolerance-s soon"],
     "calibrate": ["--assignments 0", "--executor synchronous", "--repeats 0"],

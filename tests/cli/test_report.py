@@ -88,15 +88,14 @@ def test_long_curves_are_thinned_and_keep_their_ends():
         assert min(count, MOST_POINTS) / 2 <= len(points) <= MOST_POINTS
 
 
-def test_a_run_without_graphs_needs_them(cli, run, diamond, write):
-    shutil.rmtree(run / "graphs")
-    refused(cli("report", run, "--json"), "graphs/diamond.json", "--graph", "--topology")
-    other = write({**DIAMOND, "graph": {"name": "<other> & \"more\""}}, "other.json")
-    assert cli("report", run, "--graph", diamond, other, "--topology", "ideal:2").code == 0
-    refused(cli("report", run, "--graph", diamond, other, "--topology", "ideal:3", "--json"), "topology", "--topology")
-    refused(cli("report", run, "--graph", diamond, "--json"), "<other>", "--graph")
-    changed = write({**DIAMOND, "edges": DIAMOND["edges"][:-1]}, "changed.json")
-    refused(cli("report", run, "--graph", changed, other, "--json"), "graph", "expected the one that the run was made for")
+@pytest.mark.parametrize("name", ["graphs/diamond.json", "topology.json"])
+def test_what_the_run_was_made_for_is_its_own(cli, run, name):
+    kept = json.loads((run / name).read_text())
+    changed = {**kept, "edges": kept["edges"][:-1]} if "edges" in kept else {"devices": [{"name": "a"}]}
+    (run / name).write_text(json.dumps(changed))
+    refused(cli("report", run, "--json"), name, "expected what the run was made for, got something else; put it back")
+    (run / name).unlink()
+    refused(cli("report", run, "--json"), name, "expected the run's own copy, got none; put it back")
 
 
 def test_what_is_no_finished_run(cli, run, tmp_path):

@@ -28,7 +28,9 @@ demo: setup
 	@$(CLI) compare $(DEMO)/llama_layer.json --topology cpu:4 --policy $(DEMO) --methods one_device,round_robin,random,critical_path,policy
 	@echo "4. The learned assignment on the runtime"
 	@$(CLI) run $(DEMO)/llama_layer.json --topology cpu:4 --assignment $(DEMO)/assignments/llama_layer.json --executor tf --trace $(DEMO)/traces/llama_layer.json --gantt $(DEMO)/report/llama_layer.png
-	@echo "Look at it: $(DEMO)/report/llama_layer.png, $(DEMO)/traces/llama_layer.json (ui.perfetto.dev), $(BIN)/tensorboard --logdir $(DEMO)/train"
+	@echo "5. All of it on a page"
+	@$(CLI) report $(DEMO)
+	@echo "Look at it: $(DEMO)/report/index.html, $(DEMO)/traces/llama_layer.json (ui.perfetto.dev), $(BIN)/tensorboard --logdir $(DEMO)/train"
 
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist loadfile

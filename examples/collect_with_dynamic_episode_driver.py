@@ -34,14 +34,16 @@ def main() -> None:
     observers = [lambda trajectory: buffer.add_batch(trajectory._replace(observation={"graph": trajectory.observation["graph"]}))]
     driver = DynamicEpisodeDriver(environment, agent.collect_policy, observers, num_episodes=EPISODES)
     collect = common.function(driver.run)  # one compiled graph instead of a Python loop over steps
+    # Made once, as that takes longer than an update; every pass over it reads the buffer anew. All episodes of one graph have the same
+    # length; the step between episodes, which the driver adds, is dropped.
+    collected = buffer.as_dataset(EPISODES, arrays.num_work, single_deterministic_pass=True)
 
     means = []
     for update in range(UPDATES):
         buffer.clear()
         environment.reset()
         collect()
-        # All episodes of one graph have the same length; the step between episodes, which the driver adds, is dropped.
-        experience, _ = next(iter(buffer.as_dataset(EPISODES, arrays.num_work, single_deterministic_pass=True)))
+        experience, _ = next(iter(collected))
         agent.train(experience)
         means.append(float(tf.reduce_mean(tf.reduce_sum(experience.reward, axis=1))))
         if update % 10 == 0:

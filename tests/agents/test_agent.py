@@ -9,11 +9,13 @@ import pytest
 import tensorflow as tf
 from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 from tf_agents.replay_buffers import tf_uniform_replay_buffer
+from tf_agents.utils.common import Checkpointer
 
 from agents.agent import DopplerAgent
 from agents.config import CONFIGS, RUN_SCHEMA, TrainConfig, stored_config
 from agents.driver import FusedDriver, episode_log_probability
 from agents.environment import AssignmentEnvironment
+from agents.networks import DualNetwork
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
@@ -26,10 +28,7 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
     agent = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
     agent.initialize()
-    buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(agent.training_data_spec, batch_size=16, max_length=10)
-    observe = [lambda t: buffer.add_batch(t._replace(observation={"graph": t.observation["graph"]}))]
-    DynamicEpisodeDriver(environment, agent.collect_policy, observe, num_episodes=16).run()
-    experience = tf.nest.map_structure(lambda x: x[:, :6], buffer.gather_all())
+    experience = _collected(agent, environment)
     reward = experience.reward.numpy()[:, -1]
     assert reward.min() < reward.max()
     before = _log_likelihood(network, batch, experience)
@@ -40,10 +39,42 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     assert np.corrcoef(change, reward)[0, 1] > 0.3
 
 
+def _collected(agent, environment):
+    """Trajectories [16, 6] of two chains of three."""
+    buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(agent.training_data_spec, batch_size=16, max_length=10)
+    observe = [lambda t: buffer.add_batch(t._replace(observation={"graph": t.observation["graph"]}))]
+    DynamicEpisodeDriver(environment, agent.collect_policy, observe, num_episodes=16).run(environment.reset())
+    return tf.nest.map_structure(lambda x: x[:, :6], buffer.gather_all())
+
+
 def _log_likelihood(network, batch, experience) -> np.ndarray:
     from agents.agent import episodes_from_trajectory
     sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), episodes_from_trajectory(batch, experience))
     return tf.reduce_sum(sel.chosen + plc.chosen, axis=1).numpy()
+
+
+def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, tmp_path):
+    """TF-Agents' Checkpointer finds weights, both optimizers' moments, the counter and the policies' seeds in the agent."""
+    graph = chains(2)
+    arrays, batch, _ = learning([graph], devices=2)
+    environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
+
+    def made(seed: int) -> tuple[DopplerAgent, Checkpointer]:
+        agent = DopplerAgent(DualNetwork(16, 2, seed=seed), batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2),
+                             tf.Variable(0, dtype=tf.int64))
+        return agent, Checkpointer(str(tmp_path), agent=agent)
+
+    kept, checkpointer = made(1)
+    for _ in range(3):
+        kept.train(_collected(kept, environment))
+    checkpointer.save(kept.train_step_counter)
+    restored, checkpointer = made(2)
+    checkpointer.initialize_or_restore().assert_consumed()
+    for agent in (kept, restored):
+        agent.train(_collected(agent, environment))
+        assert int(agent.train_step_counter) == 4
+    for here, there in zip(kept.policy.variables(), restored.policy.variables(), strict=True):
+        np.testing.assert_allclose(here, there, atol=1e-6)
 
 
 def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):

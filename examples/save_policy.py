@@ -1,0 +1,58 @@
+"""Saves a trained policy with TF-Agents' own PolicySaver, loads what was saved, and runs an episode with each of the two.
+
+Run from the repository root, after a training (`train ... --run-dir runs/demo`):
+.venv/bin/python -m examples.save_policy runs/demo runs/demo/saved_policies
+(A policy saved so is bound to its graph and devices and acts step by step; what `export` writes places any graph, in one call.)
+"""
+
+from agents import AssignmentEnvironment, DualPolicy  # before TensorFlow: this chooses Keras 2  # isort: skip
+import sys
+from operator import eq
+from pathlib import Path
+
+from tf_agents.policies.policy_saver import PolicySaver
+from tf_agents.policies.py_policy import PyPolicy
+from tf_agents.policies.py_tf_eager_policy import PyTFEagerPolicy, SavedModelPyTFEagerPolicy
+
+from agents.checkpoints import policy_checkpoint, restore_variables
+from agents.config import stored_config
+from agents.features import graph_arrays
+from agents.methods import METHODS
+from doppler_tf import build_costs, read_graph, read_topology
+from doppler_tf.fastsim import FastSimulator
+
+
+def main(folder: str, out: str) -> None:
+    run = Path(folder)
+    config, topology = stored_config(run), read_topology(run / "topology.json")
+    network = METHODS[config.method].network(config)
+    restore_variables(policy_checkpoint(run), {"best_network": network}, partial=True)
+    for path in sorted((run / "graphs").glob("*.json")):
+        graph = read_graph(path)
+        costs = build_costs(graph, topology)
+        arrays = graph_arrays(graph, costs, identity=config.identity)
+        environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans])
+        policy = DualPolicy(network, environment.graphs, greedy=True)
+        saved = Path(out) / path.stem
+        PolicySaver(policy).save(str(saved))
+        # The environment is of tensors and batched, be it a batch of one; the saved specs stand beside the model.
+        loaded = SavedModelPyTFEagerPolicy(str(saved), load_specs_from_pbtxt=True, batch_time_steps=False)
+        before, after = (episode(environment, each) for each in
+                         (PyTFEagerPolicy(policy, use_tf_function=True, batch_time_steps=False), loaded))
+        before_ms, after_ms = (-1e3 * arrays.scale_s * reward for _, reward in (before, after))  # reward: -makespan / scale_s
+        print(f"{graph.name}: {before_ms:.3f} ms by the policy, {after_ms:.3f} ms by {saved}, "
+              f"{sum(map(eq, before[0], after[0]))} of {len(before[0])} actions the same")
+
+
+def episode(environment: AssignmentEnvironment, policy: PyPolicy) -> tuple[list[tuple[int, int]], float]:
+    """The actions (vertex, device) of one episode, and its reward."""
+    actions, step, state = [], environment.reset(), policy.get_initial_state(1)
+    while not step.is_last():
+        action, state, _ = policy.action(step, state)
+        actions.append((int(action["vertex"]), int(action["device"])))
+        step = environment.step(action)
+    return actions, float(step.reward)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

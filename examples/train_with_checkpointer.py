@@ -1,0 +1,60 @@
+"""Trains the agent with TF-Agents' own Checkpointer: stopped and started again, it goes on where it was.
+
+Run from the repository root, twice: .venv/bin/python -m examples.train_with_checkpointer runs/checkpointed
+(`agents.train` with `resume=True` does the same for whole runs, many times faster.)
+"""
+
+from agents import AssignmentEnvironment, DopplerAgent, TrainConfig  # before TensorFlow: this chooses Keras 2  # isort: skip
+import sys
+
+from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
+from tf_agents.metrics.tf_metrics import AverageReturnMetric
+from tf_agents.replay_buffers.tf_uniform_replay_buffer import TFUniformReplayBuffer
+from tf_agents.utils import common
+
+from agents.features import graph_arrays
+from agents.networks import DualNetwork
+from data import build_workload
+from doppler_tf import build_costs, read_topology
+from doppler_tf.fastsim import FastSimulator
+
+EPISODES, UPDATES = 16, 20  # every run makes as many updates
+
+
+def main(folder: str) -> None:
+    graph = build_workload("chainmm", 2)
+    costs = build_costs(graph, read_topology("p100x4"))
+    arrays = graph_arrays(graph, costs)
+    environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans], batch_size=EPISODES)
+    agent = DopplerAgent(DualNetwork(hidden=16, rounds=1), environment.graphs, TrainConfig(hidden=16, rounds=1))
+    agent.initialize()
+    buffer = TFUniformReplayBuffer(agent.training_data_spec, batch_size=EPISODES, max_length=arrays.num_work + 1)
+    observers = [lambda trajectory: buffer.add_batch(trajectory._replace(observation={"graph": trajectory.observation["graph"]}))]
+    returns = AverageReturnMetric(batch_size=EPISODES, buffer_size=EPISODES)
+    collect, evaluate = (common.function(DynamicEpisodeDriver(environment, policy, seen, num_episodes=EPISODES).run) for policy, seen in
+                         ((agent.collect_policy, observers), (agent.policy, [returns])))
+
+    def report(what: str) -> None:
+        returns.reset()
+        evaluate(environment.reset())
+        print(f"{what} update {int(agent.train_step_counter)}: greedy {-1e3 * arrays.scale_s * float(returns.result()):.3f} ms", flush=True)
+
+    # The agent holds the network, both optimizers and its policies' seeds: it goes on as if it had never stopped.
+    checkpointer = common.Checkpointer(folder, max_to_keep=2, agent=agent, buffer=buffer, global_step=agent.train_step_counter)
+    if checkpointer.checkpoint_exists:
+        checkpointer.initialize_or_restore().assert_consumed()
+    else:
+        collect(environment.reset())
+    report("goes on at" if checkpointer.checkpoint_exists else "starts at")
+    waiting = buffer.as_dataset(EPISODES, arrays.num_work, single_deterministic_pass=True)  # every pass reads the buffer anew
+    for _ in range(UPDATES):
+        agent.train(next(iter(waiting))[0])
+        buffer.clear()
+        collect(environment.reset())
+        if int(agent.train_step_counter) % 10 == 0:  # with the episodes that wait for the next update
+            checkpointer.save(agent.train_step_counter)
+    report("stops at")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

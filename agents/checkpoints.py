@@ -59,7 +59,7 @@ def read_state(checkpoint: Path) -> dict:
     schema = state.get("schema") if isinstance(state, dict) else None
     if schema != CHECKPOINT_SCHEMA:
         raise CheckpointError(f"{checkpoint}: schema: expected {CHECKPOINT_SCHEMA}, got {schema!r}; train again with this version")
-    missing = {"step", "seconds", "best", "greedy_s", "real", "elite_order"} - set(state)
+    missing = {"step", "seconds", "best", "greedy_s", "real", "annealed", "elite_order"} - set(state)
     if missing:
         raise CheckpointError(f"{checkpoint}: state.json: expected {sorted(missing)[0]!r}, got none; delete this checkpoint and resume")
     return state

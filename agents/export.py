@@ -46,12 +46,13 @@ def export_policy(run: str | Path, out: str | Path) -> Path:
                           f"--policy`")
     network = METHODS[config.method].network(config)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
-    _LOG.info("tracing the policies for graphs of any size; this takes about half a minute")
     server = Server(network, config.identity)
     # What is saved holds functions and variables alone: Keras layers would bring their own records, which nobody needs here.
     model = tf.Module()
     model.weights, model.place, model.score = list(server.variables), server.place, server.score
     try:
+        out.mkdir(parents=True, exist_ok=True)
+        _LOG.info("tracing the policies for graphs of any size; this takes about half a minute")
         version = 1 + max((int(path.name) for path in out.glob("[0-9]*") if path.name.isdigit()), default=0)
         temporary = out / f".{version}.{os.getpid()}"
         try:

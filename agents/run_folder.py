@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,8 +20,11 @@ def open_run(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[Cos
     """Starts a run folder, or checks that the one to resume was made for these graphs and topology; returns the config that holds."""
     made_for = {"graphs": {graph.name: graph.graph_hash for graph in graphs}, "topology": costs[0].topology.topology_hash}
     stored = read_json(run_dir / "config.json") if (run_dir / "config.json").exists() else None
+    begun = bool(checkpoint_folders(run_dir / "checkpoints"))
+    if stored is not None and not begun:
+        shutil.rmtree(run_dir / "train", ignore_errors=True)  # summaries of a start that never came to a checkpoint
     if not resume:
-        if checkpoint_folders(run_dir / "checkpoints"):
+        if begun:
             raise ConfigError(f"{run_dir}: run folder: expected a new one, got one with checkpoints; go on with --resume or choose another")
         write_topology(run_dir / "topology.json", costs[0].topology)
         for graph in graphs:

@@ -52,7 +52,7 @@ class Server(tf.Module):
             devices = _by_vertex(orders, episodes.device[:, :count])
             seconds = tf.where(number < samples, makespans(problem, devices), float("inf"))
             first = tf.argmin(seconds)
-            better = seconds[first] < best_s
+            better = (seconds[first] < best_s) | (i == 0)  # sums that overflow to infinity have an answer too
             return (i + 1, tf.minimum(best_s, seconds[first]), tf.where(better, devices[first], device),
                     tf.where(better, orders[first], order))
 

@@ -33,7 +33,7 @@ _ORDERS, _REORDERED = 4, 4
 # How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 # Annealing of the annealed teacher beside `place`'s, updates in which it is learned, and the first of the random numbers of these.
-_ANNEALED, _REPEATED, _REPEATING = 10, 300, 1 << 20
+_ANNEALED, _REPEATED, _REPEATING = 20, 300, 1 << 20
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
 

@@ -3,14 +3,17 @@
 Run from the repository root: .venv/bin/python -m examples.ask_server chainmm.json p100x4 http://localhost:8501/v1/models/doppler
 """
 
+import argparse
 import json
 import sys
+import urllib.error
 import urllib.request
 
 import numpy as np
 
 from agents.tensor_features import problem_of
 from doppler_tf import Assignment, build_costs, read_graph, read_topology, simulate
+from doppler_tf.errors import UserError
 
 
 def main(path: str, topology: str, url: str) -> None:
@@ -28,4 +31,12 @@ def main(path: str, topology: str, url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description="ask a server for a placement")
+    for name in ("graph", "topology", "url"):
+        parser.add_argument(name)
+    try:
+        main(*vars(parser.parse_args()).values())
+    except urllib.error.HTTPError as error:
+        sys.exit(f"the server refused: {json.load(error)['error']}")
+    except (UserError, urllib.error.URLError) as error:
+        sys.exit(str(error))

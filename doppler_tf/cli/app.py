@@ -53,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
                      description="Places the operations of a dataflow graph on devices so that a work-conserving runtime finishes soonest.",
                      epilog=_example(f"{workload.EXAMPLE}\n  {place.EXAMPLE}"))
     parser.add_argument("--version", action="version", version=f"doppler_tf {__version__}")
+    add_loudness(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
         purpose = (module.__doc__ or name).splitlines()[0]

@@ -10,11 +10,13 @@ _OURS = ("doppler_tf", "data", "runtime", "agents")
 _LOG = logging.getLogger("doppler_tf.cli")
 
 
-def add_loudness(parser: argparse.ArgumentParser) -> None:
-    """-v and -q."""
+def add_loudness(parser: argparse.ArgumentParser, default: bool | str = argparse.SUPPRESS) -> None:
+    """-v and -q; default: False for the parser of all commands, whose findings a command's own leaves alone."""
     either = parser.add_mutually_exclusive_group()
-    either.add_argument("-v", "--verbose", action="store_true", help="log on stderr what is done, and when; after an error, where it arose")
-    either.add_argument("-q", "--quiet", action="store_true", help="no tables, notes and bars: errors alone, and the object of --json")
+    either.add_argument("-v", "--verbose", action="store_true", default=default,
+                        help="log on stderr what is done, and when; after an error, where it arose")
+    either.add_argument("-q", "--quiet", action="store_true", default=default,
+                        help="no tables, notes and bars: errors alone, and the object of --json")
 
 
 def set_loudness(verbose: bool = False, quiet: bool = False) -> None:

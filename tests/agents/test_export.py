@@ -100,6 +100,11 @@ def test_a_forced_order_is_certain(model):
     assert got["makespan_s"] == 1 + 0.25 + 4 / 16 + 1
 
 
+def test_seconds_beyond_all_numbers_have_an_answer_too(model):
+    got = ask(model, by_hand(exec_s=np.full((2, 2), 1e308)), samples=2, seed=0)
+    assert (got["order"].tolist(), got["makespan_s"]) == ([0, 1], np.inf)
+
+
 @pytest.mark.parametrize(("changed", "message"), [
     ({"edges": [[0, 1], [1, 0]], "edge_bytes": [1, 1], "transfer_s": [1, 1]}, "expected a graph without cycles"),
     ({"edges": [[1, 1]]}, "expected a graph without cycles"),

@@ -191,7 +191,7 @@ def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph
     annealed = place(graph, topology, "annealing", seed=2).makespan_s
     assert result["best_makespan_s"] <= annealed * (1 + 1e-12)
     assert result["greedy_makespan_s"] == pytest.approx(result["best_makespan_s"])
-    assert 1 <= result["annealing_simulations"] <= 2_000_000  # ten times what `place` makes; fewer where the bound is reached
+    assert 1 <= result["annealing_simulations"] <= 4_000_000  # twenty times what `place` makes; fewer where the bound is reached
     again = train([graph], topology, tmp_path / "run", config, resume=True, progress=False)[graph.name]
     assert again["annealing_simulations"] == result["annealing_simulations"]
 
@@ -223,6 +223,20 @@ def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
     # The teacher takes the larger b-level first: the heads of the chains before all else.
     heads = [np.isin(orders[:, :3], [0, 1, 2]).mean() for orders in found]
     assert heads[0] > heads[1] + 0.1
+
+
+def test_a_start_that_came_to_no_checkpoint_leaves_no_summaries(tmp_path, chains):
+    graph, folder, config = chains(2), tmp_path / "run", replace(SMALL, imitation=0, simulated=0)
+    with pytest.raises(CheckpointError):  # once the folder is opened
+        train([graph], ideal(2), folder, config, progress=False, init=tmp_path / "nowhere")
+    (folder / "train").mkdir()
+    (folder / "train" / "events.of.the.first").write_text("")
+    for resume in (False, True):  # the second has a checkpoint to go on from
+        train([graph], ideal(2), folder, config, resume=resume, progress=False)
+        kept = sorted(path.name for path in (folder / "train").iterdir())
+        assert kept
+        assert "events.of.the.first" not in kept
+        assert len(kept) == 1 + resume
 
 
 def test_a_second_process_is_told_to_wait(tmp_path, chains):

@@ -133,3 +133,9 @@ def test_notes_are_heard_unless_quiet(capsys):
         note("25% [of] it" if quiet else "all of it")
         assert not bars_wanted()  # nobody can see them here
     assert capsys.readouterr().err == "all of it\n"
+
+
+@pytest.mark.parametrize("argv", [["-q", "doctor"], ["doctor", "-q"]])
+def test_quiet_before_the_command_as_after_it(cli, argv):
+    outcome = cli(*argv)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")

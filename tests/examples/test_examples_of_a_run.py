@@ -12,6 +12,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,13 +68,27 @@ def test_a_model_is_served_over_http(trained, tmp_path):
                   "samples": 32, "seed": 1}
         placed = ask(url, {"signature_name": "place", "inputs": inputs})["outputs"]
         assert placed == {"device": [0, 1], "order": [0, 1], "makespan_s": 2.5}  # 1 + 0.25 + 4 / 16 + 1, 3 on one device
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            ask(url, {"inputs": {**inputs, "edges": [[0, 1], [1, 0]], "edge_bytes": [4, 4], "transfer_s": [1, 1]}})
-        assert refused.value.code == 400
-        assert "expected a graph without cycles" in json.load(refused.value)["error"]
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            ask(url, {"inputs": {"exec_s": [[1]]}})
-        assert "expected bandwidth_bytes_per_s, got none" in json.load(refused.value)["error"]
+        alone = {**inputs, "edges": [], "edge_bytes": [], "transfer_s": []}  # JSON does not tell the shape of nothing
+        assert ask(url, {"inputs": alone})["outputs"]["makespan_s"] == 1.0
+        for request, message in [
+                ({"inputs": {**inputs, "edges": [[0, 1], [1, 0]], "edge_bytes": [4, 4], "transfer_s": [1, 1]}}, "[edges: expected a graph"),
+                ({"inputs": {"exec_s": [[1]]}}, "inputs: expected bandwidth_bytes_per_s, got none"),
+                ({"inputs": {**inputs, "device": [0]}}, "inputs: expected no device, got one"),
+                ({"inputs": {**inputs, "edges": [[0, 2**32 + 1]]}}, "edges: expected integers of 32 bits, got 0 to 4294967297"),
+                ({"inputs": {**inputs, "samples": 2**70}}, "samples: expected int32 [], got object []"),
+                ({"inputs": {**inputs, "samples": True}}, "samples: expected int32 [], got bool []"),
+                ({"inputs": {**inputs, "seed": [1]}}, "seed: expected int32 [], got int64 [1]"),
+                ({"inputs": {**inputs, "exec_s": [[1], [1, 2]]}}, "exec_s: expected rows of equal length"),
+                ({"inputs": {**inputs, "exec_s": None}}, "exec_s: expected float64 [None, None], got object []"),
+                ({"inputs": inputs, "signature_name": "nope"}, "signature_name: expected one of"),
+                ([1, 2], "expected an object"), (None, "expected an object")]:
+            assert refusal(url, request)[0] == 400
+            assert refusal(url, request)[1].startswith(message)
+        for elsewhere in (url.replace("doppler", "other"), f"{url}/versions/7"):
+            assert refusal(elsewhere, {"inputs": inputs})[0] == 404
+        with ThreadPoolExecutor(30) as many:
+            answers = list(many.map(lambda _: ask(url, {"inputs": inputs})["outputs"], range(30)))
+        assert answers == [placed] * 30
         printed = example("ask_server", folder / "chainmm.json", "p100x4", url)
         assert re.fullmatch(r"38 vertices placed: [\d.]+ ms as the server simulates, [\d.]+ ms here\n", printed)
 
@@ -90,6 +105,13 @@ def serving(models: Path) -> Iterator[str]:
             server.kill()
 
 
-def ask(url: str, request: dict) -> dict:
+def refusal(url: str, request) -> tuple[int, str]:
+    """The status and the error of a request that is refused."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(url, request)
+    return refused.value.code, json.load(refused.value)["error"]
+
+
+def ask(url: str, request) -> dict:
     with urllib.request.urlopen(f"{url}:predict", json.dumps(request).encode(), timeout=120) as answer:
         return json.load(answer)

@@ -59,8 +59,7 @@ def test_the_method_is_a_setting(train):
 
 
 def test_a_resumed_run_keeps_its_settings(train, tmp_path):
-    from agents.config import TrainConfig
-    from agents.config import RUN_SCHEMA
+    from agents.config import RUN_SCHEMA, TrainConfig
 
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text(json.dumps({"schema": RUN_SCHEMA, "config": TrainConfig(batch=8).to_json()}))

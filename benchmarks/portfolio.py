@@ -97,9 +97,9 @@ def random_case(number: int):
     return graph, build_costs(graph, topology)
 
 
-def unequal(rng: np.random.Generator) -> Topology:
-    """Two to five devices, the fastest up to eight times as fast as the slowest."""
-    count = int(rng.integers(2, 6))
+def unequal(rng: np.random.Generator, most: int = 5) -> Topology:
+    """Two to `most` devices, the fastest up to eight times as fast as the slowest."""
+    count = int(rng.integers(2, most + 1))
     devices = [{"name": f"d{d}", "flops_per_s": float(rng.uniform(1, 8)) * 1e12, "mem_bytes_per_s": 1e12} for d in range(count)]
     links = {"bandwidth_bytes_per_s": float(rng.choice([5e9, 5e10, 5e11])), "latency_s": 1e-6}
     return Topology.from_json({"name": f"unequal:{count}", "devices": devices, "links": links})

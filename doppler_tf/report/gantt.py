@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from matplotlib.patches import Patch
 from doppler_tf.costs import CostModel
 from doppler_tf.formats.files import write_bytes
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.png import png_bytes
 from doppler_tf.report.rows import INK, LINK, OTHER, PALETTE, PAPER, groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
@@ -44,9 +44,7 @@ def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_
     """
     with rc_context({"text.parse_math": False}):  # names may hold dollar signs
         figure = _figure(graph, costs, trace, lower_bound_s, method)
-        content = io.BytesIO()
-        figure.savefig(content, format="png")
-    return content.getvalue()
+        return png_bytes(figure)
 
 
 def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str) -> Figure:

@@ -160,7 +160,7 @@ class _Run:
             graph, costs = self.learner.graphs[g], self.learner.costs[g]
             if np.isfinite(best.makespan_s) and graph.work_vertices.size <= _MOST_DRAWN:
                 trace = Simulator().execute(graph, costs, self.learner.assignment(g, best))
-                png = gantt_png(graph, costs, trace, self.learner.bounds_s[g], "policy, greedy")
+                png = gantt_png(graph, costs, trace, self.learner.bounds_s[g], "policy, greedy", card=True)
                 self.summaries.picture(stage, file_name(graph.name), self.done, png, device_utilisation(costs, trace))
 
     def _timed(self, stage: str, done: int, update: Callable[[], dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:

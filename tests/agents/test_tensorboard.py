@@ -94,7 +94,9 @@ def test_pictures(shows, browser):
 
 
 def test_settings_and_outcomes(shows):
-    shows("#hparams", "learning_rate", "mutations", "best_over_bound", "first", "second")
+    text = shows("#hparams", "learning_rate", "mutations", "best_over_bound", "first", "second", "Show Metrics")
+    assert "ShowMetricsseed" in text  # the first column: in what the two runs differ
+    assert summaries.LOSS not in text  # outcomes alone are metrics
 
 
 def test_texts(shows):

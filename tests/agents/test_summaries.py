@@ -75,7 +75,15 @@ def test_settings_graphs_and_the_outcome_of_the_run(run):
     assert reached[summaries.OUTCOME_GREEDY] == pytest.approx(row["greedy_makespan_s"] / row["lower_bound_s"] - 1, abs=1e-6)
     assert reached[summaries.OUTCOME_BEST] == pytest.approx(row["best_makespan_s"] / row["lower_bound_s"] - 1, abs=1e-6)
     assert reached[summaries.OUTCOME_SECONDS] == pytest.approx(row["seconds"], abs=1e-2)
-    assert events.Tags()["graph"]
+
+
+def test_the_page_of_graphs_shows_a_few_named_parts(run):
+    graph = read(run[0] / "train").Graph()
+    assert {node.name.split("/")[0] for node in graph.node if node.op not in ("Placeholder", "Identity", "NoOp")} == {
+        "encode", "begin", "episodes"}
+    (step,) = [function for function in graph.library.function if "while_body" in function.signature.name
+               and any("/SEL/" in node.name for node in function.node_def)]
+    assert {part for node in step.node_def for part in node.name.split("/")} >= {"SEL", "PLC", "place"}
 
 
 def test_a_row_of_the_hparams_table(run):

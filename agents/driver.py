@@ -51,10 +51,12 @@ def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: Episo
       placed: float32 [B, D, hidden], `tables.plc_empty` and sums of `tables.plc_placed` by device.
       race: of the candidates of `state`; where it is greedy, PLC is too.
     """
-    vertex = next_vertex(batch, state, race)
-    options = device_options(batch, state, vertex)
-    logits = device_logits(network, batch, tables, state, placed, vertex, options.features)
-    return Choice(vertex, choose_device(batch, state, logits, options.mask, race.seed, race.greedy), *options)
+    with tf.name_scope("SEL"):
+        vertex = next_vertex(batch, state, race)
+    with tf.name_scope("PLC"):
+        options = device_options(batch, state, vertex)
+        logits = device_logits(network, batch, tables, state, placed, vertex, options.features)
+        return Choice(vertex, choose_device(batch, state, logits, options.mask, race.seed, race.greedy), *options)
 
 
 def next_vertex(batch: GraphBatch, state: EpisodeState, race: Race) -> tf.Tensor:
@@ -121,17 +123,21 @@ class FusedDriver:
         """
         if self._jit_compile:
             say_compiling(batch, graph.shape[0])
-        tables = self._network.encode(batch)
-        state = initial_state(batch, graph)
-        race = start_race(batch, tables, state, seed, greedy)
+        with tf.name_scope("encode"):
+            tables = self._network.encode(batch)
+        with tf.name_scope("begin"):
+            state = initial_state(batch, graph)
+            race = start_race(batch, tables, state, seed, greedy)
+            placed = tf.gather(tables.plc_empty, graph)
 
         def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor, race: Race):
             choice = self._choose(self._network, batch, tables, state, placed, race)
-            placed = after_placing(batch, tables, state, placed, choice.vertex, choice.device)
-            state = place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
-            return choice, state, placed, run_on(batch, tables, state, race, choice.vertex)
+            with tf.name_scope("place"):
+                placed = after_placing(batch, tables, state, placed, choice.vertex, choice.device)
+                state = place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
+                return choice, state, placed, run_on(batch, tables, state, race, choice.vertex)
 
-        return record_episodes(batch, state, step, tf.gather(tables.plc_empty, graph), race)
+        return record_episodes(batch, state, step, placed, race)
 
 
 def replay(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
@@ -151,6 +157,11 @@ def say_compiling(batch: GraphBatch, episodes: int) -> None:
 
 def record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, *carried) -> Episodes:
     """Steps until the longest episode ends; `step(t, state, *carried)` gives a choice, and state and what is carried after it."""
+    with tf.name_scope("episodes"):
+        return _record_episodes(batch, state, step, carried)
+
+
+def _record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, carried: tuple) -> Episodes:
     steps = batch.num_vertices - 1
     lengths = tf.gather(batch.num_work, state.graph)
     records = tuple(tf.TensorArray(kind, steps) for kind in (tf.int32, tf.int32, tf.float32, tf.bool))

@@ -74,10 +74,12 @@ class Summaries:
             tf.summary.graph(graph)
 
     def outcome(self, settings: Mapping[str, bool | float | str], scalars: Mapping[str, float]) -> None:
-        """Writes a row of the HParams table: the run's settings and what it reached, by tag."""
-        with self._writer().as_default(step=0):
-            metrics = [hp.Metric(tag, display_name=tag.partition("/")[2]) for tag in scalars]
-            hp.hparams_config([hp.HParam(name) for name in settings], metrics)
+        """Writes a row of the HParams table: the run's settings and what it reached, by tag.
+
+        No `hparams_config`: without one TensorBoard shows those settings first that differ between the runs of its logdir. In a folder of
+        its own, as all scalars below that of a row are outcomes then.
+        """
+        with self._writer("outcome").as_default(step=0):
             hp.hparams(dict(settings), trial_id=self._folder.parent.name)
             for tag, value in scalars.items():
                 tf.summary.scalar(tag, value)

@@ -32,6 +32,7 @@ from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
 _PICTURES, _MOST_DRAWN = 4, 5_000  # a stage; vertices, as more of them take minutes and show nothing
+_NO_MATTER = ("checkpoint_every", "keep")  # settings on which no outcome depends
 Update = Callable[[int], dict[str, dict[str, float]]]
 
 
@@ -160,7 +161,7 @@ class _Run:
             graph, costs = self.learner.graphs[g], self.learner.costs[g]
             if np.isfinite(best.makespan_s) and graph.work_vertices.size <= _MOST_DRAWN:
                 trace = Simulator().execute(graph, costs, self.learner.assignment(g, best))
-                png = gantt_png(graph, costs, trace, self.learner.bounds_s[g], "policy, greedy")
+                png = gantt_png(graph, costs, trace, self.learner.bounds_s[g], "policy, greedy", card=True)
                 self.summaries.picture(stage, file_name(graph.name), self.done, png, device_utilisation(costs, trace))
 
     def _timed(self, stage: str, done: int, update: Callable[[], dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
@@ -253,8 +254,9 @@ class _Run:
         if self.pictures:
             self.summaries.policy(self.learner.computation())
         over = [[row[f"{which}_makespan_s"] / (row["lower_bound_s"] or 1.0) - 1 for row in result.values()] for which in ("greedy", "best")]
-        self.summaries.outcome(self.config.to_json(), {summaries.OUTCOME_GREEDY: np.mean(over[0]), summaries.OUTCOME_BEST: np.mean(over[1]),
-                                                       summaries.OUTCOME_SECONDS: self.seconds})
+        settings = {name: value for name, value in self.config.to_json().items() if name not in _NO_MATTER}
+        self.summaries.outcome(settings, {summaries.OUTCOME_GREEDY: np.mean(over[0]), summaries.OUTCOME_BEST: np.mean(over[1]),
+                                          summaries.OUTCOME_SECONDS: self.seconds})
         self.summaries.flush()
         write_json(self.folder / "result.json", {"graphs": result}, indent=1)
         return result

@@ -107,7 +107,8 @@ class JointDriver:
         """As `FusedDriver.run`."""
         if self._jit_compile:
             say_compiling(batch.graphs, graph.shape[0])
-        tables = by_episode(self._network.encode(batch), graph)
+        with tf.name_scope("encode"):
+            tables = by_episode(self._network.encode(batch), graph)
 
         def step(t: tf.Tensor, state: EpisodeState, seen: Seen):
             logits, mask = self._network.logits(batch, tables, state, seen), pair_mask(batch, state)

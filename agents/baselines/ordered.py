@@ -99,7 +99,8 @@ class OrderedDriver:
         """As `FusedDriver.run`."""
         if self._jit_compile:
             say_compiling(batch.graphs, graph.shape[0])
-        tables = self._network.encode(batch)
+        with tf.name_scope("encode"):
+            tables = self._network.encode(batch)
 
         def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options):
             logits = self._network.device_logits(batch, tables, state, vertex)

@@ -57,7 +57,8 @@ class PlcDriver:
         graphs = batch.graphs
         if self._jit_compile:
             say_compiling(graphs, graph.shape[0])
-        tables = self._network.encode(graphs)
+        with tf.name_scope("encode"):
+            tables = self._network.encode(graphs)
 
         def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options, placed: tf.Tensor):
             logits = device_logits(self._network, graphs, tables, state, placed, vertex, options.features)

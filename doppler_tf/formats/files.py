@@ -48,6 +48,8 @@ def read_json(path: str | Path):
 
 def check_writable(path: str | Path) -> Path:
     """`path`, if it looks as if a file could be written there; asked before work that would be lost. Raises FormatError otherwise."""
+    if isinstance(path, str) and path.endswith(os.sep):
+        raise FormatError(f"{path}: expected the name of a file, got a folder's; choose a file in it")
     path = Path(path)
     there = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
     reason = (errno.EISDIR if path.is_dir() else errno.ENOTDIR if not there.is_dir() else

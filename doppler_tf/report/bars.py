@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from doppler_tf.report.png import png_bytes
 from doppler_tf.report.rows import INK, PALETTE, PAPER
 
 _DPI, _GRID = 150, "#DFE2E7"
@@ -47,9 +47,7 @@ def bars_png(title: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
         figure.supxlabel("mean makespan above the best known (%); line: least to most over seeds", fontsize=8, color=INK)
         figure.legend([Patch(color=LEARNED), Patch(color=OTHERS)], ["learned", "heuristic or search"], loc="outside upper right", ncols=2,
                       fontsize=7.5, frameon=False, handlelength=1.4)
-        content = io.BytesIO()
-        figure.savefig(content, format="png")
-    return content.getvalue()
+        return png_bytes(figure)
 
 
 def in_percent(axis: Axis, set_scale: Callable[..., None], most: float) -> None:

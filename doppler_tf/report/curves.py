@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from doppler_tf.report.bars import in_percent
+from doppler_tf.report.png import png_bytes
 from doppler_tf.report.rows import INK
 
 _PANEL_IN, _DPI, _GRID = (4.2, 3.1), 150, "#DFE2E7"
@@ -44,9 +44,7 @@ def curves_png(title: str, records: Sequence[Mapping[str, Any]], best_known_s: M
         named = {label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=min(len(named) or 1, 2 * columns), fontsize=7.5,
                       frameon=False)
-        content = io.BytesIO()
-        figure.savefig(content, format="png")
-    return content.getvalue()
+        return png_bytes(figure)
 
 
 def mean_curve(curves: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[np.ndarray, np.ndarray]:

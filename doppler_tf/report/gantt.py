@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +17,34 @@ from matplotlib.patches import Patch
 from doppler_tf.costs import CostModel
 from doppler_tf.formats.files import write_bytes
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.png import png_bytes
 from doppler_tf.report.rows import INK, LINK, OTHER, PALETTE, PAPER, groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.trace import Trace
 
-_WIDTH_IN, _DPI = 13.0, 150
-_DEVICE_IN, _LINK_IN = 0.42, 0.17
 _MAX_LABELS = 400
-_CHARACTER_IN = 0.066
+_CHARACTER_IN, _CARD_CHARACTERS = 0.066, 64
+_LEGEND_IN = 0.16
 _EDGE_FROM_PX = 4
 _MAX_SNAPPED = 500
+
+
+@dataclass(frozen=True)
+class _Size:
+    """How large a picture is: inches of its width and of a row, pixels an inch; columns of the legend at most, and characters in
+    a row of it."""
+
+    width: float
+    dpi: int
+    device: float
+    link: float
+    columns: int
+    characters: int
+
+
+# A page of its own; a card of TensorBoard, which is 350 pixels wide and leaves pixels out of what is wider, so that no text survives.
+_PAGE, _CARD = _Size(13.0, 150, 0.42, 0.17, 99, 1000), _Size(3.5, 100, 0.24, 0.14, 3, 33)
 
 
 def write_gantt(path: str | Path, graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None,
@@ -35,45 +53,52 @@ def write_gantt(path: str | Path, graph: DataflowGraph, costs: CostModel, trace:
     write_bytes(path, gantt_png(graph, costs, trace, lower_bound_s, method))
 
 
-def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None, method: str = "") -> bytes:
+def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None, method: str = "",
+              card: bool = False) -> bytes:
     """The picture as PNG.
 
     Args:
       lower_bound_s: drawn as a line and stated in the title, where given.
       method: what made the assignment, for the title.
+      card: 350 pixels wide, as TensorBoard shows pictures, instead of 1,950.
     """
     with rc_context({"text.parse_math": False}):  # names may hold dollar signs
-        figure = _figure(graph, costs, trace, lower_bound_s, method)
-        content = io.BytesIO()
-        figure.savefig(content, format="png")
-    return content.getvalue()
+        figure = _figure(graph, costs, trace, lower_bound_s, method, _CARD if card else _PAGE)
+        return png_bytes(figure)
 
 
-def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str) -> Figure:
+def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str, size: _Size) -> Figure:
     unit = time_unit([trace.makespan_s])
     rows = link_rows(costs, trace)
-    heights = [_DEVICE_IN * costs.num_devices, max(_LINK_IN * len(rows), 0.01)]
-    figure = Figure((_WIDTH_IN, sum(heights) + 1.75), dpi=_DPI, facecolor="white", layout="constrained")
+    title = _title(graph, costs, trace, lower_bound_s, method, unit)
+    heights = [size.device * costs.num_devices, max(size.link * len(rows), 0.01)]
+    figure = Figure((size.width, sum(heights) + 1.75), dpi=size.dpi, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     devices, links = figure.subplots(2, 1, sharex=True, height_ratios=heights)
-    legend = _draw_devices(devices, graph, costs, trace, unit)
-    _draw_links(links, rows, trace, unit)
-    _finish(figure, devices, links, legend, bool(rows), trace, unit, lower_bound_s)
-    devices.set_title(_title(graph, costs, trace, lower_bound_s, method, unit), loc="left", fontsize=10, color=INK, pad=10, linespacing=1.5)
+    legend = _draw_devices(devices, graph, costs, trace, unit, size)
+    _draw_links(links, rows, trace, unit, size)
+    _finish(figure, devices, links, legend, bool(rows), trace, unit, lower_bound_s, size)
+    if size is _PAGE:
+        devices.set_title("\n".join(title), loc="left", fontsize=10, color=INK, pad=10, linespacing=1.5)
+    else:  # over the whole width
+        title = [line.replace("  ·  ", "\N{NO-BREAK SPACE}· ") for line in title]
+        lines = [textwrap.fill(line, _CARD_CHARACTERS, max_lines=2, placeholder=" …") for line in title]
+        figure.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=7, color=INK)
     return figure
 
 
-def _title(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str, unit: TimeUnit) -> str:
+def _title(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str, unit: TimeUnit) -> list[str]:
+    """Two lines."""
     busy = float(np.mean(device_utilisation(costs, trace)))
     first = [f"{graph.name} on {costs.topology.name}", *([method] if method else []), f"{trace.device_kind} devices, {trace.dispatch}"]
     second = [f"makespan {unit.text(trace.makespan_s)}"]
     if lower_bound_s is not None:
         second.append(f"lower bound of the model {unit.text(lower_bound_s)} ({over(trace.makespan_s, lower_bound_s)})")
     second.append(f"devices busy {percent(busy)}")
-    return "  ·  ".join(first) + "\n" + "  ·  ".join(second)
+    return ["  ·  ".join(first), "  ·  ".join(second)]
 
 
-def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Trace, unit: TimeUnit) -> list[Patch]:
+def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Trace, unit: TimeUnit, size: _Size) -> list[Patch]:
     """Bars by device, devices with several slots in several lanes; returns the legend."""
     groups, names, others = groups_of(graph, trace)
     colours = np.array([*PALETTE[:len(names)], OTHER])
@@ -81,44 +106,44 @@ def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Tra
     height = 0.84 / lanes[trace.device]
     bottom = trace.device - 0.42 + lane * height
     start, width = trace.start_s * unit.factor, (trace.end_s - trace.start_s) * unit.factor
-    _add_boxes(axes, _boxes(start, width, bottom, height), colours[groups], 1.0, _edges(width, trace.makespan_s * unit.factor))
+    _add_boxes(axes, _boxes(start, width, bottom, height), colours[groups], 1.0, _edges(width, trace.makespan_s * unit.factor, size))
     busy = device_utilisation(costs, trace)
     names_and_busy = zip(costs.topology.device_names, busy, strict=True)
     axes.set_yticks(range(costs.num_devices), [f"{name}   {share:4.0%}" for name, share in names_and_busy])
     axes.set_ylim(costs.num_devices - 0.5, -0.5)
     for d in range(costs.num_devices):
         axes.axhspan(d - 0.42, d + 0.42, color=PAPER, zorder=0, linewidth=0)
-    _label(axes, graph, trace, groups, start, width, bottom + height / 2, colours, trace.makespan_s * unit.factor)
+    _label(axes, graph, trace, groups, start, width, bottom + height / 2, colours, trace.makespan_s * unit.factor, size)
     present = [Patch(color=colour, label=name) for colour, name in zip(PALETTE, names, strict=False)]
     return [*present, *([Patch(color=OTHER, label=f"{others} others")] if others else [])]
 
 
 def _label(axes: Axes, graph: DataflowGraph, trace: Trace, groups: np.ndarray, start: np.ndarray, width: np.ndarray, middle: np.ndarray,
-           colours: np.ndarray, span: float) -> None:
+           colours: np.ndarray, span: float, size: _Size) -> None:
     """Names in those bars that have room for them."""
     if len(trace.vertex) > _MAX_LABELS or span <= 0:
         return
-    room = width / span * (_WIDTH_IN - 2.0) / _CHARACTER_IN
+    room = width / span * (size.width - 2.0) / _CHARACTER_IN
     for i, v in enumerate(trace.vertex.tolist()):
         if len(graph.names[v]) <= room[i]:
             axes.text(start[i] + width[i] / 2, middle[i], graph.names[v], ha="center", va="center", fontsize=6.5,
                       color="white" if is_dark(colours[groups[i]]) else INK)
 
 
-def _draw_links(axes: Axes, rows: list[tuple[str, np.ndarray]], trace: Trace, unit: TimeUnit) -> None:
+def _draw_links(axes: Axes, rows: list[tuple[str, np.ndarray]], trace: Trace, unit: TimeUnit, size: _Size) -> None:
     """Bars by link; overlapping transfers (links that never wait, rows of several links) show darker."""
     for y, (_, members) in enumerate(rows):
         start = trace.transfer_start_s[members] * unit.factor
         width = (trace.transfer_end_s[members] - trace.transfer_start_s[members]) * unit.factor
         boxes = _boxes(start, width, np.full(len(members), y - 0.36), np.full(len(members), 0.72))
-        _add_boxes(axes, boxes, LINK, 0.6, _edges(width, trace.makespan_s * unit.factor))
+        _add_boxes(axes, boxes, LINK, 0.6, _edges(width, trace.makespan_s * unit.factor, size))
         axes.axhspan(y - 0.36, y + 0.36, color=PAPER, zorder=0, linewidth=0)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set_ylim(max(len(rows), 1) - 0.5, -0.5)
 
 
 def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has_links: bool, trace: Trace, unit: TimeUnit,
-            lower_bound_s: float | None) -> None:
+            lower_bound_s: float | None, size: _Size) -> None:
     """Axes, grid, the bound's line and the legend."""
     for axes in (devices, links):
         for side in ("top", "right", "left"):
@@ -130,7 +155,7 @@ def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has
         axes.set_axisbelow(True)
         if lower_bound_s:
             bound = axes.axvline(lower_bound_s * unit.factor, color=INK, linewidth=1, linestyle=(0, (4, 3)),
-                                   label="lower bound of the model")
+                                   label="lower bound of the model" if size is _PAGE else "lower bound")
     handles = [*legend, *([bound] if lower_bound_s else [])]
     links.set_visible(has_links)
     bottom = links if has_links else devices
@@ -138,8 +163,10 @@ def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has
     bottom.set_xlabel(f"time ({unit.axis})", fontsize=8, color=INK, parse_math=True)
     bottom.xaxis.set_major_formatter("{x:,.10g}")
     devices.set_xlim(0, trace.makespan_s * unit.factor * 1.005 or 1)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), fontsize=7.5, frameon=False, handlelength=1.4,
-                  handleheight=1, columnspacing=1.6)
+    columns = max(1, min(len(handles), size.columns, size.characters // max((len(patch.get_label()) for patch in legend), default=1)))
+    figure.set_figheight(figure.get_figheight() + _LEGEND_IN * max(-(-len(handles) // columns) - 2, 0))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=7.5, frameon=False,
+                  handlelength=1.4, handleheight=1, columnspacing=1.6)
 
 
 def _add_boxes(axes: Axes, boxes: np.ndarray, colours: np.ndarray | str, alpha: float, edges: np.ndarray) -> None:
@@ -155,6 +182,6 @@ def _boxes(start: np.ndarray, width: np.ndarray, bottom: np.ndarray, height: np.
     return np.stack([x, y], axis=2)
 
 
-def _edges(width: np.ndarray, span: float) -> np.ndarray:
+def _edges(width: np.ndarray, span: float, size: _Size) -> np.ndarray:
     """Line width by bar: none around bars so narrow that it would hide them."""
-    return np.where(width / (span or 1.0) * _WIDTH_IN * _DPI > _EDGE_FROM_PX, 0.4, 0.0)
+    return np.where(width / (span or 1.0) * size.width * size.dpi > _EDGE_FROM_PX, 0.4, 0.0)

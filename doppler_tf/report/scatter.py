@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from doppler_tf.formats.files import write_bytes
+from doppler_tf.report.png import png_bytes
 from doppler_tf.report.rows import INK
 from doppler_tf.report.tables import TimeUnit, time_unit
 
@@ -48,9 +48,7 @@ def scatter_png(title: str, measured_s: np.ndarray, simulated_s: Mapping[str, np
             axes.set_title(f"{model}: {captions[model]}", loc="left", fontsize=8.5, color=INK, pad=8)
             axes.set_xlabel(f"measured makespan ({unit.axis})", fontsize=8, color=INK, parse_math=True)
         _finish(figure, panels, title, unit)
-        content = io.BytesIO()
-        figure.savefig(content, format="png")
-    return content.getvalue()
+        return png_bytes(figure)
 
 
 def _draw(axes: Axes, measured: np.ndarray, simulated: np.ndarray, families: Sequence[str], limits: tuple[float, float]) -> None:

@@ -70,19 +70,31 @@ def test_settings_graphs_and_the_outcome_of_the_run(run):
     assert "on ideal:3, 3 devices" in shown[summaries.GRAPH_TEXT]
     assert "| three chains | 9 | 6 | 13000 |" in shown[summaries.GRAPH_TEXT]  # 5 vertices of 1 s, 4 of 2 s
     row = trained["three chains"]
-    reached = {tag: values(events, tag)[0][1] for tag in (summaries.OUTCOME_GREEDY, summaries.OUTCOME_BEST, summaries.OUTCOME_SECONDS)}
+    outcome = read(folder / "train" / "outcome")
+    reached = {tag: values(outcome, tag)[0][1] for tag in (summaries.OUTCOME_GREEDY, summaries.OUTCOME_BEST, summaries.OUTCOME_SECONDS)}
     assert reached[summaries.OUTCOME_GREEDY] == pytest.approx(row["greedy_makespan_s"] / row["lower_bound_s"] - 1, abs=1e-6)
     assert reached[summaries.OUTCOME_BEST] == pytest.approx(row["best_makespan_s"] / row["lower_bound_s"] - 1, abs=1e-6)
     assert reached[summaries.OUTCOME_SECONDS] == pytest.approx(row["seconds"], abs=1e-2)
-    assert events.Tags()["graph"]
+
+
+def test_the_page_of_graphs_shows_a_few_named_parts(run):
+    graph = read(run[0] / "train").Graph()
+    assert {node.name.split("/")[0] for node in graph.node if node.op not in ("Placeholder", "Identity", "NoOp")} == {
+        "encode", "begin", "episodes"}
+    (step,) = [function for function in graph.library.function if "while_body" in function.signature.name
+               and any("/SEL/" in node.name for node in function.node_def)]
+    assert {part for node in step.node_def for part in node.name.split("/")} >= {"SEL", "PLC", "place"}
 
 
 def test_a_row_of_the_hparams_table(run):
-    content = read(run[0] / "train").SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    events = read(run[0] / "train" / "outcome")
+    assert {tag for tag in events.Tags()["tensors"] if not tag.startswith("_hparams_")} == {
+        summaries.OUTCOME_GREEDY, summaries.OUTCOME_BEST, summaries.OUTCOME_SECONDS}
+    content = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
     assert started.group_name == "first"
     settings = {key: getattr(value, value.WhichOneof("kind")) for key, value in started.hparams.items()}
-    assert settings == CONFIG.to_json()
+    assert settings == {name: value for name, value in CONFIG.to_json().items() if name not in ("checkpoint_every", "keep")}
 
 
 def test_pictures_can_be_left_out(tmp_path, run):
@@ -91,4 +103,4 @@ def test_pictures_can_be_left_out(tmp_path, run):
     train([graph], ideal(2), tmp_path, TrainConfig(**{**CONFIG.to_json(), "simulated": 8}), progress=False, pictures=False)
     assert summaries.GANTT not in read(tmp_path / "train" / "simulated" / "one").Tags()["tensors"]
     assert not read(tmp_path / "train").Tags()["graph"]
-    assert np.isfinite(values(read(tmp_path / "train"), summaries.OUTCOME_BEST)[0][1])
+    assert np.isfinite(values(read(tmp_path / "train" / "outcome"), summaries.OUTCOME_BEST)[0][1])

@@ -30,7 +30,7 @@ return parts.join(" ");
 _PICTURES = """
 const found = [];
 (function walk(node) {
-  if (node.nodeName === "IMG" && node.naturalWidth) found.push([node.src, node.naturalWidth, node.naturalHeight]);
+  if (node.nodeName === "IMG" && node.naturalWidth) found.push([node.src, node.clientWidth, node.naturalWidth, node.naturalHeight]);
   if (node.shadowRoot) walk(node.shadowRoot);
   node.childNodes.forEach(walk);
 })(document.body);
@@ -89,11 +89,14 @@ def test_pictures(shows, browser):
     shows("#images", summaries.GANTT, "first/train/simulated/chains")
     pictures = [picture for picture in browser.execute_script(_PICTURES) if "individualImage" in picture[0]]
     assert pictures
-    assert all(width > height > 200 for _, width, height in pictures)  # Gantt pictures are wide
+    assert all(width > height > 200 for _, _, width, height in pictures)  # Gantt pictures are wide
+    assert all(shown == width for _, shown, width, _ in pictures)  # else cards leave pixels out, and no text is legible
 
 
 def test_settings_and_outcomes(shows):
-    shows("#hparams", "learning_rate", "mutations", "best_over_bound", "first", "second")
+    text = shows("#hparams", "learning_rate", "mutations", "best_over_bound", "first", "second", "Show Metrics")
+    assert "ShowMetricsseed" in text  # the first column: in what the two runs differ
+    assert summaries.LOSS not in text  # outcomes alone are metrics
 
 
 def test_texts(shows):

@@ -103,3 +103,5 @@ def test_what_is_no_finished_run(cli, run, tmp_path):
     (run / "result.json").write_text(json.dumps({"graphs": {"diamond": {}}}))
     refused(cli("report", run, "--json"), "result.json", "train again")
     refused(cli("report", run, "--out", run, "--json"), "cannot be written")
+    refused(cli("report", run, "--out", f"{tmp_path}/new/", "--json"), "new/", "expected the name of a file, got a folder's")
+    assert not (tmp_path / "new").exists()

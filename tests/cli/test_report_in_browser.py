@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
+import subprocess
 
+import numpy as np
 import pytest
 
 from doppler_tf.cli import main
@@ -146,3 +149,18 @@ def test_print_shows_everything_but_the_buttons(browser, sections):
     assert all(element.is_displayed() for element in browser.find_elements("css selector", ".plot svg, table.methods, table.devices, dl"
                                                                                            ".facts:not(.small)"))
     assert browser.execute_script("return getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+
+
+def test_no_row_of_a_table_and_no_list_of_traces_is_alone_on_paper(browser, sections):
+    if (pdftotext := shutil.which("pdftotext")) is None:
+        pytest.skip("needs pdftotext (Debian: apt install poppler-utils)")
+    seen = set()
+    for height_in in np.arange(10.5, 14.0, 0.1):
+        pdf = base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", {"paperHeight": height_in})["data"])
+        text = subprocess.run([pdftotext, "-layout", "-", "-"], input=pdf, capture_output=True, check=True).stdout.decode()
+        for page in text.split("\f"):
+            lines = [line.strip() for line in page.splitlines() if line.strip()]
+            assert not lines[-1:] or not lines[-1].startswith(("learned, best", "0 CPU:0", "Traces")), (height_in, lines)
+            assert lines[:1] != ["Traces"], (height_in, lines)
+            seen |= {word for word in ("learned, best", "Traces") if any(line.startswith(word) for line in lines)}
+    assert seen == {"learned, best", "Traces"}

@@ -67,6 +67,8 @@ def test_a_place_can_be_judged_before_there_is_anything_to_write(tmp_path, monke
         check_writable(place)
     for place, reason in ((tmp_path, "Is a directory"), (tmp_path / "file" / "below" / "a.json", "Not a directory")):
         assert_says(refusal(FormatError, check_writable, place), f"{place}: cannot be written: {reason}; choose another place")
+    for place in (f"{tmp_path}/new/", f"{tmp_path}/file/"):
+        assert_says(refusal(FormatError, check_writable, place), f"{place}: expected the name of a file, got a folder's; choose a file")
     monkeypatch.setattr(os, "access", lambda *args: False)
     assert_says(refusal(FormatError, check_writable, tmp_path / "b.json"), "cannot be written: Permission denied")
     assert os.listdir(tmp_path) == ["file"]

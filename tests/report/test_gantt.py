@@ -65,6 +65,19 @@ def test_the_picture_shows_every_group_and_grows_with_the_devices():
     assert pixels(gantt_png(fan(8), costs, trace)).shape[0] > few.shape[0]
 
 
+@pytest.mark.parametrize("letters", [2, 11, 16, 30])
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_a_card_is_narrow_and_nothing_in_it_is_cut_off(groups, letters):
+    nodes = [{"id": i, "exec_s": 1.0, "meta_op": f"{i}{'e' * (letters - 1)}"} for i in range(groups)]
+    graph = graph_from_records(nodes, [], {"name": letters * "a_graph.of:many "})
+    costs, trace = run_of(graph, read_topology("ideal:2"))
+    image = pixels(gantt_png(graph, costs, trace, lower_bound_s=0.5, method="policy, greedy", card=True))
+    assert image.shape[1] == 350
+    assert all(shows(image, colour) for colour in PALETTE[:groups])
+    assert (image[:, [0, -1]] == 255).all()
+    assert (image[[0, -1]] == 255).all()
+
+
 @pytest.mark.parametrize("topology", ["ideal:1", "ideal:8"])
 @pytest.mark.parametrize("exec_s", [0.0, 1e-6, 1e12])
 def test_pictures_of_any_scale_and_size(topology, exec_s):

@@ -1,4 +1,7 @@
-"""TensorBoard itself, opened in a browser on a run folder: scalars, pictures and the table of settings are on its pages."""
+"""TensorBoard itself, opened in a browser: scalars, pictures and the table of settings are on its pages.
+
+`LOGDIR=runs/demo SCREENSHOTS=FOLDER .venv/bin/python -m pytest tests/agents/test_tensorboard.py` looks at a run of one's own.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -39,8 +43,10 @@ return found;
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two runs of different seeds beside each other."""
+def logs(tmp_path_factory):
+    """The folder to look at: LOGDIR, which holds finished runs, else two small ones of different seeds beside each other."""
+    if given := os.environ.get("LOGDIR"):
+        return Path(given).absolute()
     folder = tmp_path_factory.mktemp("logs")
     nodes = [{"id": v, "exec_s": 1.0 + v % 2} for v in range(9)]
     edges = [{"source": v, "target": v + 3, "transfer_s": 0.5} for v in range(6)]
@@ -51,9 +57,17 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tensorboard(trained):
+def curves(logs):
+    """Names under which TensorBoard shows stage II, one a run and graph."""
+    names = sorted({str(path.parent.relative_to(logs)) for path in logs.glob("**/simulated/*/events*")})
+    assert names
+    return names
+
+
+@pytest.fixture(scope="module")
+def tensorboard(logs):
     """TensorBoard's address."""
-    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(trained), "--port", "0", "--host", "localhost",
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--port", "0", "--host", "localhost",
                "--load_fast", "false"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
         try:
@@ -74,28 +88,30 @@ def shows(browser, tensorboard, request) -> Callable[..., str]:
             time.sleep(0.5)
             text = "".join(browser.execute_script(_TEXT).split())
         if folder := os.environ.get("SCREENSHOTS"):
+            time.sleep(3)  # curves are drawn after their numbers
             browser.save_screenshot(f"{folder}/{request.node.name}.png")
         assert [each for each in wanted if each not in text] == [], text[:3000]
         return text
     return look
 
 
-def test_scalars(shows):
-    shows("?tagFilter=makespan#timeseries", summaries.GREEDY, summaries.OVER_BOUND,
-          "first/train/simulated/chains", "second/train/simulated/chains")
+def test_scalars(shows, curves):
+    shows("?tagFilter=makespan#timeseries", summaries.GREEDY, summaries.OVER_BOUND, *curves)
 
 
-def test_pictures(shows, browser):
-    shows("#images", summaries.GANTT, "first/train/simulated/chains")
+def test_pictures(shows, curves, browser):
+    shows("#images", summaries.GANTT, curves[0])
     pictures = [picture for picture in browser.execute_script(_PICTURES) if "individualImage" in picture[0]]
     assert pictures
-    assert all(width > height > 200 for _, _, width, height in pictures)  # Gantt pictures are wide
+    assert all(min(width, height) > 200 for _, _, width, height in pictures)
     assert all(shown == width for _, shown, width, _ in pictures)  # else cards leave pixels out, and no text is legible
 
 
-def test_settings_and_outcomes(shows):
-    text = shows("#hparams", "learning_rate", "mutations", "best_over_bound", "first", "second", "Show Metrics")
-    assert "ShowMetricsseed" in text  # the first column: in what the two runs differ
+def test_settings_and_outcomes(shows, logs):
+    runs = [path.parent.parent.name for path in logs.glob("**/outcome")]
+    text = shows("#hparams", "learning_rate", "mutations", "best_over_bound", *runs, "Show Metrics")
+    if len(runs) > 1:
+        assert "ShowMetricsseed" in text  # the first column: in what these runs differ
     assert summaries.LOSS not in text  # outcomes alone are metrics
 
 

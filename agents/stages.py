@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import Budget, anneal
-from doppler_tf.heuristics.search import default_budget
+from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.simulator import Simulator
 
 STAGES = ("imitation", "simulated", "real")
@@ -32,8 +33,9 @@ STAGES = ("imitation", "simulated", "real")
 _ORDERS, _REORDERED = 4, 4
 # How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
-# Annealing of the annealed teacher beside `place`'s, updates in which it is learned, and the first of the random numbers of these.
-_ANNEALED, _REPEATED, _REPEATING = 20, 300, 1 << 20
+# Annealing of the annealed teacher: each beside `place`'s, devices for each, updates in which it is learned, and the first of the random
+# numbers of these. Where one has settled longer annealing rarely leads away; another one ends elsewhere.
+_ANNEALED, _DEVICES, _REPEATED, _REPEATING = 20, 4, 300, 1 << 20
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
 
@@ -120,12 +122,11 @@ class Learner:
         return {graph.name: {summaries.AGREEMENT: -float(info.loss), **_scalars(info)} for graph in self.graphs}
 
     def anneal(self) -> list[int]:
-        """Takes annealed assignments, of _ANNEALED times as many simulations as `place --method annealing` does, as the best episodes, and
-        learns to repeat them before they are varied; returns how many simulations each took."""
+        """Takes annealed assignments as the best episodes, and learns to repeat them before they are varied; returns how many simulations
+        each took."""
         simulations = []
         for g, (graph, costs, arrays) in enumerate(zip(self.graphs, self.costs, self.arrays, strict=True)):
-            budget = Budget(_ANNEALED * default_budget(graph).most, target_s=self.bounds_s[g])
-            found = anneal(graph, costs, np.random.default_rng(self.config.seed), budget, None, "fifo")
+            found = _annealed(graph, costs, self.config.seed, self.bounds_s[g])
             simulations.append(found.simulations)
             order, device = self.best[g].order.copy(), self.best[g].device.copy()
             order[:], device[:] = self.batch.num_vertices - 1, 0
@@ -319,6 +320,20 @@ class Learner:
 def worth_compiling(config: TrainConfig, graphs: int) -> bool:
     """Whether there are so many updates that compiling them pays."""
     return config.imitation + config.simulated >= _WORTH_COMPILING * max(1, config.batch // graphs)
+
+
+def _annealed(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float) -> Found:
+    """The best of one annealing for every _DEVICES devices, each with _ANNEALED times the simulations of `place --method annealing`, until
+    one reaches `target_s`; with the simulations of all."""
+    budget, best, simulations = Budget(_ANNEALED * default_budget(graph).most, target_s=target_s), None, 0
+    for chain in range(math.ceil(costs.num_devices / _DEVICES)):
+        found = anneal(graph, costs, np.random.default_rng([seed, chain] if chain else seed), budget, None, "fifo")
+        simulations += found.simulations
+        if best is None or found.makespan_s < best.makespan_s:
+            best = found
+        if best.makespan_s <= target_s:
+            break
+    return replace(best, simulations=simulations)
 
 
 def copy_variables(source: tf.Module, target: tf.Module) -> None:

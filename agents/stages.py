@@ -33,9 +33,9 @@ STAGES = ("imitation", "simulated", "real")
 _ORDERS, _REORDERED = 4, 4
 # How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
-# Annealing of the annealed teacher: each beside `place`'s, devices for each, updates in which it is learned, and the first of the random
-# numbers of these. Where one has settled longer annealing rarely leads away; another one ends elsewhere.
-_ANNEALED, _DEVICES, _REPEATED, _REPEATING = 20, 4, 300, 1 << 20
+# Annealing of the annealed teacher: its length beside `place`'s for every two devices, devices for each annealing (where one has settled,
+# going on rarely leads away, but another ends elsewhere), updates in which it is learned, and the first of the random numbers of these.
+_ANNEALED, _DEVICES, _REPEATED, _REPEATING = 5, 4, 300, 1 << 20
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
 
@@ -323,15 +323,16 @@ def worth_compiling(config: TrainConfig, graphs: int) -> bool:
 
 
 def _annealed(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float) -> Found:
-    """The best of one annealing for every _DEVICES devices, each with _ANNEALED times the simulations of `place --method annealing`, until
-    one reaches `target_s`; with the simulations of all."""
-    budget, best, simulations = Budget(_ANNEALED * default_budget(graph).most, target_s=target_s), None, 0
+    """The best of one annealing for every _DEVICES devices, each with _ANNEALED times the simulations of `place --method annealing` for
+    every two devices, until one reaches `target_s`; with the simulations of all."""
+    budget = Budget(_ANNEALED * costs.num_devices * default_budget(graph).most // 2, target_s=target_s)
+    best, simulations = None, 0
     for chain in range(math.ceil(costs.num_devices / _DEVICES)):
         found = anneal(graph, costs, np.random.default_rng([seed, chain] if chain else seed), budget, None, "fifo")
         simulations += found.simulations
         if best is None or found.makespan_s < best.makespan_s:
             best = found
-        if best.makespan_s <= target_s:
+        if budget.reached(best.makespan_s):
             break
     return replace(best, simulations=simulations)
 

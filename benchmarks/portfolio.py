@@ -20,11 +20,10 @@ from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeadlockError
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
 from doppler_tf.heuristics.cp_sat import small_enough
+from doppler_tf.heuristics.search import ROUNDING
 from doppler_tf.placement import Placement, place
 from doppler_tf.topology import Topology, preset
 
-# Sums of floating-point costs differ in the last places between equally good assignments.
-_ROUNDING = 1e-12
 _ON_ONE_CORE = ("annealing", "local_search", "random_search")
 
 
@@ -52,16 +51,16 @@ def main() -> None:
                 if placed is None:
                     continue
                 ratios[name].append(placed.makespan_s / whole.makespan_s)
-                wrong_bounds += whole.lower_bound_s > placed.makespan_s * (1 + _ROUNDING)
-                if placed.makespan_s < whole.makespan_s * (1 - _ROUNDING):
+                wrong_bounds += whole.lower_bound_s > placed.makespan_s * (1 + ROUNDING)
+                if placed.makespan_s < whole.makespan_s * (1 - ROUNDING):
                     losses.append({"graph": number, "method": name, "ratio": placed.makespan_s / whole.makespan_s})
             print(f"graph {number}: {graph.work_vertices.size} vertices on {costs.topology.name}, {whole.assignment.method}, "
                   f"{whole.gap:.2%} above the bound, {len(losses)} losses so far", flush=True)
     rows = {name: {"graphs": len(each), "mean_ratio": mean(each), "least_ratio": min(each),
-                   "as_good_share": mean(float(ratio <= 1 + _ROUNDING) for ratio in each)} for name, each in ratios.items() if each}
+                   "as_good_share": mean(float(ratio <= 1 + ROUNDING) for ratio in each)} for name, each in ratios.items() if each}
     show(f"makespan over the portfolio's, {args.budget_s:g} s each; a least ratio below 1 is a loss", rows)
     finish({"graphs": args.graphs, "budget_s": args.budget_s, "losses": losses, "wrong_bounds": wrong_bounds, "mean_gap": mean(gaps),
-            "proven_optimal_share": mean(float(gap <= _ROUNDING) for gap in gaps),
+            "proven_optimal_share": mean(float(gap <= ROUNDING) for gap in gaps),
             "winners": {name: winners.count(name) for name in sorted(set(winners))}, "methods": rows})
 
 

@@ -36,7 +36,7 @@ def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, 
     # Row u: the devices that unit u may have, first.
     listed = np.argsort(~units.allowed, axis=1, kind="stable")
     deadline = math.inf if budget.seconds is None else started + budget.seconds
-    while best is None or (made < budget.most and best_s > budget.target_s and time.perf_counter() < deadline):
+    while best is None or (made < budget.most and not budget.reached(best_s) and time.perf_counter() < deadline):
         count = int(min(batch, budget.most - made))
         drawn = (rng.random((count, units.num_units)) * choices).astype(np.int64)
         devices = np.full((count, graph.num_vertices), -1, np.int32)

@@ -20,6 +20,8 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
+# Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
+ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Budget:
     def most(self) -> float:
         """Simulations, infinite without such a limit."""
         return math.inf if self.simulations is None else self.simulations
+
+    def reached(self, makespan_s: float) -> bool:
+        """Whether a makespan is the target's or better, but for rounding."""
+        return makespan_s <= self.target_s * (1 + ROUNDING)
 
 
 def default_budget(graph: DataflowGraph) -> Budget:
@@ -97,7 +103,7 @@ class Exchange:
     @property
     def over(self) -> bool:
         """Whether one of them has found what cannot be beaten."""
-        return self._best[0] <= self.target_s
+        return self._best[0] <= self.target_s * (1 + ROUNDING)
 
 
 class Walker:
@@ -138,7 +144,7 @@ class Walker:
         if self._exchange is not None and self._exchange.over:
             return True
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
-        return late or self.steps >= budget.most or self.levels[1] <= budget.target_s or self._stuck
+        return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._stuck
 
     @property
     def behind(self) -> bool:

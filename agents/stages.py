@@ -25,7 +25,7 @@ from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import Budget, anneal
-from doppler_tf.heuristics.search import Found, default_budget
+from doppler_tf.heuristics.search import ROUNDING, Found, default_budget
 from doppler_tf.simulator import Simulator
 
 STAGES = ("imitation", "simulated", "real")
@@ -34,7 +34,7 @@ _ORDERS, _REORDERED = 4, 4
 # How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 # Annealing of the annealed teacher: its length beside `place`'s for every two devices, devices for each annealing (where one has settled,
-# going on rarely leads away, but another ends elsewhere), updates in which it is learned, and the first of the random numbers of these.
+# going on rarely leads away, but another ends elsewhere), updates at most in which it is learned, the first of these's random numbers.
 _ANNEALED, _DEVICES, _REPEATED, _REPEATING = 5, 4, 300, 1 << 20
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 
@@ -132,8 +132,11 @@ class Learner:
             order[:], device[:] = self.batch.num_vertices - 1, 0
             order[:arrays.num_work], device[:arrays.num_work] = np.arange(arrays.num_work), found.assignment.device[graph.work_vertices]
             self.best[g] = Best(found.makespan_s, order, device)
-        for step in range(0, _REPEATED if self.config.elite else 0, _REORDERED):
+        for step in range(0, _repeated(self.config), _REORDERED):
             episodes = self._run(self.config.seed, _REPEATING + step)
+            makespan_s = self.simulated_s(episodes)
+            if np.all(makespan_s[self._is_greedy] <= (1 + ROUNDING) * np.array([best.makespan_s for best in self.best])):
+                break  # the greedy episodes repeat it
             elite = self._elite(episodes)
             for _ in range(_REORDERED):
                 nothing = tf.zeros_like(self._counted())
@@ -318,8 +321,13 @@ class Learner:
 
 
 def worth_compiling(config: TrainConfig, graphs: int) -> bool:
-    """Whether there are so many updates that compiling them pays."""
-    return config.imitation + config.simulated >= _WORTH_COMPILING * max(1, config.batch // graphs)
+    """Whether there may be so many updates that compiling them pays."""
+    return (config.imitation + config.simulated) / max(1, config.batch // graphs) + _repeated(config) >= _WORTH_COMPILING
+
+
+def _repeated(config: TrainConfig) -> int:
+    """In how many updates at most an annealed assignment is learned before it is varied."""
+    return _REPEATED if config.teacher == "annealing" and config.elite else 0
 
 
 def _annealed(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float) -> Found:

@@ -20,7 +20,7 @@ _SHORT_VERTICES, _SHORT_STEPS = 1_000, 10_000_000
 
 
 class _Running(NamedTuple):
-    """A process and the cells that it does, one after the other: those that differ in the seed alone share what is compiled."""
+    """A process and the cells that it does, one after the other: those of the same networks share what is compiled."""
 
     cells: list[Cell]
     process: subprocess.Popen
@@ -93,8 +93,8 @@ def _ready(cell: Cell, records: Mapping[str, Any]) -> bool:
 
 
 def _shares_compiled(cell: Cell, other: Cell, records: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Whether another cell differs in the seed alone, uses compiled policies, and can be done now."""
-    alike = (cell.label, cell.graph, cell.topology) == (other.label, other.graph, other.topology) and cell.job["does"] in (TRAINS, SAMPLES)
+    """Whether both cells use policies on the same graph and topology, and the other can be done now, too."""
+    alike = (cell.graph, cell.topology) == (other.graph, other.topology) and {cell.job["does"], other.job["does"]} <= {TRAINS, SAMPLES}
     return alike and all(records.get(need, {}).get("status") == "done" for need in other.needs.values())
 
 

@@ -153,18 +153,20 @@ def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch):
     assert records["waits"]["error"] == "needs dies, which failed"
 
 
-def test_what_differs_in_the_seed_alone_shares_a_process(tmp_path, monkeypatch):
-    """Training does, searches do not, nor does a seed whose start is not there yet."""
+def test_what_learns_on_one_graph_shares_a_process(tmp_path, monkeypatch):
+    """Whatever method and seed; searches do not, nor do other graphs, nor what starts from something that is not there yet."""
     from doppler_tf.cli import cell_queue
     from doppler_tf.cli.cells import Cell
 
     launched = []
     monkeypatch.setattr(cell_queue, "_launch", lambda folder, cells, records: launched.append([cell.key for cell in cells]))
     train, search = {"does": "trains"}, {"does": "places", "method": "annealing", "seconds": 9}
-    cells = [Cell(f"{label}{seed}", label, "g", "t", seed, job, {}, needs) for seed in range(3)
-             for label, job, needs in (("a", train, {}), ("b", train, {}), ("c", search, {}), ("d", train, {"init": f"e{seed}"}))]
-    cell_queue._start(tmp_path, cells, [], {"e0": {"status": "done"}, "e2": {"status": "done"}}, 6)
-    assert launched == [["a0", "a1", "a2"], ["b0", "b1", "b2"], ["c0"], ["d0", "d2"], ["c1"], ["c2"]]
+    rows = (("a", "g", train, False), ("b", "g", {"does": "samples"}, False), ("c", "g", search, False), ("d", "g", train, True),
+            ("f", "h", train, False))
+    cells = [Cell(f"{label}{seed}", label, graph, "t", seed, job, {}, {"init": f"e{seed}"} if starts else {})
+             for label, graph, job, starts in rows for seed in range(3)]
+    cell_queue._start(tmp_path, cells, [], {"e0": {"status": "done"}, "e2": {"status": "done"}}, 5)
+    assert launched == [["a0", "a1", "a2", "b0", "b1", "b2", "d0", "d2"], ["c0"], ["c1"], ["c2"], ["f0", "f1", "f2"]]
     assert [cell.key for cell in cells] == ["d1"]
     launched.clear()
     cells = [Cell(f"a{seed}", "a", "g", "t", seed, train, {}) for seed in range(3)]

@@ -61,7 +61,7 @@ class TrainConfig:
     rounds: int = 4
     identity: bool = True
     features: str = "relational"
-    checkpoint_every: int = 20
+    checkpoint_every: int = 50
     keep: int = 2
     executor: str = "tf"
     time_scale: float = 1.0

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
@@ -37,6 +38,7 @@ _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 # going on rarely leads away, but another ends elsewhere), updates at most in which it is learned, the first of these's random numbers.
 _ANNEALED, _DEVICES, _REPEATED, _REPEATING = 5, 4, 300, 1 << 20
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
+_variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()
 
 
 @dataclass(eq=False)
@@ -233,10 +235,10 @@ class Learner:
 
     def greedy(self, network: tf.Module) -> list[Best]:
         """By graph the greedy episode of other policies."""
-        present = [v.value() for v in self.network.variables]
+        present = [v.value() for v in _listed(self.network)]
         copy_variables(network, self.network)
         episodes, makespan_s = self.rollout(self.config.seed, 0)
-        for variable, value in zip(self.network.variables, present, strict=True):
+        for variable, value in zip(_listed(self.network), present, strict=True):
             variable.assign(value)
         return [self.episode(episodes, rows.start, makespan_s) for rows in self.rows_by_graph()]
 
@@ -347,8 +349,15 @@ def _annealed(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float
 
 def copy_variables(source: tf.Module, target: tf.Module) -> None:
     """Gives `target` the weights of `source`."""
-    for a, b in zip(source.variables, target.variables, strict=True):
+    for a, b in zip(_listed(source), _listed(target), strict=True):
         b.assign(a)
+
+
+def _listed(network: tf.Module) -> tuple[tf.Variable, ...]:
+    """Its variables, looked for once: to walk through a module takes as long as an update."""
+    if network not in _variables:
+        _variables[network] = network.variables
+    return _variables[network]
 
 
 def _scalars(info: UpdateInfo) -> dict[str, float]:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api as hp
+from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
@@ -39,10 +41,10 @@ class Summaries:
         self._writers: dict[str, tf.summary.SummaryWriter] = {}
 
     def write(self, stage: str, graph: str, step: int, scalars: Mapping[str, float]) -> None:
-        """Writes `scalars` by tag at update `step`."""
+        """Writes `scalars` by tag at update `step`; all at once, as each `tf.summary.scalar` takes half a millisecond."""
+        values = [value for tag, scalar in scalars.items() for value in scalar_pb(tag, scalar).value]
         with self._writer(f"{stage}/{graph}").as_default(step=step):
-            for tag, value in scalars.items():
-                tf.summary.scalar(tag, value)
+            tf.summary.experimental.write_raw_pb(Summary(value=values).SerializeToString())
 
     def picture(self, stage: str, graph: str, step: int, gantt_png: bytes, busy: np.ndarray) -> None:
         """Writes a Gantt picture of a greedy episode and how busy its devices were (float [D], shares of the makespan)."""

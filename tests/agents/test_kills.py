@@ -17,8 +17,9 @@ from doppler_tf.formats.graph_json import write_graph
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KILLS", "2"))
-SETTINGS = ("--imitation", "16", "--simulated", "2400", *(word for setting in ("batch=8", "hidden=8", "rounds=1", "checkpoint_every=2")
-                                                           for word in ("--set", setting)))
+EPISODES = 400 + 100 * KILLS  # enough for each kill to come before the end
+SETTINGS = ("--imitation", "16", "--simulated", str(EPISODES),
+            *(word for setting in ("batch=8", "hidden=8", "rounds=1", "checkpoint_every=2") for word in ("--set", setting)))
 
 
 def start(graph: Path, run: Path) -> subprocess.Popen:

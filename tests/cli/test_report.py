@@ -75,8 +75,7 @@ def test_curves_end_where_the_summaries_do(run):
 
     stage_i, stage_ii = learning_charts(run, 8, "diamond")
     assert [line["points"] for line in stage_i["series"]] == [[[8, -1.5]]]
-    whole, cut = [16, 24, 32, 40], [16, 24, 32]  # the last record is of the sampled mean
-    assert [[x for x, _ in line["points"]] for line in stage_ii["series"]] == [cut, whole, whole]
+    assert [[x for x, _ in line["points"]] for line in stage_ii["series"]] == 3 * [[16, 24, 32]]  # a record holds all of an update
 
 
 def test_long_curves_are_thinned_and_keep_their_ends():

@@ -18,7 +18,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.cp_model import Model
 from doppler_tf.heuristics.kin import kin
-from doppler_tf.heuristics.search import Budget, Found, default_budget
+from doppler_tf.heuristics.search import ROUNDING, Budget, Found, default_budget
 from doppler_tf.heuristics.start import starting_point
 from doppler_tf.simulator import Simulator
 
@@ -89,8 +89,9 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
         dearest = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
         transfer_s = np.where(np.isnan(costs.explicit_transfer_s), dearest, costs.explicit_transfer_s)
         latest_s = float(costs.exec_s.max(axis=1).sum() + costs.num_devices * transfer_s.sum())
-    if best_s <= max(known_s, budget.target_s):
-        return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s, best_s <= known_s)
+    optimal = best_s <= known_s * (1 + ROUNDING)
+    if optimal or budget.reached(best_s):
+        return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s, optimal)
     program = Model(graph, costs, units, latest_s, known_s)
     with contextlib.suppress(DeadlockError):  # then there is nothing to start from
         program.hint(begin.device, Simulator(dispatch).execute(graph, costs, begin))

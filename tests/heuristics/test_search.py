@@ -100,6 +100,14 @@ def test_seconds_are_kept_and_a_target_ends_it(name):
     assert at_once.simulations <= 1000
 
 
+@every_search
+def test_a_bound_is_reached_but_for_rounding(name):
+    """Two equal tasks on two devices: the start takes 1 s, as the bound says up to its last digits."""
+    costs = build_costs(graph := graph_from_records([{"id": v, "exec_s": 1} for v in "ab"], []), ideal(2))
+    assert SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10**6, target_s=1 - 1e-12)).simulations < 10**6
+    assert not Budget(1, target_s=1.0).reached(1 + 1e-9)
+
+
 def test_units_and_sets_by_hand():
     """a and b are one group; c follows them; x and y are a component of their own; w is an input."""
     nodes = [{"id": "w", "input": True}, *({"id": v, "exec_s": 1} for v in "abcxy")]

@@ -62,7 +62,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     Args:
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
-        and all in `learned`; with a `budget_s` the searches as well, in the time that is left (see `search_together`).
+        and all in `learned`; with a `budget_s` the searches as well (see `search_together`).
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
         fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
         about a second's worth, or as many as `budget_s` lets it.
@@ -93,26 +93,29 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         best[name] = found.makespan_s, replace(found.assignment, method=name)
         bound_s = max(bound_s, found.lower_bound_s)
 
-    usual = FAST if budget_s is None and graph.num_vertices > _MOST_FOR_ALL else tuple(CONSTRUCTIVE)
-    for name in (*usual, *learned) if method == "auto" else (method,):
-        if best and time.perf_counter() > deadline:
-            break
-        if name in SEARCHES:
-            budget = default_budget(graph) if samples is None and budget_s is None else Budget(samples, budget_s)
-            note(name, SEARCHES[name](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
-            continue
-        if name in learned:
-            found = _until(deadline, learned[name](graph, costs, samples or learned_samples(graph), seed))
-        else:
-            found = _until(deadline, _draws(name, graph, costs, samples, seed))
-        makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
-        winner = int(np.argmin(makespans))
-        best[name] = float(makespans[winner]), replace(found[winner], method=name)
+    def without_search() -> tuple[float, Assignment]:
+        usual = FAST if budget_s is None and graph.num_vertices > _MOST_FOR_ALL else tuple(CONSTRUCTIVE)
+        for name in (*usual, *learned) if method == "auto" else (method,):
+            if best and time.perf_counter() > deadline:
+                break
+            if name in learned:
+                found = _until(deadline, learned[name](graph, costs, samples or learned_samples(graph), seed))
+            else:
+                found = _until(deadline, _draws(name, graph, costs, samples, seed))
+            makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
+            winner = int(np.argmin(makespans))
+            best[name] = float(makespans[winner]), replace(found[winner], method=name)
+        return min(best.values(), key=lambda pair: pair[0])
+
     left_s = deadline - time.perf_counter()
-    if method == "auto" and budget_s is not None and left_s > 0:
-        first = min(best.values(), key=lambda pair: pair[0])
-        for name, found in search_together(graph, costs, seed, Budget(samples, left_s, bound_s), first, dispatch).items():
+    if method in SEARCHES:
+        budget = default_budget(graph) if samples is None and budget_s is None else Budget(samples, budget_s)
+        note(method, SEARCHES[method](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
+    elif method == "auto" and budget_s is not None and left_s > 0:
+        for name, found in search_together(graph, costs, seed, Budget(samples, left_s, bound_s), without_search, dispatch).items():
             note(name, found)
+    else:
+        without_search()
     for name, (_, assignment) in best.items():
         check_constraints(graph, costs, assignment.device, f"place: method {name}")
     name = min(best, key=lambda key: best[key][0])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from data.layered import Layered, layered_graph
 from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import build_costs
@@ -18,7 +19,7 @@ from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.topology import Topology, ideal, preset
 from tests.messages import assert_says, refusal
 from tests.strategies import cases
 
@@ -154,8 +155,19 @@ def test_a_proven_optimum_ends_the_search():
     graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(8)], [])
     placement = place(graph, ideal(4), budget_s=60)
     assert (placement.makespan_s, placement.lower_bound_s) == (2, 2)
-    assert set(placement.makespans_s) == set(CONSTRUCTIVE)
+    assert set(placement.makespans_s) == {*CONSTRUCTIVE, "annealing"}
     assert placement.seconds < 30
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_side_by_side_the_searches_find_what_they_find_alone(number):
+    """Nobody looks at the others before 80% of the minute, which is long over by then."""
+    graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), number)
+    costs = build_costs(graph, preset("p100x4"))
+    together = place(graph, costs, samples=300, budget_s=60)
+    for name in ("annealing", "local_search", "random_search"):
+        assert together.makespans_s[name] == place(graph, costs, name, samples=300).makespan_s
+    assert together.seconds < 48
 
 
 def test_samples_of_a_search_are_its_simulations():

@@ -14,6 +14,21 @@ from doppler_tf.graph import DataflowGraph
 _CLUSTER_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
+class Units(NamedTuple):
+    """What is placed as one.
+
+    Attributes: unit_of: int32 [N], -1 for inputs; allowed: bool [U, D].
+    """
+
+    unit_of: np.ndarray
+    allowed: np.ndarray
+
+    @property
+    def num_units(self) -> int:
+        """U."""
+        return len(self.allowed)
+
+
 class Kin(NamedTuple):
     """Units and sets of units.
 
@@ -39,15 +54,22 @@ class Kin(NamedTuple):
         return len(self.member_ptr) - 1
 
 
+def units(graph: DataflowGraph, costs: CostModel) -> Units:
+    """Vertices that are no inputs, those of a colocation group as one."""
+    work = graph.work_vertices
+    keys = np.where(costs.colocate[work] >= 0, graph.num_vertices + costs.colocate[work], work)
+    _, first, unit = np.unique(keys, return_index=True, return_inverse=True)
+    unit_of = np.full(graph.num_vertices, -1, np.int32)
+    unit_of[work] = unit
+    return Units(unit_of, costs.allowed[work[first]])
+
+
 def kin(graph: DataflowGraph, costs: CostModel) -> Kin:
     """Kinds of sets: a unit with its producers, a unit with its consumers, clusters of each size along the costliest edges, whole
     connected components, the vertices of a meta-op; sets of one unit or of all are left out, and so are kinds without sets."""
     work = graph.work_vertices
-    keys = np.where(costs.colocate[work] >= 0, graph.num_vertices + costs.colocate[work], work)
-    _, first, unit = np.unique(keys, return_index=True, return_inverse=True)
-    count = len(first)
-    unit_of = np.full(graph.num_vertices, -1, np.int32)
-    unit_of[work] = unit
+    unit_of, allowed = units(graph, costs)
+    unit, count = unit_of[work], len(allowed)
     member_ptr, member = _rows(unit, work, count)
     edges = graph.work_edges
     source, target = unit_of[graph.sources[edges]], unit_of[graph.targets[edges]]
@@ -66,15 +88,15 @@ def kin(graph: DataflowGraph, costs: CostModel) -> Kin:
         _, meta_op = np.unique([graph.meta_op[v] for v in named.tolist()], return_inverse=True)
         labels.append(_rows(meta_op, unit_of[named], int(meta_op.max()) + 1))
     set_ptr, set_unit, kind_ptr = [0], [], [0]
-    for ptr, units in labels:
+    for ptr, members in labels:
         for begin, end in zip(ptr[:-1].tolist(), ptr[1:].tolist(), strict=True):
             if 1 < end - begin < count:
-                set_unit.append(units[begin:end])
+                set_unit.append(members[begin:end])
                 set_ptr.append(set_ptr[-1] + end - begin)
         if len(set_ptr) - 1 > kind_ptr[-1]:
             kind_ptr.append(len(set_ptr) - 1)
     joined = np.concatenate(set_unit) if set_unit else np.empty(0)
-    return Kin(unit_of, member_ptr, member.astype(np.int32), costs.allowed[work[first]], near_ptr, near.astype(np.int32),
+    return Kin(unit_of, member_ptr, member.astype(np.int32), allowed, near_ptr, near.astype(np.int32),
                np.array(set_ptr), joined.astype(np.int32), np.array(kind_ptr))
 
 

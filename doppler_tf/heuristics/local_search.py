@@ -32,6 +32,8 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
         while walker.levels[0] < before and not walker.over and not walker.behind:
             before = walker.levels[0]
             walker.walk(np.zeros(steps), stop_behind=True)
-        if not walker.return_to_best():  # what another search found is climbed from first
+        taken = walker.take_better()
+        walker.return_to_best()
+        if not taken:  # what another search found is climbed from first
             walker.walk(np.full(_KICK, np.inf))
     return walker.found("local_search")

@@ -7,7 +7,7 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.kin import units
 from doppler_tf.heuristics.matching import match
 from doppler_tf.heuristics.shares import work_shares
 
@@ -24,24 +24,24 @@ def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
     (Karypis and Kumar, SIAM J. Scientific Computing 20(1), 1998.) Weights are exec and transfer, averaged; parts then go to the devices
     where pins and exec suit them best. Vertices whose device is full move to the one with most room.
     """
-    units = kin(graph, costs)
-    unit_of = units.unit_of[graph.work_vertices]
-    exec_s = np.zeros((units.num_units, costs.num_devices))
+    own = units(graph, costs)
+    unit_of = own.unit_of[graph.work_vertices]
+    exec_s = np.zeros((own.num_units, costs.num_devices))
     np.add.at(exec_s, unit_of, costs.exec_s[graph.work_vertices])
-    part = np.zeros(units.num_units, np.int64)
-    if units.num_units <= _FEW * costs.num_devices:
+    part = np.zeros(own.num_units, np.int64)
+    if own.num_units <= _FEW * costs.num_devices:
         part = _spread(exec_s.mean(axis=1), work_shares(graph, costs))
     elif costs.num_devices > 1:
-        part = _parts(graph, costs, units.unit_of, exec_s, int(rng.integers(2**31 - 1)))
+        part = _parts(graph, costs, own.unit_of, exec_s, int(rng.integers(2**31 - 1)))
     cost = np.zeros((costs.num_devices, costs.num_devices))
     # A pin that a part would break weighs more than all exec together.
-    weighed = np.where(units.allowed, exec_s, 1.0 + exec_s.sum())
+    weighed = np.where(own.allowed, exec_s, 1.0 + exec_s.sum())
     np.add.at(cost, part, weighed)
     device = match(cost)[part]
-    forced = units.allowed.sum(axis=1) == 1
-    device[forced] = np.argmax(units.allowed[forced], axis=1)
-    output_bytes = np.bincount(unit_of, costs.output_bytes[graph.work_vertices], units.num_units)
-    _make_fit(device, units.allowed, output_bytes, costs.memory_bytes)
+    forced = own.allowed.sum(axis=1) == 1
+    device[forced] = np.argmax(own.allowed[forced], axis=1)
+    output_bytes = np.bincount(unit_of, costs.output_bytes[graph.work_vertices], own.num_units)
+    _make_fit(device, own.allowed, output_bytes, costs.memory_bytes)
     placed = np.full(graph.num_vertices, -1, np.int32)
     placed[graph.work_vertices] = device[unit_of]
     return Assignment(placed, graph.topological_order[~graph.is_input[graph.topological_order]], "partition")

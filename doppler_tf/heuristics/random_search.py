@@ -11,7 +11,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.kin import units
 from doppler_tf.heuristics.search import Budget, Found, default_budget
 
 # Vertices that are simulated between two looks at the clock.
@@ -27,20 +27,20 @@ def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, 
               start: Assignment | None = None, dispatch: str = "fifo") -> Found:
     """The best of `start` (None: nothing) and of random assignments, every allowed device of a unit equally likely."""
     started, budget = time.perf_counter(), budget or default_budget(graph)
-    units, fast = kin(graph, costs), FastSimulator(graph, costs, dispatch)
+    own, fast = units(graph, costs), FastSimulator(graph, costs, dispatch)
     order = graph.topological_order[~graph.is_input[graph.topological_order]] if start is None else start.order
     best, best_s, made, batch = None if start is None else start.device, math.inf, 0, max(1, _BATCH_SIZE // graph.num_vertices)
     if start is not None:
         best_s, made = float(fast.makespans(best[None], None if order is None else order[None])[0]), 1
-    choices = units.allowed.sum(axis=1)
+    choices = own.allowed.sum(axis=1)
     # Row u: the devices that unit u may have, first.
-    listed = np.argsort(~units.allowed, axis=1, kind="stable")
+    listed = np.argsort(~own.allowed, axis=1, kind="stable")
     deadline = math.inf if budget.seconds is None else started + budget.seconds
     while best is None or (made < budget.most and not budget.reached(best_s) and time.perf_counter() < deadline):
         count = int(min(batch, budget.most - made))
-        drawn = (rng.random((count, units.num_units)) * choices).astype(np.int64)
+        drawn = (rng.random((count, own.num_units)) * choices).astype(np.int64)
         devices = np.full((count, graph.num_vertices), -1, np.int32)
-        devices[:, graph.work_vertices] = listed[np.arange(units.num_units), drawn][:, units.unit_of[graph.work_vertices]]
+        devices[:, graph.work_vertices] = listed[np.arange(own.num_units), drawn][:, own.unit_of[graph.work_vertices]]
         makespans = fast.makespans(devices, None if order is None else np.broadcast_to(order, (count, order.size)))
         first = int(np.argmin(makespans))
         if best is None or makespans[first] < best_s:

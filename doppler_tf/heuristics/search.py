@@ -167,18 +167,22 @@ class Walker:
                 self._tell()
         return log_loss, losses
 
-    def return_to_best(self) -> bool:
-        """Goes on from the best so far, or from a better one of the searches beside this one; returns whether it did the latter."""
-        better = self._exchange.better_than(self.levels[1]) if self._exchange is not None else None
-        if better is not None:
-            self._own = self.found("")
-            self._taken_s, self._start = better
-            self.levels[1] = self._taken_s
-            self._prepared = self._simulator.prepared(self._start.order)
-            self.best[:] = self._start.device
+    def return_to_best(self) -> None:
+        """Goes on from the best so far."""
         self.current[:] = self.best
         self.levels[0] = self.levels[1]
-        return better is not None
+
+    def take_better(self) -> bool:
+        """Makes what a search beside this one has found the best so far, where it is and may be taken; returns whether it did."""
+        better = self._exchange.better_than(self.levels[1]) if self._exchange is not None else None
+        if better is None:
+            return False
+        self._own = self.found("")
+        self._taken_s, self._start = better
+        self.levels[1] = self._taken_s
+        self._prepared = self._simulator.prepared(self._start.order)
+        self.best[:] = self._start.device
+        return True
 
     def _tell(self) -> None:
         if self._exchange is not None:

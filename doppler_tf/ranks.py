@@ -42,6 +42,13 @@ def t_levels(graph: DataflowGraph, costs: CostModel) -> Levels:
     return Levels(value, following)
 
 
+def least_levels(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
+    """float64 [N]: b-levels of the fastest allowed device's exec, transfers left out; no schedule takes less from v's start to its end."""
+    out = graph.successors
+    exec_s = np.where(graph.is_input, 0.0, np.where(costs.allowed, costs.exec_s, np.inf).min(axis=1))
+    return _sweep(graph.topological_order[::-1].copy(), out.ptr, out.vertex, out.edge, np.zeros(graph.num_edges), exec_s, True)[0]
+
+
 def _transfers(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
     """Mean transfer by edge; nothing from inputs, which are resident everywhere."""
     return np.where(graph.is_input[graph.sources], 0.0, costs.mean_transfer_s)

@@ -10,7 +10,7 @@ from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, hea
 
 
 @compiled
-def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots):
+def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, limit_s, tail):
     """Makespans of a batch.
 
     Args:
@@ -18,14 +18,16 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
       patience: queues are sorted arrays until, in all, that many entries were moved in a simulation; then they are heaps.
       ptr: int32 [N + 1], edges: EDGE [E], by producer; incoming: int32 [N], predecessors that are no inputs, -1 for inputs.
       exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
+      limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
+      tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
 
     Returns:
-      float64 [B] seconds.
+      float64 [B] seconds; of an abandoned one a lower bound above `limit_s`.
     """
     batch, count = devices.shape
     num_devices = len(slots)
-    noisy = factor.shape[0] > 1
-    makespan = np.zeros(batch)
+    noisy, watched = factor.shape[0] > 1, limit_s < np.inf
+    makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes, queue = np.empty(count, VERTEX), np.empty(num_devices, LANE), np.empty(count, ENTRY)
     # Events: vertex v < N ends; the last input of vertex v - N arrives.
     events = np.empty(2 * count + 1, ENTRY)
@@ -44,6 +46,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                 vertex.first, vertex.last = ptr[v], ptr[v + 1]
                 lanes[device[v]].tail += 1
                 left += 1
+                if watched:
+                    load[device[v]] += vertex.exec_s / slots[device[v]]
         base = 0
         for d in range(num_devices):
             lane = lanes[d]
@@ -116,6 +120,11 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                 while lane.free and lane.head < lane.tail:
                     v = take(queue, lane, heaped)
                     lane.free -= 1
+                    if watched:
+                        makespan[b] = now + max(tail[v], load[d])
+                        if makespan[b] > limit_s:
+                            return makespan
+                        load[d] -= vertices[v].exec_s / slots[d]
                     push(events, 0, running, now + vertices[v].exec_s, v)
                     prefetch(edges, vertices[v].first)
                     prefetch(vertices, v + AHEAD)

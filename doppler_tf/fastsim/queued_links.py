@@ -46,7 +46,7 @@ def _unblock(lanes, touched, noted, blocked, d):
 
 @compiled
 def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, link_slots, limited,
-             in_ptr, producer, output_bytes, memory_bytes, by_bytes):
+             in_ptr, producer, output_bytes, memory_bytes, by_bytes, limit_s, tail):
     """Makespans of a batch.
 
     Args:
@@ -58,15 +58,17 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
       link_slots: -1 where links never wait.
       limited: whether memory may run short; in_ptr: int32 [N + 1], producer: int32 [E], by consumer; output_bytes: float64 [N],
         memory_bytes: float64 [D], by_bytes: int32 [N], the vertices by output bytes.
+      limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
+      tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
 
     Returns:
-      float64 [B] seconds, infinity where memory runs out for good.
+      float64 [B] seconds, infinity where memory runs out for good; of an abandoned one a lower bound above `limit_s`.
     """
     batch, count = devices.shape
     num_devices = len(slots)
     num_lanes = num_devices + num_devices * num_devices
-    noisy = factor.shape[0] > 1
-    makespan = np.zeros(batch)
+    noisy, watched = factor.shape[0] > 1, limit_s < np.inf
+    makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes = np.empty(count, VERTEX), np.empty(num_lanes, LANE)
     # An edge causes at most one transfer, so edges bound both the links' queues and the transfers in flight.
     places = count + len(edges)
@@ -102,6 +104,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
             vertex.first, vertex.last = ptr[v], ptr[v + 1]
             lanes[home].tail += 1
             left += 1
+            if watched:
+                load[home] += vertex.exec_s / slots[home]
             for i in range(vertex.first, vertex.last):
                 d = device[edges[i].vertex]
                 if limited:
@@ -217,14 +221,25 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                     lane.free -= 1
                     memory_left[d] -= output_bytes[p]
                     if k < num_devices:
+                        if watched:
+                            makespan[b] = now + max(tail[p], load[k])
+                            if makespan[b] > limit_s:
+                                return makespan
+                            load[k] -= vertices[p].exec_s / slots[k]
                         push(events, 0, running, now + vertices[p].exec_s, p)
                         prefetch(edges, vertices[p].first)
                         prefetch(vertices, p + AHEAD)
                     else:
-                        source, longest = vertices[p].device, 0.0
+                        source, longest, after_s = vertices[p].device, 0.0, 0.0
                         for i in range(vertices[p].first, vertices[p].last):
                             if vertices[edges[i].vertex].device == d:
                                 longest = max(longest, edge_cost(edges[i].cost, source, d, latency_s, bandwidth))
+                                if watched:
+                                    after_s = max(after_s, tail[edges[i].vertex])
+                        if watched:
+                            makespan[b] = now + longest + after_s
+                            if makespan[b] > limit_s:
+                                return makespan
                         push(events, 0, running, now + (longest * factor[p, d] if noisy else longest), count + p * num_devices + d)
                     running += 1
             noted = 0

@@ -15,7 +15,7 @@ from doppler_tf.fastsim.fitting import may_run_short
 from doppler_tf.fastsim.queues import edge_records
 from doppler_tf.fastsim.single import Prepared
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.ranks import b_levels
+from doppler_tf.ranks import b_levels, least_levels
 
 # The processors that this process may use, which in a container are fewer than there are.
 _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -24,6 +24,8 @@ _POOL = ThreadPoolExecutor(_THREADS, "fastsim")
 _SERIAL_SIZE = 2_000
 # Entries moved in sorted queues, by vertex and edge, before queues become heaps, or under a memory limit trees: what these cost more.
 _PATIENCE, _PATIENCE_LIMITED = 32, 256
+# No simulation of a batch is abandoned.
+_TO_THE_END = np.inf, np.empty(0)
 
 
 class FastSimulator:
@@ -78,7 +80,8 @@ class FastSimulator:
         """What `single.makespan` takes, for compiled loops; order: int [M], for dispatch rule `order`."""
         priority = self._priorities(1, None if order is None else order[None])
         return Prepared(priority, self._dispatch == "fifo", self._size * _PATIENCE, self._size * _PATIENCE_LIMITED, *self._graph_arrays,
-                        *self._times, self._link_slots, self._limited, *self._into, *self._memory)
+                        *self._times, self._link_slots, self._limited, *self._into, *self._memory,
+                        self._graph.topological_order.astype(np.int32), least_levels(self._graph, self._costs))
 
     def _run(self, devices: np.ndarray, priority: np.ndarray) -> np.ndarray:
         """Rows whose tensors all fit where they are ever needed are simulated without limits, which is faster."""
@@ -96,8 +99,8 @@ class FastSimulator:
         patience = self._size * (_PATIENCE_LIMITED if limited else _PATIENCE)
         asked = devices, priority, self._dispatch == "fifo", patience, *self._graph_arrays, *self._times
         if limited or self._link_slots >= 0:
-            return queued_links.simulate(*asked, self._link_slots, limited, *self._into, *self._memory)
-        return free_links.simulate(*asked)
+            return queued_links.simulate(*asked, self._link_slots, limited, *self._into, *self._memory, *_TO_THE_END)
+        return free_links.simulate(*asked, *_TO_THE_END)
 
     def _priorities(self, batch: int, orders: np.ndarray | None) -> np.ndarray:
         if self._rank is not None:

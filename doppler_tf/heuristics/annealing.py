@@ -25,7 +25,7 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
     (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before.
     """
     walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
-    log_loss, losses = walker.walk(np.zeros(walker.num_units))
+    log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)
     typical_s = np.exp(log_loss / losses) if losses else walker.levels[1]
     steps = _FIRST_STEPS * walker.num_units
     while not walker.over:

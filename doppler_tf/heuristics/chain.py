@@ -6,6 +6,7 @@ import numba
 import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.remaining import remaining
 from doppler_tf.fastsim.single import makespan
 
 # Random numbers in [0, 1) that one step takes.
@@ -13,6 +14,10 @@ DRAWS = 6
 # Up to these values of the first one: a unit anywhere, a unit to a neighbour's device, two units exchanged, a set to one device; else
 # two devices exchanged within a set.
 _ANYWHERE, _NEIGHBOUR, _SWAP, _GATHER = 0.15, 0.5, 0.75, 0.85
+# Bounds are sums in another order than makespans: what exceeds by less than this share is simulated to its end.
+_MARGIN = 1e-9
+# The first assignments of a walk are looked through before they are simulated, the others if that has shown this share to be hopeless.
+_LOOKED_THROUGH, _WORTH = 32, 0.1
 
 
 @numba.njit(nogil=True)
@@ -65,9 +70,10 @@ def _change(kin, draw, unit_device, devices, changed, old):
 
 
 @numba.njit(nogil=True, inline="always")
-def _energy(devices, prepared, ceiling_s):
-    """Makespan of `devices` (int32 [1, N]); where memory runs out, above `ceiling_s`, and more so the more bytes there are too many."""
-    seconds = makespan(devices, prepared)
+def _energy(devices, prepared, ceiling_s, limit_s, tail):
+    """Makespan of `devices` (int32 [1, N]), or of one above `limit_s` a lower bound; where memory runs out, above `ceiling_s`, and more so
+    the more bytes there are too many."""
+    seconds = makespan(devices, prepared, limit_s, tail)
     if seconds < np.inf:
         return seconds
     num_devices = len(prepared.slots)
@@ -89,34 +95,45 @@ def _energy(devices, prepared, ceiling_s):
 
 
 @compiled
-def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels):
+def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, measure):
     """As many steps as there are rows of draws; each makes a change and keeps it with probability min(1, exp(-loss / temperature)).
 
     Args:
       kin: Kin; prepared: Prepared; draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept.
       ceiling_s: more than any makespan; current, best: int32 [1, N], changed in place; levels: float64 [2], their energies, too, infinite
         where that of `current` is not known yet.
+      measure: whether losses are to be known; else a simulation is abandoned once its assignment cannot be kept.
 
     Returns:
-      the sum of the logarithms of all losses seen, and their number.
+      the sum of the logarithms of all losses seen, and their number, where measured.
     """
     units = len(kin.allowed)
     unit_device = np.empty(units, np.int64)
     for u in range(units):
         unit_device[u] = current[0, kin.member[kin.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
+    tail, looked, hopeless = np.empty(current.shape[1]), 0, 0
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The first step of all takes things as they are.
         count = 0 if levels[0] == np.inf else _change(kin, draws[step], unit_device, current, changed, old)
         if count == 0 and levels[0] < np.inf:
             continue
-        level = _energy(current, prepared, ceiling_s)
+        chance, limit_s, least = draws[step, DRAWS - 1], np.inf, prepared.least_tail
+        if chance > 0 and not measure:
+            limit_s = (levels[0] - max(temperature[step], 1e-300) * np.log(chance)) * (1.0 + _MARGIN)
+        level = 0.0
+        if limit_s < np.inf and (looked < _LOOKED_THROUGH or hopeless > _WORTH * looked):
+            level, least = remaining(current, prepared, limit_s, tail), tail
+            looked += 1
+            hopeless += level > limit_s
+        if level <= limit_s:
+            level = _energy(current, prepared, ceiling_s, limit_s, least)
         loss = level - levels[0]
-        if loss > 0 and level < ceiling_s:
+        if measure and loss > 0 and level < ceiling_s:
             log_loss += np.log(loss)
             losses += 1
-        if loss <= 0 or draws[step, DRAWS - 1] < np.exp(-loss / max(temperature[step], 1e-300)):
+        if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
             levels[0] = level
             if level < levels[1]:
                 levels[1] = level

@@ -146,7 +146,7 @@ def knapsack(count: int = 30):
 
 def test_a_budget_brings_in_the_searches():
     placement = place(knapsack(), ideal(2), budget_s=2.0)
-    assert set(placement.makespans_s) == {*CONSTRUCTIVE, *SEARCHES}
+    assert set(placement.makespans_s) == {*CONSTRUCTIVE, *SEARCHES} - {"random_search"}
     assert placement.seconds < 10
     assert placement.makespan_s < min(placement.makespans_s[name] for name in CONSTRUCTIVE)
 
@@ -155,19 +155,17 @@ def test_a_proven_optimum_ends_the_search():
     graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(8)], [])
     placement = place(graph, ideal(4), budget_s=60)
     assert (placement.makespan_s, placement.lower_bound_s) == (2, 2)
-    assert set(placement.makespans_s) == {*CONSTRUCTIVE, "annealing"}
+    assert set(placement.makespans_s) == {*CONSTRUCTIVE, "annealing", "local_search"}
     assert placement.seconds < 30
 
 
 @pytest.mark.parametrize("number", range(3))
 def test_side_by_side_the_searches_find_what_they_find_alone(number):
-    """Nobody looks at the others before 80% of the minute, which is long over by then."""
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), number)
     costs = build_costs(graph, preset("p100x4"))
     together = place(graph, costs, samples=300, budget_s=60)
-    for name in ("annealing", "local_search", "random_search"):
+    for name in ("annealing", "local_search"):
         assert together.makespans_s[name] == place(graph, costs, name, samples=300).makespan_s
-    assert together.seconds < 48
 
 
 def test_samples_of_a_search_are_its_simulations():

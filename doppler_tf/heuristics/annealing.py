@@ -19,16 +19,20 @@ def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
 
 
 def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-           start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None) -> Found:
+           start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None, least_share: float = 0.0) -> Found:
     """Rounds of annealing, each half as long again as the one before and from the best so far; never worse than its start.
 
     (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before.
+
+    Args:
+      exchange: with searches beside this one.
+      least_share: no round begins of which the seconds left would not allow this share.
     """
     walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)
     typical_s = np.exp(log_loss / losses) if losses else walker.levels[1]
     steps = _FIRST_STEPS * walker.num_units
-    while not walker.over:
+    while not walker.over and walker.affords(least_share * steps):
         walker.return_to_best()
         walker.walk(typical_s * np.geomspace(_HOT, _COLD, steps))
         steps = int(steps * _GROWTH)

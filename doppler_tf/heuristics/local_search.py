@@ -29,11 +29,9 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     steps = _PATIENCE * walker.num_units
     while not walker.over:
         before = np.inf
-        while walker.levels[0] < before and not walker.over and not walker.behind:
+        while walker.levels[0] < before and not walker.over:
             before = walker.levels[0]
-            walker.walk(np.zeros(steps), stop_behind=True)
-        taken = walker.take_better()
+            walker.walk(np.zeros(steps))
         walker.return_to_best()
-        if not taken:  # what another search found is climbed from first
-            walker.walk(np.full(_KICK, np.inf))
+        walker.walk(np.full(_KICK, np.inf))
     return walker.found("local_search")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -81,29 +81,24 @@ class Found:
 
 
 class Exchange:
-    """The best of searches that run side by side, in threads: all offer theirs, and from a time on each goes on from the best of all."""
+    """The best of searches that run side by side, in threads: all offer theirs, and all end once one has found what cannot be beaten."""
 
-    def __init__(self, opens_s: float, target_s: float):
-        """Args: opens_s: when what others found may be taken (`time.perf_counter`); target_s: what cannot be beaten."""
-        self._opens_s, self.target_s = opens_s, target_s
-        self._best: tuple[float, Assignment | None] = math.inf, None
+    def __init__(self, target_s: float):
+        """Args: target_s: what cannot be beaten."""
+        self.target_s = target_s
+        self.best: tuple[float, Assignment | None] = math.inf, None
         self._lock = threading.Lock()
 
     def offer(self, makespan_s: float, assignment: Assignment) -> None:
         """Tells the others."""
         with self._lock:
-            if makespan_s < self._best[0]:
-                self._best = makespan_s, assignment
-
-    def better_than(self, makespan_s: float) -> tuple[float, Assignment] | None:
-        """What others found, where it may be taken and is better."""
-        best = self._best
-        return best if best[0] < makespan_s and time.perf_counter() >= self._opens_s else None
+            if makespan_s < self.best[0]:
+                self.best = makespan_s, assignment
 
     @property
     def over(self) -> bool:
         """Whether one of them has found what cannot be beaten."""
-        return self._best[0] <= self.target_s * (1 + ROUNDING)
+        return self.best[0] <= self.target_s * (1 + ROUNDING)
 
 
 class Walker:
@@ -112,7 +107,7 @@ class Walker:
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
                  dispatch: str, exchange: Exchange | None = None):
         """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
-        self._exchange, self._taken_s = exchange, math.nan
+        self._exchange = exchange
         self._started = time.perf_counter()
         self._budget, self._rng = budget or default_budget(graph), rng
         self._kin = kin(graph, costs)
@@ -147,20 +142,21 @@ class Walker:
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
         return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._stuck
 
-    @property
-    def behind(self) -> bool:
-        """Whether a search beside this one has found better, which may be taken."""
-        return self._exchange is not None and self._exchange.better_than(self.levels[1]) is not None
+    def affords(self, steps: float) -> bool:
+        """Whether the seconds left, if they are limited, are enough for so many steps at the pace so far."""
+        if self._budget.seconds is None:
+            return True
+        spent_s = time.perf_counter() - self._started
+        return spent_s * (1 + steps / self.steps) <= self._budget.seconds
 
-    def walk(self, temperature_s: np.ndarray, stop_behind: bool = False, measure: bool = False) -> tuple[float, int]:
+    def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
         """One step for each temperature (float64 [steps]), fewer where the budget ends.
 
         Args:
-          stop_behind: end as well where this search is `behind`.
           measure: whether to return the sum of losses' logarithms and their number, which takes longer; else zeros.
         """
         log_loss, losses, done = 0.0, 0, 0
-        while done < len(temperature_s) and not self.over and not (stop_behind and self.behind):
+        while done < len(temperature_s) and not self.over:
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
                         self.current, self.best, self.levels, measure)
@@ -174,27 +170,12 @@ class Walker:
         self.current[:] = self.best
         self.levels[0] = self.levels[1]
 
-    def take_better(self) -> bool:
-        """Makes what a search beside this one has found the best so far, where it is and may be taken; returns whether it did."""
-        better = self._exchange.better_than(self.levels[1]) if self._exchange is not None else None
-        if better is None:
-            return False
-        self._own = self.found("")
-        self._taken_s, self._start = better
-        self.levels[1] = self._taken_s
-        self._prepared = self._simulator.prepared(self._start.order)
-        self.best[:] = self._start.device
-        return True
-
     def _tell(self) -> None:
         if self._exchange is not None:
             self._exchange.offer(float(self.levels[1]), Assignment(self.best[0].copy(), self._start.order))
 
     def found(self, method: str) -> Found:
-        """The best so far that it found itself: what it took from others and has not improved stays theirs."""
+        """The best so far."""
         seconds = time.perf_counter() - self._started
-        if self.levels[1] == self._taken_s:
-            own = replace(self._own.assignment, method=method)
-            return replace(self._own, assignment=own, simulations=self.steps, seconds=seconds)
         makespan_s = math.inf if self.levels[1] >= self._ceiling_s else float(self.levels[1])
         return Found(Assignment(self.best[0].copy(), self._start.order, method), makespan_s, self.steps, seconds)

@@ -26,14 +26,16 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
 
     Args:
       exchange: with searches beside this one.
-      least_share: no round begins of which the seconds left would not allow this share.
+      least_share: after the first, no round begins of which the seconds left would not allow this share.
     """
     walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)
     typical_s = np.exp(log_loss / losses) if losses else walker.levels[1]
     steps = _FIRST_STEPS * walker.num_units
-    while not walker.over and walker.affords(least_share * steps):
+    while not walker.over:
         walker.return_to_best()
         walker.walk(typical_s * np.geomspace(_HOT, _COLD, steps))
         steps = int(steps * _GROWTH)
+        if not walker.affords(least_share * steps):
+            break
     return walker.found("annealing")

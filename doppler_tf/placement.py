@@ -62,7 +62,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     Args:
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
-        and all in `learned`; with a `budget_s` the searches as well (see `search_together`).
+        and all in `learned`; with a `budget_s` annealing, hill climbing and CP-SAT as well (see
+        `search_together`).
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
         fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
         about a second's worth, or as many as `budget_s` lets it.

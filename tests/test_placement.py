@@ -16,7 +16,7 @@ from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES
+from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES, Budget, portfolio
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal, preset
@@ -80,8 +80,9 @@ def test_more_samples_are_never_worse_and_a_seed_repeats():
     assert first != place(graph, ideal(3), "random", samples=9, seed=6).assignment.device.tolist()
 
 
-def test_an_exhausted_budget_still_places():
-    placement = place(pipeline(), ideal(2), samples=10**9, budget_s=0)
+@pytest.mark.parametrize("budget_s", [0, 1e-6])
+def test_an_exhausted_budget_still_places(budget_s):
+    placement = place(pipeline(), ideal(2), samples=10**9, budget_s=budget_s)
     assert len(placement.makespans_s) == 1
     assert placement.assignment.method == "critical_path"
     assert placement.makespan_s == simulate(pipeline(), ideal(2), placement.assignment).makespan_s
@@ -159,11 +160,55 @@ def test_a_proven_optimum_ends_the_search():
     assert placement.seconds < 30
 
 
+def failing(graph, costs, samples, seed):
+    """A policy that breaks."""
+    raise RuntimeError("broken policy")
+
+
+def test_an_error_ends_the_searches():
+    with pytest.raises(RuntimeError, match="broken policy"):
+        place(knapsack(), ideal(2), budget_s=600, learned={"policy": failing})
+
+
+@pytest.mark.parametrize("name", ["anneal", "climb", "solve"])
+def test_an_error_in_one_search_ends_the_others(name, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("broken search")
+
+    monkeypatch.setattr(portfolio, name, broken)
+    with pytest.raises(RuntimeError, match="broken search"):
+        place(knapsack(), ideal(2), budget_s=600)
+
+
+def test_another_climb_takes_the_place_of_a_round_that_would_not_get_cold(monkeypatch):
+    """Of annealing that gives up at once, and of climbs from nowhere that find nothing."""
+    def given_up(*args, exchange, least_share):
+        assert least_share > 0
+        return SEARCHES["annealing"](*args[:3], Budget(50), *args[4:])
+
+    def climbs(*args, exchange):
+        start = args[4]
+        return SEARCHES["local_search"](*args[:3], Budget(20_000 if start is not None else 1), *args[4:])
+
+    monkeypatch.setattr(portfolio, "anneal", given_up)
+    monkeypatch.setattr(portfolio, "climb", climbs)
+    placement = place(knapsack(), ideal(2), budget_s=20)
+    assert placement.makespans_s["local_search"] < placement.makespans_s["annealing"]
+
+
+def test_with_a_budget_too_where_nothing_fits_is_said():
+    graph = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 2} for v in range(3)], [])
+    topology = Topology.from_json({"devices": [{"name": "p", "memory_bytes": 3}]})
+    with pytest.raises(DeadlockError):
+        place(graph, topology, budget_s=0.2)
+
+
 @pytest.mark.parametrize("number", range(3))
 def test_side_by_side_the_searches_find_what_they_find_alone(number):
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), number)
     costs = build_costs(graph, preset("p100x4"))
     together = place(graph, costs, samples=300, budget_s=60)
+    assert together.gap > 0
     for name in ("annealing", "local_search"):
         assert together.makespans_s[name] == place(graph, costs, name, samples=300).makespan_s
 

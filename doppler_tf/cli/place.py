@@ -1,4 +1,4 @@
-"""Find an assignment: one method, or the portfolio of all of them; the best by simulation wins."""
+"""Find an assignment: one method, or the portfolio; the best by simulation wins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="assignments that each randomised method may try (default: 50, of a policy 64, of a search 200,000 or "
                              "fewer)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
-                        help="take this many seconds: heuristics first, then searches from what is left")
+                        help="take this many seconds; the portfolio then brings in searches (annealing, local_search, cp_sat)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
     parser.add_argument("--out", type=output_file, metavar="A.json", help="assignment file to write")
     add_pictures(parser, trace=False)

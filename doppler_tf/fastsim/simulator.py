@@ -35,7 +35,7 @@ class FastSimulator:
         """Args: dispatch: `fifo`, `b_level` or `order`; noise: factors on the modelled times."""
         if dispatch not in DISPATCH_RULES:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
-        self._graph, self._costs, self._dispatch = graph, costs, dispatch
+        self._graph, self._costs, self._dispatch, self._noisy = graph, costs, dispatch, noise is not None
         self._rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else None
         out, into, topology = graph.successors, graph.predecessors, costs.topology
         exec_s = costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]
@@ -77,7 +77,10 @@ class FastSimulator:
         return np.concatenate(list(parts))
 
     def prepared(self, order: np.ndarray | None = None) -> Prepared:
-        """What `single.makespan` takes, for compiled loops; order: int [M], for dispatch rule `order`."""
+        """What `single.makespan` takes, for compiled loops; order: int [M], for dispatch rule `order`. Not with noise (ConfigError), for
+        which its bounds do not hold."""
+        if self._noisy:
+            raise ConfigError(f"{self._graph.name}: noise: expected none where simulations may be abandoned, got factors; leave it out")
         priority = self._priorities(1, None if order is None else order[None])
         return Prepared(priority, self._dispatch == "fifo", self._size * _PATIENCE, self._size * _PATIENCE_LIMITED, *self._graph_arrays,
                         *self._times, self._link_slots, self._limited, *self._into, *self._memory,

@@ -16,11 +16,11 @@ from doppler_tf.heuristics.random_search import draw_best, random_search
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.simple import one_device, random, round_robin
 
-# In the order in which `place` tries them; among equals the first wins. First those that construct an assignment, ...
+# Those that construct an assignment, in the order in which `place` tries them; among equals the first wins.
 CONSTRUCTIVE = {"critical_path": critical_path, "heft": heft, "cpop": cpop, "peft": peft, "etf": etf, "fcp": fcp, "min_min": min_min,
                 "enumerative": enumerative, "partition": partition, "round_robin": round_robin, "one_device": one_device,
                 "random": random}
-# ... then those that spend a budget of simulations or seconds: (graph, costs, rng, budget, start, dispatch) -> Found.
+# Those that spend a budget of simulations or seconds: (graph, costs, rng, budget, start, dispatch) -> Found.
 SEARCHES = {"annealing": anneal, "local_search": climb, "random_search": draw_best, "cp_sat": solve}
 HEURISTICS = {**CONSTRUCTIVE, "annealing": annealing, "local_search": local_search, "random_search": random_search, "cp_sat": cp_sat}
 # Those that take a second at most for 100,000 vertices.

@@ -16,8 +16,8 @@ DRAWS = 6
 _ANYWHERE, _NEIGHBOUR, _SWAP, _GATHER = 0.15, 0.5, 0.75, 0.85
 # Bounds are sums in another order than makespans: what exceeds by less than this share is simulated to its end.
 _MARGIN = 1e-9
-# The first assignments of a walk are looked through before they are simulated, the others if that has shown this share to be hopeless.
-_LOOKED_THROUGH, _WORTH = 32, 0.1
+# Of so many assignments the first are looked through before they are simulated, the others if that has shown this share to be hopeless.
+_EACH, _LOOKED_THROUGH, _WORTH = 1000, 32, 0.1
 
 
 @numba.njit(nogil=True)
@@ -95,7 +95,7 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail):
 
 
 @compiled
-def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, measure):
+def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, measure, looks):
     """As many steps as there are rows of draws; each makes a change and keeps it with probability min(1, exp(-loss / temperature)).
 
     Args:
@@ -103,6 +103,7 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, me
       ceiling_s: more than any makespan; current, best: int32 [1, N], changed in place; levels: float64 [2], their energies, too, infinite
         where that of `current` is not known yet.
       measure: whether losses are to be known; else a simulation is abandoned once its assignment cannot be kept.
+      looks: int64 [3], changed in place: of the last assignments all, those looked through, those that this showed to be hopeless.
 
     Returns:
       the sum of the logarithms of all losses seen, and their number, where measured.
@@ -112,7 +113,7 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, me
     for u in range(units):
         unit_device[u] = current[0, kin.member[kin.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
-    tail, looked, hopeless = np.empty(current.shape[1]), 0, 0
+    tail = np.empty(current.shape[1])
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The first step of all takes things as they are.
@@ -123,10 +124,13 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, me
         if chance > 0 and not measure:
             limit_s = (levels[0] - max(temperature[step], 1e-300) * np.log(chance)) * (1.0 + _MARGIN)
         level = 0.0
-        if limit_s < np.inf and (looked < _LOOKED_THROUGH or hopeless > _WORTH * looked):
+        if looks[0] == _EACH:
+            looks[:] = 0
+        looks[0] += 1
+        if limit_s < np.inf and (looks[1] < _LOOKED_THROUGH or looks[2] > _WORTH * looks[1]):
             level, least = remaining(current, prepared, limit_s, tail), tail
-            looked += 1
-            hopeless += level > limit_s
+            looks[1] += 1
+            looks[2] += level > limit_s
         if level <= limit_s:
             level = _energy(current, prepared, ceiling_s, limit_s, least)
         loss = level - levels[0]

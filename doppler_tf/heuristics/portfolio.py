@@ -1,8 +1,7 @@
-"""All searches side by side, within one budget of seconds."""
+"""Annealing, hill climbing and CP-SAT side by side, within one budget of seconds."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,53 +20,69 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found
 
 # A round of annealing begins if this share of it, by whose end it is cold, fits into what is left; CP-SAT may take this share of the time.
 _COLD, _EXACT = 0.6, 0.12
-# CP-SAT joins where its model is built in a fraction of a second, and there are seconds to solve it.
-_MOST_EXACT, _LEAST_SECONDS = 2_500, 1.0
+# CP-SAT joins where its model is built in a fraction of a second, and there are as many seconds to solve it.
+_MOST_EXACT, _LEAST_SECONDS = 2_500, 0.2
+# What setting up a search takes by vertex and edge; searches begin before `first` if that is less than this share of the time.
+_SETTING_UP_S, _SOON = 5e-5, 0.05
 
 
 def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, first: Callable[[], tuple[float, Assignment]],
                     dispatch: str) -> dict[str, Found]:
     """Annealing and hill climbing, each in a thread and with the very steps that it takes alone; beside them `first`, then CP-SAT where
-    the graph is small enough.
+    the graph is small enough. Of a graph so large that its searches begin late, `first` comes before all.
 
-    In place of a last round of annealing that would not get cold in time, another climb begins at the best of all.
+    With a limit in seconds alone, another climb begins at the best of all in place of a round of annealing that would not get cold in time.
 
     Args:
       budget: with seconds; `simulations` bounds each search by itself.
       first: finds an assignment without searching, and its makespan; CP-SAT begins there.
 
     Returns:
-      what each search found, by name; each from a generator of its own, seeded alike.
+      what each search found, by name.
     """
     started = time.perf_counter()
     exchange = Exchange(budget.target_s)
 
-    def run(search: Callable[..., Found], start: Assignment | None = None, share: float = 1.0, key: int | list[int] = seed) -> Found:
-        left_s = max(0.0, budget.seconds - (time.perf_counter() - started))
-        own = replace(budget, seconds=min(left_s, budget.seconds * share), target_s=exchange.target_s)
-        found = search(graph, costs, np.random.default_rng(key), own, start, dispatch)
+    def left_s() -> float:
+        return max(0.0, budget.seconds - (time.perf_counter() - started))
+
+    def run(search: Callable[..., Found], start: Assignment | None = None, seconds: float | None = None, again: bool = False) -> Found:
+        own = replace(budget, seconds=left_s() if seconds is None else seconds, target_s=exchange.target_s)
+        try:
+            found = search(graph, costs, np.random.default_rng([seed, 1] if again else seed), own, start, dispatch)
+        except BaseException:
+            exchange.stop()
+            raise
         exchange.offer(found.makespan_s, found.assignment)
         return found
 
-    def cool_and_climb() -> tuple[Found, Found | None]:
-        cooled = run(partial(anneal, exchange=exchange, least_share=_COLD))
-        late = exchange.over or budget.simulations is not None or time.perf_counter() - started >= budget.seconds
-        return cooled, None if late else run(partial(climb, exchange=exchange), exchange.best[1], key=[seed, 1])
+    def cool() -> tuple[Found, Found | None]:
+        # Whoever counts simulations wants them all.
+        cooled = run(partial(anneal, exchange=exchange, least_share=_COLD if budget.simulations is None else 0.0))
+        enough = budget.simulations is not None or exchange.over or not left_s()
+        return cooled, None if enough else run(partial(climb, exchange=exchange), exchange.best[1], again=True)
 
+    setting_up_s = _SETTING_UP_S * (graph.num_vertices + graph.num_edges)
+    begun = first() if setting_up_s > _SOON * budget.seconds else None
+    if begun is not None:
+        exchange.offer(*begun)
+        if exchange.over or left_s() < setting_up_s:
+            return {}
+    found = {}
     with ThreadPoolExecutor(2, "portfolio") as pool:
-        cooling, climbing = pool.submit(cool_and_climb), pool.submit(run, partial(climb, exchange=exchange))
         try:
-            begun = first()
+            cooling, climbing = pool.submit(cool), pool.submit(run, partial(climb, exchange=exchange))
+            begun = begun or first()
             exchange.offer(*begun)
-            found = {}
-            if small_enough(graph, costs) and pairs(graph, costs) <= _MOST_EXACT and budget.seconds >= _LEAST_SECONDS and not exchange.over:
-                found["cp_sat"] = run(partial(solve, workers=1), begun[1], _EXACT)
-                exchange.target_s = max(exchange.target_s, found["cp_sat"].lower_bound_s)
+            seconds = min(_EXACT * budget.seconds, left_s())
+            if seconds >= _LEAST_SECONDS and not exchange.over and small_enough(graph, costs) and pairs(graph, costs) <= _MOST_EXACT:
+                found["cp_sat"] = run(partial(solve, workers=1), begun[1], seconds)
+                exchange.raise_target(found["cp_sat"].lower_bound_s)
+            found["annealing"], again = cooling.result()
+            found["local_search"] = climbing.result()
         except BaseException:
-            exchange.target_s = math.inf  # ends both lanes, for which the pool waits
+            exchange.stop()  # the pool waits for both
             raise
-        found["annealing"], again = cooling.result()
-        found["local_search"] = climbing.result()
-        if again is not None and again.makespan_s < found["local_search"].makespan_s:
-            found["local_search"] = again
+    if again is not None and again.makespan_s < found["local_search"].makespan_s:
+        found["local_search"] = again
     return found

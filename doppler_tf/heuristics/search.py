@@ -81,10 +81,13 @@ class Found:
 
 
 class Exchange:
-    """The best of searches that run side by side, in threads: all offer theirs, and all end once one has found what cannot be beaten."""
+    """The best of searches that run side by side, in threads: all offer theirs, and all end once one has found what cannot be beaten.
+
+    Attributes: target_s: what cannot be beaten; best: makespan, or beyond all makespans a measure of missing memory, and assignment.
+    """
 
     def __init__(self, target_s: float):
-        """Args: target_s: what cannot be beaten."""
+        """Args: target_s: what cannot be beaten as far as is known yet."""
         self.target_s = target_s
         self.best: tuple[float, Assignment | None] = math.inf, None
         self._lock = threading.Lock()
@@ -95,9 +98,18 @@ class Exchange:
             if makespan_s < self.best[0]:
                 self.best = makespan_s, assignment
 
+    def raise_target(self, target_s: float) -> None:
+        """Tells of a larger bound."""
+        with self._lock:
+            self.target_s = max(self.target_s, target_s)
+
+    def stop(self) -> None:
+        """Ends all of them."""
+        self.raise_target(math.inf)
+
     @property
     def over(self) -> bool:
-        """Whether one of them has found what cannot be beaten."""
+        """Whether one of them has found what cannot be beaten, or all are to end."""
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
 
@@ -108,7 +120,7 @@ class Walker:
                  dispatch: str, exchange: Exchange | None = None):
         """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
         self._exchange = exchange
-        self._started = time.perf_counter()
+        self._started, self._pace_s, self._looks = time.perf_counter(), 0.0, np.zeros(3, np.int64)
         self._budget, self._rng = budget or default_budget(graph), rng
         self._kin = kin(graph, costs)
         self._stuck = bool((self._kin.allowed.sum(axis=1) < 2).all())
@@ -124,7 +136,7 @@ class Walker:
         self.best = self.current.copy()
         self.levels = np.array([math.inf, math.inf])
         walk(self._kin, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels,
-             True)
+             True, self._looks)
         self.steps = 1
         self._tell()
 
@@ -143,11 +155,9 @@ class Walker:
         return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._stuck
 
     def affords(self, steps: float) -> bool:
-        """Whether the seconds left, if they are limited, are enough for so many steps at the pace so far."""
-        if self._budget.seconds is None:
-            return True
+        """Whether the seconds left, if they are limited, are enough for so many steps at the pace of the last walk."""
         spent_s = time.perf_counter() - self._started
-        return spent_s * (1 + steps / self.steps) <= self._budget.seconds
+        return self._budget.seconds is None or spent_s + steps * self._pace_s <= self._budget.seconds
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
         """One step for each temperature (float64 [steps]), fewer where the budget ends.
@@ -155,14 +165,15 @@ class Walker:
         Args:
           measure: whether to return the sum of losses' logarithms and their number, which takes longer; else zeros.
         """
-        log_loss, losses, done = 0.0, 0, 0
+        log_loss, losses, done, began_s = 0.0, 0, 0, time.perf_counter()
         while done < len(temperature_s) and not self.over:
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
-                        self.current, self.best, self.levels, measure)
+                        self.current, self.best, self.levels, measure, self._looks)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
             if self.levels[1] < before:
                 self._tell()
+        self._pace_s = (time.perf_counter() - began_s) / max(1, done)
         return log_loss, losses
 
     def return_to_best(self) -> None:

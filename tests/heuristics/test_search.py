@@ -158,7 +158,7 @@ def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(n
 def test_no_round_of_annealing_begins_that_the_seconds_do_not_allow():
     """The first is 300 steps a unit; of the second a millionth is always allowed, and a million times as many are never."""
     graph, costs = components(), build_costs(components(), ideal(4))
-    budget = Budget(20_000, 60.0, -1.0)
+    budget = Budget(20_000, 600.0, -1.0)
     steps = [anneal(graph, costs, np.random.default_rng(0), budget, least_share=share).simulations for share in (1e-6, 1e6)]
     assert steps == [20_000, 1 + 36 + 300 * 36]
 

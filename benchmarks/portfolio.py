@@ -53,7 +53,8 @@ def main() -> None:
                     losses.append({"graph": number, "method": name, "ratio": placed.makespan_s / whole.makespan_s})
             graph, costs = random_case(number)
             print(f"graph {number}: {graph.work_vertices.size} vertices on {costs.topology.name}, {whole.assignment.method}, "
-                  f"{whole.gap:.2%} above the bound, {len(losses)} losses so far", flush=True)
+                  f"{whole.gap:.2%} above the bound, {len(losses)} losses so far",
+                  *(f"({loss['method']} {loss['ratio']:.5f})" for loss in losses if loss["graph"] == number), flush=True)
     rows = {name: {"graphs": len(each), "mean_ratio": mean(each), "least_ratio": min(each),
                    "as_good_share": mean(float(ratio <= 1 + ROUNDING) for ratio in each)} for name, each in ratios.items() if each}
     show(f"makespan over the portfolio's, {args.budget_s:g} s each; a least ratio below 1 is a loss", rows)

@@ -180,20 +180,24 @@ def test_an_error_in_one_search_ends_the_others(name, monkeypatch):
         place(knapsack(), ideal(2), budget_s=600)
 
 
-def test_another_climb_takes_the_place_of_a_round_that_would_not_get_cold(monkeypatch):
-    """Of annealing that gives up at once, and of climbs from nowhere that find nothing."""
-    def given_up(*args, exchange, least_share):
-        assert least_share > 0
+def test_searches_give_way_unless_their_simulations_are_counted(monkeypatch):
+    """Seconds end the exchange's patience; a number of simulations leaves each search its own steps."""
+    shares, patience, made = [], [], portfolio.Exchange
+
+    def exchange(target_s, seconds):
+        patience.append(seconds)
+        return made(target_s, seconds)
+
+    def annealing(*args, exchange, least_share):
+        shares.append(least_share)
         return SEARCHES["annealing"](*args[:3], Budget(50), *args[4:])
 
-    def climbs(*args, exchange):
-        start = args[4]
-        return SEARCHES["local_search"](*args[:3], Budget(20_000 if start is not None else 1), *args[4:])
-
-    monkeypatch.setattr(portfolio, "anneal", given_up)
-    monkeypatch.setattr(portfolio, "climb", climbs)
-    placement = place(knapsack(), ideal(2), budget_s=20)
-    assert placement.makespans_s["local_search"] < placement.makespans_s["annealing"]
+    monkeypatch.setattr(portfolio, "Exchange", exchange)
+    monkeypatch.setattr(portfolio, "anneal", annealing)
+    for samples in (None, 100):
+        place(knapsack(), ideal(2), budget_s=1.0, samples=samples)
+    assert shares[0] > shares[1] == 0
+    assert 0 < patience[0] <= 1.0 < patience[1] == math.inf
 
 
 def test_with_a_budget_too_where_nothing_fits_is_said():

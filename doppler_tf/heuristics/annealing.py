@@ -11,6 +11,8 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
 
 # The first round's steps by unit, and how rounds grow; each cools from HOT to COLD typical losses, geometrically.
 _FIRST_STEPS, _GROWTH, _HOT, _COLD = 300, 1.5, 0.3, 0.001
+# Where rounds that go on from what other searches found begin: short and hardly warm, for that is good already.
+_WARM_STEPS, _WARM = 30, 0.01
 
 
 def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
@@ -26,16 +28,19 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
 
     Args:
       exchange: with searches beside this one.
-      least_share: after the first, no round begins of which the seconds left would not allow this share.
+      least_share: beside them, rounds after the first of which the seconds left would not allow this share give way to short ones,
+        from the best of all; so do all rounds once this search is hopelessly behind.
     """
     walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)
     typical_s = np.exp(log_loss / losses) if losses else walker.levels[1]
-    steps = _FIRST_STEPS * walker.num_units
+    hot, first = _HOT, _FIRST_STEPS * walker.num_units
+    steps = first
     while not walker.over:
+        walker.follows = walker.follows or (steps > first and not walker.affords(least_share * steps))
         walker.return_to_best()
-        walker.walk(typical_s * np.geomspace(_HOT, _COLD, steps))
+        if walker.follows and hot == _HOT:
+            hot, steps = _WARM, _WARM_STEPS * walker.num_units
+        walker.walk(typical_s * np.geomspace(hot, _COLD, steps))
         steps = int(steps * _GROWTH)
-        if not walker.affords(least_share * steps):
-            break
     return walker.found("annealing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     """Annealing and hill climbing, each in a thread and with the very steps that it takes alone; beside them `first`, then CP-SAT where
     the graph is small enough. Of a graph so large that its searches begin late, `first` comes before all.
 
-    With a limit in seconds alone, another climb begins at the best of all in place of a round of annealing that would not get cold in time.
+    With a limit in seconds alone, whichever is hopelessly behind, and annealing that has no time for another round, goes on from the best
+    of all.
 
     Args:
       budget: with seconds; `simulations` bounds each search by itself.
@@ -41,26 +43,22 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
       what each search found, by name.
     """
     started = time.perf_counter()
-    exchange = Exchange(budget.target_s)
+    # Whoever counts simulations wants them all.
+    counted = budget.simulations is not None
+    exchange = Exchange(budget.target_s, math.inf if counted else budget.seconds)
 
     def left_s() -> float:
         return max(0.0, budget.seconds - (time.perf_counter() - started))
 
-    def run(search: Callable[..., Found], start: Assignment | None = None, seconds: float | None = None, again: bool = False) -> Found:
+    def run(search: Callable[..., Found], start: Assignment | None = None, seconds: float | None = None) -> Found:
         own = replace(budget, seconds=left_s() if seconds is None else seconds, target_s=exchange.target_s)
         try:
-            found = search(graph, costs, np.random.default_rng([seed, 1] if again else seed), own, start, dispatch)
+            found = search(graph, costs, np.random.default_rng(seed), own, start, dispatch)
         except BaseException:
             exchange.stop()
             raise
         exchange.offer(found.makespan_s, found.assignment)
         return found
-
-    def cool() -> tuple[Found, Found | None]:
-        # Whoever counts simulations wants them all.
-        cooled = run(partial(anneal, exchange=exchange, least_share=_COLD if budget.simulations is None else 0.0))
-        enough = budget.simulations is not None or exchange.over or not left_s()
-        return cooled, None if enough else run(partial(climb, exchange=exchange), exchange.best[1], again=True)
 
     setting_up_s = _SETTING_UP_S * (graph.num_vertices + graph.num_edges)
     begun = first() if setting_up_s > _SOON * budget.seconds else None
@@ -71,18 +69,17 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     found = {}
     with ThreadPoolExecutor(2, "portfolio") as pool:
         try:
-            cooling, climbing = pool.submit(cool), pool.submit(run, partial(climb, exchange=exchange))
+            cooling = pool.submit(run, partial(anneal, exchange=exchange, least_share=0.0 if counted else _COLD))
+            climbing = pool.submit(run, partial(climb, exchange=exchange))
             begun = begun or first()
             exchange.offer(*begun)
             seconds = min(_EXACT * budget.seconds, left_s())
             if seconds >= _LEAST_SECONDS and not exchange.over and small_enough(graph, costs) and pairs(graph, costs) <= _MOST_EXACT:
                 found["cp_sat"] = run(partial(solve, workers=1), begun[1], seconds)
                 exchange.raise_target(found["cp_sat"].lower_bound_s)
-            found["annealing"], again = cooling.result()
+            found["annealing"] = cooling.result()
             found["local_search"] = climbing.result()
         except BaseException:
             exchange.stop()  # the pool waits for both
             raise
-    if again is not None and again.makespan_s < found["local_search"].makespan_s:
-        found["local_search"] = again
     return found

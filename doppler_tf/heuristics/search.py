@@ -20,6 +20,8 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
+# Once this share of the time is spent, a search is given up that is behind the best of all by more than this share of the share left.
+_PATIENCE, _BEHIND = 0.3, 0.04
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
 
@@ -86,9 +88,10 @@ class Exchange:
     Attributes: target_s: what cannot be beaten; best: makespan, or beyond all makespans a measure of missing memory, and assignment.
     """
 
-    def __init__(self, target_s: float):
-        """Args: target_s: what cannot be beaten as far as is known yet."""
+    def __init__(self, target_s: float, seconds: float = math.inf):
+        """Args: target_s: what cannot be beaten as far as is known yet; seconds: from now to the end of all."""
         self.target_s = target_s
+        self._started, self._seconds = time.perf_counter(), seconds
         self.best: tuple[float, Assignment | None] = math.inf, None
         self._lock = threading.Lock()
 
@@ -112,14 +115,22 @@ class Exchange:
         """Whether one of them has found what cannot be beaten, or all are to end."""
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
+    def hopeless(self, makespan_s: float) -> bool:
+        """Whether a search that has found no better than this will hardly end ahead of the others."""
+        left = 1.0 - (time.perf_counter() - self._started) / self._seconds
+        return left <= 1.0 - _PATIENCE and makespan_s > self.best[0] * (1.0 + _BEHIND * max(0.0, left))
+
 
 class Walker:
-    """A search in progress: where it stands, the best so far, and what is left of its budget."""
+    """A search in progress: where it stands, the best so far, and what is left of its budget.
+
+    Attributes: follows: whether it has been given up and goes on from what others find.
+    """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
                  dispatch: str, exchange: Exchange | None = None):
         """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
-        self._exchange = exchange
+        self._exchange, self.follows = exchange, False
         self._started, self._pace_s, self._looks = time.perf_counter(), 0.0, np.zeros(3, np.int64)
         self._budget, self._rng = budget or default_budget(graph), rng
         self._kin = kin(graph, costs)
@@ -135,9 +146,8 @@ class Walker:
         self.current = np.ascontiguousarray(self._start.device, np.int32)[None].copy()
         self.best = self.current.copy()
         self.levels = np.array([math.inf, math.inf])
-        walk(self._kin, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels,
-             True, self._looks)
-        self.steps = 1
+        self.steps = 0
+        self._look()
         self._tell()
 
     @property
@@ -177,9 +187,21 @@ class Walker:
         return log_loss, losses
 
     def return_to_best(self) -> None:
-        """Goes on from the best so far."""
+        """Goes on from the best so far; beside other searches, once it is hopelessly behind, from the best of all."""
+        if self._exchange is not None:
+            self.follows = self.follows or self._exchange.hopeless(self.levels[1])
+            others_s, other = self._exchange.best
+            if self.follows and others_s < self.levels[1]:
+                self.current[0], self.levels[0] = other.device, math.inf
+                self._look()
         self.current[:] = self.best
         self.levels[0] = self.levels[1]
+
+    def _look(self) -> None:
+        """Simulates where it stands, in its own order."""
+        walk(self._kin, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels,
+             True, self._looks)
+        self.steps += 1
 
     def _tell(self) -> None:
         if self._exchange is not None:

@@ -155,12 +155,50 @@ def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(n
     assert run(over).simulations == 1
 
 
-def test_no_round_of_annealing_begins_that_the_seconds_do_not_allow():
-    """The first is 300 steps a unit; of the second a millionth is always allowed, and a million times as many are never."""
-    graph, costs = components(), build_costs(components(), ideal(4))
-    budget = Budget(20_000, 600.0, -1.0)
-    steps = [anneal(graph, costs, np.random.default_rng(0), budget, least_share=share).simulations for share in (1e-6, 1e6)]
-    assert steps == [20_000, 1 + 36 + 300 * 36]
+def planted(count: int = 20):
+    """Vertices of many lengths that two devices can share equally, an assignment that does, and its makespan; no search finds it soon."""
+    halves = np.random.default_rng(1).integers(10**6, 10**7, (2, count))
+    missing = halves.sum(axis=1).max() - halves.sum(axis=1)
+    halves += (missing // count)[:, None]
+    halves[:, -1] += missing % count
+    where = np.random.default_rng(2).permutation(2 * count)
+    graph = graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(halves.ravel()[where])], [])
+    return graph, Assignment((where // count).astype(np.int32), np.arange(2 * count, dtype=np.int32)), float(halves[0].sum())
+
+
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+@pytest.mark.parametrize(("seconds", "given_up"), [(math.inf, False), (1e-9, True)])
+def test_a_search_that_is_given_up_goes_on_from_the_best_of_all(name, seconds, given_up):
+    graph, best, best_s = planted()
+    exchange = Exchange(0.0, seconds)
+    exchange.offer(best_s, best)
+    found = SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), exchange=exchange)
+    assert found.simulations >= 14_000  # a look at what another found is one more
+    assert (found.makespan_s == best_s) is given_up
+
+
+@pytest.mark.parametrize(("spent_s", "behind", "given_up"), [
+    (29, 0.5, False), (31, 0.028, True), (31, 0.027, False), (50, 0.021, True), (50, 0.019, False), (99, 0.0005, True), (120, 1e-6, True),
+    (120, 0, False)])
+def test_when_a_search_is_given_up(spent_s, behind, given_up, monkeypatch):
+    """After 30% of the time: behind by more than 4% of the share left."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    exchange = Exchange(0.0, 100.0)
+    exchange.offer(7.0, None)
+    now_s += spent_s
+    assert exchange.hopeless(7.0 * (1 + behind)) is given_up
+
+
+@pytest.mark.parametrize(("share", "given_up"), [(1e-6, False), (1e6, True)])
+def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(share, given_up):
+    """The first round is 300 steps a unit; of the second a millionth is always allowed, and a million times as many are never."""
+    graph, best, best_s = planted()
+    exchange = Exchange(0.0)
+    exchange.offer(best_s, best)
+    budget = Budget(14_000, 600.0)
+    found = anneal(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, exchange=exchange, least_share=share)
+    assert (found.makespan_s == best_s) is given_up
 
 
 def test_side_by_side_searches_tell_what_they_find():

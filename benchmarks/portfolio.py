@@ -4,6 +4,9 @@ Random graphs of all shapes on equal and unequal devices; `auto`, then every met
 use all cores, have the machine to themselves; the other searches use one and run two at a time, those of two graphs in turn. At the
 default of 100 graphs and 10 seconds it runs for the better part of an hour: `.venv/bin/python -m benchmarks.portfolio --graphs 10
 --budget-s 2` is quick.
+
+How far a search gets in so many seconds depends on what else the machine does. Where a method comes out ahead, it and the portfolio are
+run twice more: `mean_ratio` of a loss is of the mean makespans of three runs each, and the loss stands where that is below 1, too.
 """
 
 from __future__ import annotations
@@ -50,16 +53,19 @@ def main() -> None:
                 ratios[name].append(placed.makespan_s / whole.makespan_s)
                 wrong_bounds += int(whole.lower_bound_s > placed.makespan_s * (1 + ROUNDING))
                 if placed.makespan_s < whole.makespan_s * (1 - ROUNDING):
-                    losses.append({"graph": number, "method": name, "ratio": placed.makespan_s / whole.makespan_s})
+                    losses.append({"graph": number, "method": name, "ratio": placed.makespan_s / whole.makespan_s,
+                                   "mean_ratio": mean_ratio(pool, number, args.budget_s, whole, placed)})
             graph, costs = random_case(number)
             print(f"graph {number}: {graph.work_vertices.size} vertices on {costs.topology.name}, {whole.assignment.method}, "
                   f"{whole.gap:.2%} above the bound, {len(losses)} losses so far",
-                  *(f"({loss['method']} {loss['ratio']:.5f})" for loss in losses if loss["graph"] == number), flush=True)
+                  *(f"({loss['method']} {loss['ratio']:.8f}, mean of three {loss['mean_ratio']:.8f})"
+                    for loss in losses if loss["graph"] == number), flush=True)
     rows = {name: {"graphs": len(each), "mean_ratio": mean(each), "least_ratio": min(each),
                    "as_good_share": mean(float(ratio <= 1 + ROUNDING) for ratio in each)} for name, each in ratios.items() if each}
     show(f"makespan over the portfolio's, {args.budget_s:g} s each; a least ratio below 1 is a loss", rows)
-    finish({"graphs": args.graphs, "budget_s": args.budget_s, "losses": losses, "wrong_bounds": wrong_bounds, "mean_gap": mean(gaps),
-            "proven_optimal_share": mean(float(gap <= ROUNDING) for gap in gaps),
+    finish({"graphs": args.graphs, "budget_s": args.budget_s, "losses": losses,
+            "losses_that_stand": sum(loss["mean_ratio"] < 1 - ROUNDING for loss in losses), "wrong_bounds": wrong_bounds,
+            "mean_gap": mean(gaps), "proven_optimal_share": mean(float(gap <= ROUNDING) for gap in gaps),
             "winners": {name: winners.count(name) for name in sorted(set(winners))}, "methods": rows})
 
 
@@ -73,6 +79,13 @@ def compared(pool: ProcessPoolExecutor, numbers: Sequence[int],
         for number in pair:
             found = {name: searches[number, name].result() for name in _ON_ONE_CORE}
             yield number, whole[number], found | {name: alone(number, name, budget_s) for name in (*CONSTRUCTIVE, "cp_sat")}
+
+
+def mean_ratio(pool: ProcessPoolExecutor, number: int, budget_s: float, whole: Placement, placed: Placement) -> float:
+    """Mean makespan of one method over that of the portfolio, with two more runs of each."""
+    wholes = [whole, *(place(*random_case(number), budget_s=budget_s) for _ in range(2))]
+    repeats = [pool.submit(alone, number, placed.assignment.method, budget_s) for _ in range(2)]
+    return mean([placed.makespan_s, *(repeat.result().makespan_s for repeat in repeats)]) / mean(each.makespan_s for each in wholes)
 
 
 def alone(number: int, name: str, budget_s: float) -> Placement | None:

@@ -20,9 +20,9 @@ from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Exchange, Found
 
 # A round of annealing begins if this share of it, by whose end it is cold, fits into what is left; CP-SAT may take this share of the time.
-_COLD, _EXACT = 0.6, 0.12
-# CP-SAT joins where its model is built in a fraction of a second, and there are as many seconds to solve it.
-_MOST_EXACT, _LEAST_SECONDS = 2_500, 0.2
+_COLD, _EXACT = 0.4, 0.12
+# CP-SAT joins where it may find or prove something in as many seconds: of larger models (`pairs`) it never did in a second or two.
+_MOST_EXACT, _LEAST_SECONDS = 1_000, 0.2
 # What setting up a search takes by vertex and edge; searches begin before `first` if that is less than this share of the time.
 _SETTING_UP_S, _SOON = 5e-5, 0.05
 

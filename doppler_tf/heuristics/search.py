@@ -20,8 +20,8 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# Once this share of the time is spent, a search is given up that is behind the best of all by more than this share of the share left.
-_PATIENCE, _BEHIND = 0.3, 0.04
+# Once this share of the time is spent, a search is given up whose best exceeds the best of all by more than this share.
+_PATIENCE, _BEHIND = 0.3, 0.02
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
 
@@ -117,8 +117,8 @@ class Exchange:
 
     def hopeless(self, makespan_s: float) -> bool:
         """Whether a search that has found no better than this will hardly end ahead of the others."""
-        left = 1.0 - (time.perf_counter() - self._started) / self._seconds
-        return left <= 1.0 - _PATIENCE and makespan_s > self.best[0] * (1.0 + _BEHIND * max(0.0, left))
+        late = time.perf_counter() - self._started >= _PATIENCE * self._seconds
+        return late and makespan_s > self.best[0] * (1.0 + _BEHIND)
 
 
 class Walker:

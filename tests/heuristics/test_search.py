@@ -177,11 +177,9 @@ def test_a_search_that_is_given_up_goes_on_from_the_best_of_all(name, seconds, g
     assert (found.makespan_s == best_s) is given_up
 
 
-@pytest.mark.parametrize(("spent_s", "behind", "given_up"), [
-    (29, 0.5, False), (31, 0.028, True), (31, 0.027, False), (50, 0.021, True), (50, 0.019, False), (99, 0.0005, True), (120, 1e-6, True),
-    (120, 0, False)])
+@pytest.mark.parametrize(("spent_s", "behind", "given_up"), [(29, 0.5, False), (31, 0.021, True), (31, 0.019, False), (120, 0.021, True)])
 def test_when_a_search_is_given_up(spent_s, behind, given_up, monkeypatch):
-    """After 30% of the time: behind by more than 4% of the share left."""
+    """After 30% of the time: more than 2% behind."""
     now_s = 1000.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     exchange = Exchange(0.0, 100.0)

@@ -231,5 +231,7 @@ def _others(in_flight: Sequence) -> str:
 def _input_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:
     """float64 [D]: inputs are resident where they are used, from the start."""
     edges = graph.is_input[graph.sources]
-    producer, device = np.unique(np.stack([graph.sources[edges], assignment.device[graph.targets[edges]]]), axis=1)
+    # One number for a pair: NumPy's comparison of pairs makes a TypeError of a Ctrl-C.
+    pairs = graph.sources[edges].astype(np.int64) * costs.num_devices + assignment.device[graph.targets[edges]]
+    producer, device = np.divmod(np.unique(pairs), costs.num_devices)
     return np.bincount(device, costs.output_bytes[producer], costs.num_devices)

@@ -19,7 +19,7 @@ from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Exchange, Found
 
-# A round of annealing begins if this share of it, by whose end it is cold, fits into what is left; CP-SAT may take this share of the time.
+# A round of annealing begins if this share of it, cool enough to gain, fits into what is left; CP-SAT may take this share of the time.
 _COLD, _EXACT = 0.4, 0.12
 # CP-SAT joins where it may find or prove something in as many seconds: of larger models (`pairs`) it never did in a second or two.
 _MOST_EXACT, _LEAST_SECONDS = 1_000, 0.2

@@ -6,7 +6,8 @@ default of 100 graphs and 10 seconds it runs for the better part of an hour: `.v
 --budget-s 2` is quick.
 
 How far a search gets in so many seconds depends on what else the machine does. Where a method comes out ahead, it and the portfolio are
-run twice more: `mean_ratio` of a loss is of the mean makespans of three runs each, and the loss stands where that is below 1, too.
+run twice more: `ratio_of_means` of a loss is of the mean makespans of three runs each, the one that was lost among them, and the loss
+stands where that is below 1, too, by more than a millionth: no clock and no cost model tells less.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from doppler_tf.placement import Placement, place
 from doppler_tf.topology import Topology, preset
 
 _ON_ONE_CORE = ("annealing", "local_search", "random_search")
+_ALIKE = 1e-6
 
 
 def main() -> None:
@@ -54,17 +56,17 @@ def main() -> None:
                 wrong_bounds += int(whole.lower_bound_s > placed.makespan_s * (1 + ROUNDING))
                 if placed.makespan_s < whole.makespan_s * (1 - ROUNDING):
                     losses.append({"graph": number, "method": name, "ratio": placed.makespan_s / whole.makespan_s,
-                                   "mean_ratio": mean_ratio(pool, number, args.budget_s, whole, placed)})
+                                   "ratio_of_means": ratio_of_means(pool, number, args.budget_s, whole, placed)})
             graph, costs = random_case(number)
             print(f"graph {number}: {graph.work_vertices.size} vertices on {costs.topology.name}, {whole.assignment.method}, "
                   f"{whole.gap:.2%} above the bound, {len(losses)} losses so far",
-                  *(f"({loss['method']} {loss['ratio']:.8f}, mean of three {loss['mean_ratio']:.8f})"
+                  *(f"({loss['method']} {loss['ratio']:.8f}, means of three {loss['ratio_of_means']:.8f})"
                     for loss in losses if loss["graph"] == number), flush=True)
     rows = {name: {"graphs": len(each), "mean_ratio": mean(each), "least_ratio": min(each),
                    "as_good_share": mean(float(ratio <= 1 + ROUNDING) for ratio in each)} for name, each in ratios.items() if each}
     show(f"makespan over the portfolio's, {args.budget_s:g} s each; a least ratio below 1 is a loss", rows)
     finish({"graphs": args.graphs, "budget_s": args.budget_s, "losses": losses,
-            "losses_that_stand": sum(loss["mean_ratio"] < 1 - ROUNDING for loss in losses), "wrong_bounds": wrong_bounds,
+            "losses_that_stand": sum(loss["ratio_of_means"] < 1 - _ALIKE for loss in losses), "wrong_bounds": wrong_bounds,
             "mean_gap": mean(gaps), "proven_optimal_share": mean(float(gap <= ROUNDING) for gap in gaps),
             "winners": {name: winners.count(name) for name in sorted(set(winners))}, "methods": rows})
 
@@ -81,11 +83,12 @@ def compared(pool: ProcessPoolExecutor, numbers: Sequence[int],
             yield number, whole[number], found | {name: alone(number, name, budget_s) for name in (*CONSTRUCTIVE, "cp_sat")}
 
 
-def mean_ratio(pool: ProcessPoolExecutor, number: int, budget_s: float, whole: Placement, placed: Placement) -> float:
+def ratio_of_means(pool: ProcessPoolExecutor, number: int, budget_s: float, whole: Placement, placed: Placement) -> float:
     """Mean makespan of one method over that of the portfolio, with two more runs of each."""
     wholes = [whole, *(place(*random_case(number), budget_s=budget_s) for _ in range(2))]
-    repeats = [pool.submit(alone, number, placed.assignment.method, budget_s) for _ in range(2)]
-    return mean([placed.makespan_s, *(repeat.result().makespan_s for repeat in repeats)]) / mean(each.makespan_s for each in wholes)
+    method = placed.assignment.method
+    repeats = (pool.map if method in _ON_ONE_CORE else map)(alone, [number] * 2, [method] * 2, [budget_s] * 2)
+    return mean(each.makespan_s for each in (placed, *repeats)) / mean(each.makespan_s for each in wholes)
 
 
 def alone(number: int, name: str, budget_s: float) -> Placement | None:
@@ -103,7 +106,7 @@ def _warm_up() -> None:
     """Loads compiled code, so that no method's seconds hold it."""
     for name in _ON_ONE_CORE:
         alone(0, name, 0.1)
-    place(*random_case(0), budget_s=1.5)
+    place(*random_case(8), budget_s=2.0)  # small enough for CP-SAT
 
 
 def random_case(number: int):

@@ -16,7 +16,7 @@ from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES, Budget, portfolio
+from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES, portfolio
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal, preset
@@ -181,23 +181,17 @@ def test_an_error_in_one_search_ends_the_others(name, monkeypatch):
 
 
 def test_searches_give_way_unless_their_simulations_are_counted(monkeypatch):
-    """Seconds end the exchange's patience; a number of simulations leaves each search its own steps."""
-    shares, patience, made = [], [], portfolio.Exchange
+    """Seconds end the exchange's patience; a number of simulations, or the rule that ties a search to its order, leave it its steps."""
+    patience, made = [], portfolio.Exchange
 
     def exchange(target_s, seconds):
         patience.append(seconds)
         return made(target_s, seconds)
 
-    def annealing(*args, exchange, least_share):
-        shares.append(least_share)
-        return SEARCHES["annealing"](*args[:3], Budget(50), *args[4:])
-
     monkeypatch.setattr(portfolio, "Exchange", exchange)
-    monkeypatch.setattr(portfolio, "anneal", annealing)
-    for samples in (None, 100):
-        place(knapsack(), ideal(2), budget_s=1.0, samples=samples)
-    assert shares[0] > shares[1] == 0
-    assert 0 < patience[0] <= 1.0 < patience[1] == math.inf
+    for samples, dispatch in ((None, "b_level"), (100, "fifo"), (None, "order")):
+        place(knapsack(), ideal(2), budget_s=0.2, samples=samples, dispatch=dispatch)
+    assert 0 < patience[0] <= 0.2 < patience[1] == patience[2] == math.inf
 
 
 def test_with_a_budget_too_where_nothing_fits_is_said():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from doppler_tf.assignment import Assignment
@@ -11,7 +13,9 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
 
 # The first round's steps by unit, and how rounds grow; each cools from HOT to COLD typical losses, geometrically.
 _FIRST_STEPS, _GROWTH, _HOT, _COLD = 300, 1.5, 0.3, 0.001
-# Where rounds that go on from what other searches found begin: short and hardly warm, for that is good already.
+# A round is begun if the first share of it fits into the seconds left, and shortened to the second share of what does.
+_LEAST, _FILL = 0.4, 0.75
+# Where there is no time for that: the first steps by unit of other rounds, and where they begin to cool, for what they begin at is good.
 _WARM_STEPS, _WARM = 30, 0.01
 
 
@@ -21,26 +25,26 @@ def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
 
 
 def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-           start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None, least_share: float = 0.0) -> Found:
+           start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None) -> Found:
     """Rounds of annealing, each half as long again as the one before and from the best so far; never worse than its start.
 
     (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before.
-
-    Args:
-      exchange: with searches beside this one.
-      least_share: beside them, rounds after the first of which the seconds left would not allow this share give way to short ones,
-        from the best of all; so do all rounds once this search is hopelessly behind.
+    Beside other searches (`exchange`), where seconds end them, the last such round is shortened so that it gets cold; what is left of the
+    time goes to rounds that begin short and hardly warm, from the best of all, as does all of it once this search is given up.
     """
     walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)
-    typical_s = np.exp(log_loss / losses) if losses else walker.levels[1]
-    hot, first = _HOT, _FIRST_STEPS * walker.num_units
-    steps = first
+    hot, steps, least = _HOT, _FIRST_STEPS * walker.num_units, 0.0
     while not walker.over:
-        walker.follows = walker.follows or (steps > first and not walker.affords(least_share * steps))
+        most = math.inf if exchange is None or walker.follows else walker.affordable
+        if most < least * steps:
+            walker.follows = True
+        elif most < steps:
+            steps = max(1, int(_FILL * most))
         walker.return_to_best()
         if walker.follows and hot == _HOT:
             hot, steps = _WARM, _WARM_STEPS * walker.num_units
+        typical_s = np.exp(log_loss / losses) if losses else walker.levels[1]
         walker.walk(typical_s * np.geomspace(hot, _COLD, steps))
-        steps = int(steps * _GROWTH)
+        steps, least = int(steps * _GROWTH), _LEAST
     return walker.found("annealing")

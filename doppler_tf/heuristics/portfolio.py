@@ -19,33 +19,32 @@ from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Exchange, Found
 
-# A round of annealing begins if this share of it, cool enough to gain, fits into what is left; CP-SAT may take this share of the time.
-_COLD, _EXACT = 0.4, 0.12
-# CP-SAT joins where it may find or prove something in as many seconds: of larger models (`pairs`) it never did in a second or two.
-_MOST_EXACT, _LEAST_SECONDS = 1_000, 0.2
+# CP-SAT may take this share of the time.
+_EXACT = 0.12
+# It joins where it may find or prove something: of models with more `pairs` than this it never did in so many seconds.
+_MOST_EXACT, _TRIED_S, _LEAST_SECONDS = 1_000, 1.2, 0.2
 # What setting up a search takes by vertex and edge; searches begin before `first` if that is less than this share of the time.
 _SETTING_UP_S, _SOON = 5e-5, 0.05
 
 
 def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, first: Callable[[], tuple[float, Assignment]],
                     dispatch: str) -> dict[str, Found]:
-    """Annealing and hill climbing, each in a thread and with the very steps that it takes alone; beside them `first`, then CP-SAT where
-    the graph is small enough. Of a graph so large that its searches begin late, `first` comes before all.
+    """Annealing and hill climbing, each in a thread and at first with the very steps that it takes alone; beside them `first`, then
+    CP-SAT where the graph is small enough. Of a graph so large that its searches begin late, `first` comes before all.
 
-    With a limit in seconds alone, whichever is hopelessly behind, and annealing that has no time for another round, goes on from the best
-    of all.
+    Whichever is hopelessly behind, and annealing when there is no time for another long round, goes on from the best of all; not where
+    simulations are limited, nor under rule `order`, which ties a makespan to the search's own order.
 
     Args:
       budget: with seconds; `simulations` bounds each search by itself.
       first: finds an assignment without searching, and its makespan; CP-SAT begins there.
 
     Returns:
-      what each search found, by name.
+      what each search found itself, by name.
     """
     started = time.perf_counter()
-    # Whoever counts simulations wants them all.
-    counted = budget.simulations is not None
-    exchange = Exchange(budget.target_s, math.inf if counted else budget.seconds)
+    follow = budget.simulations is None and dispatch != "order"
+    exchange = Exchange(budget.target_s, budget.seconds if follow else math.inf)
 
     def left_s() -> float:
         return max(0.0, budget.seconds - (time.perf_counter() - started))
@@ -69,12 +68,13 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     found = {}
     with ThreadPoolExecutor(2, "portfolio") as pool:
         try:
-            cooling = pool.submit(run, partial(anneal, exchange=exchange, least_share=0.0 if counted else _COLD))
+            cooling = pool.submit(run, partial(anneal, exchange=exchange))
             climbing = pool.submit(run, partial(climb, exchange=exchange))
             begun = begun or first()
             exchange.offer(*begun)
             seconds = min(_EXACT * budget.seconds, left_s())
-            if seconds >= _LEAST_SECONDS and not exchange.over and small_enough(graph, costs) and pairs(graph, costs) <= _MOST_EXACT:
+            most = _MOST_EXACT * max(1.0, seconds / _TRIED_S)
+            if seconds >= _LEAST_SECONDS and not exchange.over and small_enough(graph, costs) and pairs(graph, costs) <= most:
                 found["cp_sat"] = run(partial(solve, workers=1), begun[1], seconds)
                 exchange.raise_target(found["cp_sat"].lower_bound_s)
             found["annealing"] = cooling.result()

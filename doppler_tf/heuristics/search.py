@@ -20,8 +20,9 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# Once this share of the time is spent, a search is given up whose best exceeds the best of all by more than this share.
-_PATIENCE, _BEHIND = 0.3, 0.02
+# Once this share of the time is spent, a search is given up, when its round or climb ends, whose best exceeds the best of all by more
+# than this share.
+_PATIENCE, _BEHIND = 0.3, 0.03
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
 
@@ -93,7 +94,7 @@ class Exchange:
         self.target_s = target_s
         self._started, self._seconds = time.perf_counter(), seconds
         self.best: tuple[float, Assignment | None] = math.inf, None
-        self._lock = threading.Lock()
+        self._lock, self._gave_up = threading.Lock(), False
 
     def offer(self, makespan_s: float, assignment: Assignment) -> None:
         """Tells the others."""
@@ -115,22 +116,29 @@ class Exchange:
         """Whether one of them has found what cannot be beaten, or all are to end."""
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
-    def hopeless(self, makespan_s: float) -> bool:
-        """Whether a search that has found no better than this will hardly end ahead of the others."""
+    def gives_up(self, makespan_s: float) -> bool:
+        """Whether a search that has found no better than this will hardly end ahead of the others and is given up: one and no more, so
+        that whoever is ahead goes its own way to the end, whatever is found from there.
+        """
         late = time.perf_counter() - self._started >= _PATIENCE * self._seconds
-        return late and makespan_s > self.best[0] * (1.0 + _BEHIND)
+        with self._lock:
+            if late and not self._gave_up and makespan_s > self.best[0] * (1.0 + _BEHIND):
+                self._gave_up = True
+                return True
+        return False
 
 
 class Walker:
     """A search in progress: where it stands, the best so far, and what is left of its budget.
 
-    Attributes: follows: whether it has been given up and goes on from what others find.
+    Attributes: follows: whether it goes on from what others find, as it is behind or has no time for another long round.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
                  dispatch: str, exchange: Exchange | None = None):
         """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
         self._exchange, self.follows = exchange, False
+        self._own, self._taken_s = None, math.inf  # what it had found when it took over another's best, and how good that was
         self._started, self._pace_s, self._looks = time.perf_counter(), 0.0, np.zeros(3, np.int64)
         self._budget, self._rng = budget or default_budget(graph), rng
         self._kin = kin(graph, costs)
@@ -164,10 +172,13 @@ class Walker:
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
         return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._stuck
 
-    def affords(self, steps: float) -> bool:
-        """Whether the seconds left, if they are limited, are enough for so many steps at the pace of the last walk."""
-        spent_s = time.perf_counter() - self._started
-        return self._budget.seconds is None or spent_s + steps * self._pace_s <= self._budget.seconds
+    @property
+    def affordable(self) -> float:
+        """How many steps the seconds left are enough for, at the pace of the last walk; infinite where they are not what ends it."""
+        if self._budget.seconds is None or not self._pace_s:
+            return math.inf
+        steps = max(0.0, self._budget.seconds - (time.perf_counter() - self._started)) / self._pace_s
+        return steps if steps < self._budget.most - self.steps else math.inf
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
         """One step for each temperature (float64 [steps]), fewer where the budget ends.
@@ -187,13 +198,15 @@ class Walker:
         return log_loss, losses
 
     def return_to_best(self) -> None:
-        """Goes on from the best so far; beside other searches, once it is hopelessly behind, from the best of all."""
+        """Goes on from the best so far; beside other searches, once it is given up, from the best of all."""
         if self._exchange is not None:
-            self.follows = self.follows or self._exchange.hopeless(self.levels[1])
+            self.follows = self.follows or self._exchange.gives_up(self.levels[1])
             others_s, other = self._exchange.best
             if self.follows and others_s < self.levels[1]:
+                self._own = self._found()
                 self.current[0], self.levels[0] = other.device, math.inf
                 self._look()
+                self._taken_s = self.levels[1]
         self.current[:] = self.best
         self.levels[0] = self.levels[1]
 
@@ -207,8 +220,12 @@ class Walker:
         if self._exchange is not None:
             self._exchange.offer(float(self.levels[1]), Assignment(self.best[0].copy(), self._start.order))
 
+    def _found(self) -> tuple[float, np.ndarray]:
+        """Level and devices of the best that it found itself."""
+        return (float(self.levels[1]), self.best[0].copy()) if self.levels[1] < self._taken_s else self._own
+
     def found(self, method: str) -> Found:
-        """The best so far."""
-        seconds = time.perf_counter() - self._started
-        makespan_s = math.inf if self.levels[1] >= self._ceiling_s else float(self.levels[1])
-        return Found(Assignment(self.best[0].copy(), self._start.order, method), makespan_s, self.steps, seconds)
+        """The best so far that it found itself, which may have begun at what another found."""
+        seconds, (level, device) = time.perf_counter() - self._started, self._found()
+        makespan_s = math.inf if level >= self._ceiling_s else level
+        return Found(Assignment(device, self._start.order, method), makespan_s, self.steps, seconds)

@@ -17,7 +17,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
 from doppler_tf.heuristics.kin import kin
-from doppler_tf.heuristics.search import Exchange
+from doppler_tf.heuristics.search import Exchange, Walker
 from doppler_tf.topology import Topology, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory
@@ -166,39 +166,102 @@ def planted(count: int = 20):
     return graph, Assignment((where // count).astype(np.int32), np.arange(2 * count, dtype=np.int32)), float(halves[0].sum())
 
 
+@pytest.fixture
+def stood(monkeypatch):
+    """Where searches stood whenever they went back to the best."""
+    places, returned = [], Walker.return_to_best
+
+    def return_to_best(walker):
+        returned(walker)
+        places.append(walker.current[0].tolist())
+
+    monkeypatch.setattr(Walker, "return_to_best", return_to_best)
+    return places
+
+
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
 @pytest.mark.parametrize(("seconds", "given_up"), [(math.inf, False), (1e-9, True)])
-def test_a_search_that_is_given_up_goes_on_from_the_best_of_all(name, seconds, given_up, monkeypatch):
+def test_a_search_that_is_given_up_goes_on_from_the_best_of_all(name, seconds, given_up, stood, monkeypatch):
     """Here as soon as it is behind at all."""
     monkeypatch.setattr("doppler_tf.heuristics.search._BEHIND", 0.0)
     graph, best, best_s = planted()
-    exchange = Exchange(0.0, seconds)
+    costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0, seconds)
     exchange.offer(best_s, best)
-    found = SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), exchange=exchange)
+    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(14_000), exchange=exchange)
     assert found.simulations >= 14_000  # a look at what another found is one more
-    assert (found.makespan_s == best_s) is given_up
+    assert (best.device.tolist() in stood) is given_up
+    assert found.makespan_s == FastSimulator(graph, costs).makespans(found.assignment.device[None])[0]
+    assert found.makespan_s > best_s  # what is another's is not its own
 
 
-@pytest.mark.parametrize(("spent_s", "behind", "given_up"), [(29, 0.5, False), (31, 0.021, True), (31, 0.019, False), (120, 0.021, True)])
+def test_what_a_search_finds_from_anothers_best_is_its_own():
+    """The other's is one change away from the best there is; what was found before and after stays known."""
+    graph = graph_from_records([{"id": v, "exec_s": s} for v, s in enumerate((8, 7, 6, 5, 4))], [])  # 15 at best: 8 and 7
+    costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0, 1e-9)
+    order = np.arange(5, dtype=np.int32)
+    walker = Walker(graph, costs, np.random.default_rng(0), Budget(1000), Assignment(np.zeros(5, np.int32), order), "fifo", exchange)
+    assert walker.found("first").makespan_s == 30
+    exchange.offer(19.0, Assignment(np.array([0, 0, 1, 1, 0], np.int32), order))
+    for _ in range(2):  # the second time there is nothing better to take over
+        walker.return_to_best()
+        assert walker.current[0].tolist() == [0, 0, 1, 1, 0]
+        assert (walker.found("own").makespan_s, walker.found("own").assignment.device.tolist()) == (30, [0] * 5)
+    walker.walk(np.zeros(200))
+    assert walker.found("own").makespan_s == 15
+    assert exchange.best[0] == 15
+
+
+@pytest.mark.parametrize(("spent_s", "behind", "given_up"), [(29, 0.5, False), (31, 0.031, True), (31, 0.029, False), (120, 0.031, True)])
 def test_when_a_search_is_given_up(spent_s, behind, given_up, monkeypatch):
-    """After 30% of the time: more than 2% behind."""
+    """After 30% of the time: more than 3% behind; one of them."""
     now_s = 1000.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     exchange = Exchange(0.0, 100.0)
     exchange.offer(7.0, None)
     now_s += spent_s
-    assert exchange.hopeless(7.0 * (1 + behind)) is given_up
+    assert [exchange.gives_up(7.0 * (1 + behind)) for _ in range(2)] == [given_up, False]
 
 
-@pytest.mark.parametrize(("share", "given_up"), [(1e-6, False), (1e6, True)])
-def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(share, given_up):
-    """The first round is 300 steps a unit; of the second a millionth is always allowed, and a million times as many are never."""
+@pytest.mark.parametrize(("beside", "seconds_allow", "rounds", "given_up"), [
+    (True, (12_000, 18_000), (12_000, 18_000), ()),
+    (True, (8_000, 5_000), (6_000, 3_750), ()),  # three quarters of what fits
+    (True, (12_000, 7_000), (12_000, 1_200, 1_800), (1, 2)),  # less than 40% of the second round: others, which grow, too
+    (False, (), (12_000, 18_000), ()),
+])
+def test_beside_others_annealing_fits_its_rounds_into_the_seconds_left(beside, seconds_allow, rounds, given_up, stood, monkeypatch):
+    """The first round is 300 steps a unit."""
     graph, best, best_s = planted()
-    exchange = Exchange(0.0)
-    exchange.offer(best_s, best)
-    budget = Budget(14_000, 600.0)
-    found = anneal(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, exchange=exchange, least_share=share)
-    assert (found.makespan_s == best_s) is given_up
+    exchange, allowed, walked, walk = Exchange(0.0) if beside else None, iter(seconds_allow), [], Walker.walk
+    if beside:
+        exchange.offer(best_s, best)
+    monkeypatch.setattr(Walker, "affordable", property(lambda _: next(allowed)))
+
+    def walking(walker, temperature, **measure):
+        walked.append(len(temperature))
+        return walk(walker, temperature, **measure)
+
+    monkeypatch.setattr(Walker, "walk", walking)
+    found = anneal(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(sum(rounds) + 41), exchange=exchange)
+    assert found.makespan_s > best_s
+    assert walked == [40, *rounds]
+    assert [i for i, place in enumerate(stood) if place == best.device.tolist()] == list(given_up)
+
+
+def test_what_seconds_afford(monkeypatch):
+    """At the pace of the last walk; all where simulations end it first."""
+    graph, now_s = planted()[0], 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    walkers = [Walker(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo")
+               for budget in (Budget(seconds=100.0), Budget(100), Budget(1000, 100.0))]
+    assert [walker.affordable for walker in walkers] == [math.inf] * 3  # nobody knows yet
+    for walker in walkers:
+        walker._pace_s = 0.25
+    now_s = 25.0
+    assert [walker.affordable for walker in walkers] == [300.0, math.inf, 300.0]
+    walkers[2].steps = 701
+    assert walkers[2].affordable == math.inf
+    now_s = 101.0
+    assert walkers[0].affordable == 0.0
 
 
 def test_side_by_side_searches_tell_what_they_find():

@@ -141,10 +141,10 @@ def test_bad_episodes_are_named(model, device, order, message):
         ask(model, by_hand(), "score", device=device, order=order)
 
 
-def test_versions_count_up_and_say_what_they_are(run, tmp_path):
-    first, second = export_policy(run, tmp_path), export_policy(run / "checkpoints" / "step-00000012", tmp_path)
-    assert (first.name, second.name) == ("1", "2")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]  # nothing half-written
+def test_versions_count_up_and_say_what_they_are(run, exported):
+    second = export_policy(run / "checkpoints" / "step-00000012", exported.parent)
+    assert (exported.name, second.name) == ("1", "2")
+    assert sorted(path.name for path in exported.parent.iterdir()) == ["1", "2"]  # nothing half-written
     said = json.loads((second / "assets.extra" / "doppler.json").read_text())
     assert (said["schema"], said["version"], said["step"], list(said["graphs"])) == ("doppler-model/1", 2, 12, ["small"])
     assert said["config"]["hidden"] == 16

@@ -190,8 +190,8 @@ def test_searches_give_way_unless_their_simulations_are_counted(monkeypatch):
 
     monkeypatch.setattr(portfolio, "Exchange", exchange)
     for samples, dispatch in ((None, "b_level"), (100, "fifo"), (None, "order")):
-        place(knapsack(), ideal(2), budget_s=0.2, samples=samples, dispatch=dispatch)
-    assert 0 < patience[0] <= 0.2 < patience[1] == patience[2] == math.inf
+        place(knapsack(), ideal(2), budget_s=1.0, samples=samples, dispatch=dispatch)
+    assert 0 < patience[0] <= 1.0 < patience[1] == patience[2] == math.inf
 
 
 def test_with_a_budget_too_where_nothing_fits_is_said():

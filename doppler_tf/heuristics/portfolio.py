@@ -43,8 +43,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
       what each search found itself, by name.
     """
     started = time.perf_counter()
-    follow = budget.simulations is None and dispatch != "order"
-    exchange = Exchange(budget.target_s, budget.seconds if follow else math.inf)
+    give_way = budget.simulations is None and dispatch != "order"
+    exchange = Exchange(budget.target_s, budget.seconds if give_way else math.inf)
 
     def left_s() -> float:
         return max(0.0, budget.seconds - (time.perf_counter() - started))

@@ -20,8 +20,8 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# Once this share of the time is spent, a search is given up, when its round or climb ends, whose best exceeds the best of all by more
-# than this share.
+# Once this share of the time is spent, a search is given up, before a round or when a climb ends, whose best exceeds the best of all by
+# more than this share.
 _PATIENCE, _BEHIND = 0.3, 0.03
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
@@ -86,12 +86,15 @@ class Found:
 class Exchange:
     """The best of searches that run side by side, in threads: all offer theirs, and all end once one has found what cannot be beaten.
 
-    Attributes: target_s: what cannot be beaten; best: makespan, or beyond all makespans a measure of missing memory, and assignment.
+    Attributes:
+      target_s: what cannot be beaten.
+      best: makespan, or beyond all makespans a measure of missing memory, and assignment.
+      gives_way: whether a search may leave its own way for that best.
     """
 
     def __init__(self, target_s: float, seconds: float = math.inf):
-        """Args: target_s: what cannot be beaten as far as is known yet; seconds: from now to the end of all."""
-        self.target_s = target_s
+        """Args: target_s: what cannot be beaten as far as is known yet; seconds: from now to the end of all, infinite: none gives way."""
+        self.target_s, self.gives_way = target_s, math.isfinite(seconds)
         self._started, self._seconds = time.perf_counter(), seconds
         self.best: tuple[float, Assignment | None] = math.inf, None
         self._lock, self._gave_up = threading.Lock(), False
@@ -117,8 +120,8 @@ class Exchange:
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
     def gives_up(self, makespan_s: float) -> bool:
-        """Whether a search that has found no better than this will hardly end ahead of the others and is given up: one and no more, so
-        that whoever is ahead goes its own way to the end, whatever is found from there.
+        """Whether a search that has found no better than this will hardly end ahead of the others and is given up: the first that asks
+        and no more, so that not both leave their ways for what is found from there.
         """
         late = time.perf_counter() - self._started >= _PATIENCE * self._seconds
         with self._lock:
@@ -174,11 +177,10 @@ class Walker:
 
     @property
     def affordable(self) -> float:
-        """How many steps the seconds left are enough for, at the pace of the last walk; infinite where they are not what ends it."""
-        if self._budget.seconds is None or not self._pace_s:
+        """How many steps the seconds left are enough for, at the pace of the last walk; infinite for a search that never gives way."""
+        if self._exchange is None or not self._exchange.gives_way or self._budget.seconds is None or not self._pace_s:
             return math.inf
-        steps = max(0.0, self._budget.seconds - (time.perf_counter() - self._started)) / self._pace_s
-        return steps if steps < self._budget.most - self.steps else math.inf
+        return max(0.0, self._budget.seconds - (time.perf_counter() - self._started)) / self._pace_s
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
         """One step for each temperature (float64 [steps]), fewer where the budget ends.

@@ -195,8 +195,8 @@ def test_a_search_that_is_given_up_goes_on_from_the_best_of_all(name, seconds, g
 
 
 def test_what_a_search_finds_from_anothers_best_is_its_own():
-    """The other's is one change away from the best there is; what was found before and after stays known."""
-    graph = graph_from_records([{"id": v, "exec_s": s} for v, s in enumerate((8, 7, 6, 5, 4))], [])  # 15 at best: 8 and 7
+    """What was found before, between and after stays known; 15 is the best there is."""
+    graph = graph_from_records([{"id": v, "exec_s": s} for v, s in enumerate((8, 7, 6, 5, 4))], [])
     costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0, 1e-9)
     order = np.arange(5, dtype=np.int32)
     walker = Walker(graph, costs, np.random.default_rng(0), Budget(1000), Assignment(np.zeros(5, np.int32), order), "fifo", exchange)
@@ -206,9 +206,14 @@ def test_what_a_search_finds_from_anothers_best_is_its_own():
         walker.return_to_best()
         assert walker.current[0].tolist() == [0, 0, 1, 1, 0]
         assert (walker.found("own").makespan_s, walker.found("own").assignment.device.tolist()) == (30, [0] * 5)
-    walker.walk(np.zeros(200))
-    assert walker.found("own").makespan_s == 15
-    assert exchange.best[0] == 15
+    while walker.levels[1] == 19:
+        walker.walk(np.zeros(1))
+    own = walker.found("own")
+    assert 15 < own.makespan_s == exchange.best[0] < 19
+    exchange.offer(15.0, Assignment(np.array([0, 0, 1, 1, 1], np.int32), order))
+    walker.return_to_best()
+    assert (walker.current[0].tolist(), walker.levels[1]) == ([0, 0, 1, 1, 1], 15)
+    assert walker.found("own").assignment.device.tolist() == own.assignment.device.tolist()
 
 
 @pytest.mark.parametrize(("spent_s", "behind", "given_up"), [(29, 0.5, False), (31, 0.031, True), (31, 0.029, False), (120, 0.031, True)])
@@ -222,18 +227,16 @@ def test_when_a_search_is_given_up(spent_s, behind, given_up, monkeypatch):
     assert [exchange.gives_up(7.0 * (1 + behind)) for _ in range(2)] == [given_up, False]
 
 
-@pytest.mark.parametrize(("beside", "seconds_allow", "rounds", "given_up"), [
-    (True, (12_000, 18_000), (12_000, 18_000), ()),
-    (True, (8_000, 5_000), (6_000, 3_750), ()),  # three quarters of what fits
-    (True, (12_000, 7_000), (12_000, 1_200, 1_800), (1, 2)),  # less than 40% of the second round: others, which grow, too
-    (False, (), (12_000, 18_000), ()),
+@pytest.mark.parametrize(("seconds_allow", "rounds", "given_up"), [
+    ((4_900, 24_000), (12_000, 18_000), ()),  # of the first round little more than 40% is enough
+    ((4_000, 5_000), (3_000, 3_750), ()),  # three quarters of what fits
+    ((12_000, 7_000, 1_000), (12_000, 1_200, 1_000), (1, 2)),  # less than 40% of the second round: others, all that fits
 ])
-def test_beside_others_annealing_fits_its_rounds_into_the_seconds_left(beside, seconds_allow, rounds, given_up, stood, monkeypatch):
-    """The first round is 300 steps a unit."""
+def test_beside_others_annealing_fits_its_rounds_into_the_seconds_left(seconds_allow, rounds, given_up, stood, monkeypatch):
+    """The first round is 300 steps a unit, each other one half as long again as the one before."""
     graph, best, best_s = planted()
-    exchange, allowed, walked, walk = Exchange(0.0) if beside else None, iter(seconds_allow), [], Walker.walk
-    if beside:
-        exchange.offer(best_s, best)
+    exchange, allowed, walked, walk = Exchange(0.0, 1e6), iter(seconds_allow), [], Walker.walk
+    exchange.offer(best_s, best)
     monkeypatch.setattr(Walker, "affordable", property(lambda _: next(allowed)))
 
     def walking(walker, temperature, **measure):
@@ -247,21 +250,24 @@ def test_beside_others_annealing_fits_its_rounds_into_the_seconds_left(beside, s
     assert [i for i, place in enumerate(stood) if place == best.device.tolist()] == list(given_up)
 
 
-def test_what_seconds_afford(monkeypatch):
-    """At the pace of the last walk; all where simulations end it first."""
+def test_what_seconds_afford_where_a_search_may_give_way(monkeypatch):
+    """At the pace of the last walk; else they shorten nothing."""
     graph, now_s = planted()[0], 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
-    walkers = [Walker(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo")
-               for budget in (Budget(seconds=100.0), Budget(100), Budget(1000, 100.0))]
-    assert [walker.affordable for walker in walkers] == [math.inf] * 3  # nobody knows yet
-    for walker in walkers:
-        walker._pace_s = 0.25
+
+    def walker(budget: Budget, exchange: Exchange | None) -> Walker:
+        return Walker(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo", exchange)
+
+    timed = walker(Budget(seconds=100.0), Exchange(0.0, 100.0))
+    rest = (Budget(seconds=100.0), None), (Budget(1000, 100.0), Exchange(0.0)), (Budget(9), Exchange(0.0, 9.0))
+    walkers = [timed, *(walker(*given) for given in rest)]
+    assert timed.affordable == math.inf  # nobody knows yet
+    for each in walkers:
+        each._pace_s = 0.25
     now_s = 25.0
-    assert [walker.affordable for walker in walkers] == [300.0, math.inf, 300.0]
-    walkers[2].steps = 701
-    assert walkers[2].affordable == math.inf
+    assert [each.affordable for each in walkers] == [300.0, math.inf, math.inf, math.inf]
     now_s = 101.0
-    assert walkers[0].affordable == 0.0
+    assert timed.affordable == 0.0
 
 
 def test_side_by_side_searches_tell_what_they_find():

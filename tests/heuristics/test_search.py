@@ -228,12 +228,12 @@ def test_when_a_search_is_given_up(spent_s, behind, given_up, monkeypatch):
 
 
 @pytest.mark.parametrize(("seconds_allow", "rounds", "given_up"), [
-    ((4_900, 24_000), (12_000, 18_000), ()),  # of the first round little more than 40% is enough
-    ((4_000, 5_000), (3_000, 3_750), ()),  # three quarters of what fits
-    ((12_000, 7_000, 1_000), (12_000, 1_200, 1_000), (1, 2)),  # less than 40% of the second round: others, all that fits
+    ((1, 7_300), (12_000, 18_000), ()),
+    ((12_000, 7_100, 1_000), (12_000, 1_200, 1_000), (1, 2)),  # less than 40% of the second round: others, all that fits
+    ((12_000, 7_100, 9_000), (12_000, 1_200, 1_800), (1, 2)),
 ])
-def test_beside_others_annealing_fits_its_rounds_into_the_seconds_left(seconds_allow, rounds, given_up, stood, monkeypatch):
-    """The first round is 300 steps a unit, each other one half as long again as the one before."""
+def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(seconds_allow, rounds, given_up, stood, monkeypatch):
+    """The first round is 300 steps a unit and always begun, each other one half as long again as the one before."""
     graph, best, best_s = planted()
     exchange, allowed, walked, walk = Exchange(0.0, 1e6), iter(seconds_allow), [], Walker.walk
     exchange.offer(best_s, best)

@@ -224,7 +224,9 @@ class Walker:
 
     def _found(self) -> tuple[float, np.ndarray]:
         """Level and devices of the best that it found itself."""
-        return (float(self.levels[1]), self.best[0].copy()) if self.levels[1] < self._taken_s else self._own
+        if self._own is None or self.levels[1] < self._taken_s:
+            return float(self.levels[1]), self.best[0].copy()
+        return self._own
 
     def found(self, method: str) -> Found:
         """The best so far that it found itself, which may have begun at what another found."""

@@ -97,7 +97,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, monkeyp
     class Killed(BaseException):
         pass
 
-    for last in (12, 25):  # between checkpoints of stage II, again
+    for last in (1, 12, 25):  # within stage I, between checkpoints of stage II, again
         save = _Run.save
         monkeypatch.setattr(_Run, "save", lambda run, save=save, last=last: save(run) if run.done <= last else _raise(Killed))
         with pytest.raises(Killed):

@@ -200,7 +200,7 @@ class Walker:
         return log_loss, losses
 
     def return_to_best(self) -> None:
-        """Goes on from the best so far; beside other searches, once it is given up, from the best of all."""
+        """Goes on from the best so far; beside other searches, once it follows them, from the best of all."""
         if self._exchange is not None:
             self.follows = self.follows or self._exchange.gives_up(self.levels[1])
             others_s, other = self._exchange.best

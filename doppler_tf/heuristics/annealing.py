@@ -28,7 +28,7 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
 
     (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before.
     Where it may give way to other searches (`exchange`), what is left of the time when there is too little for such a round goes to rounds
-    that begin short and hardly warm, from the best of all; so does all once this search is given up.
+    that begin short and hardly warm, from the best of all.
     """
     walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)

@@ -20,8 +20,7 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# Once this share of the time is spent, a search is given up, before a round or when a climb ends, whose best exceeds the best of all by
-# more than this share.
+# Once this share of the time is spent, a search whose best exceeds the best of all by more than that share is far behind.
 _PATIENCE, _BEHIND = 0.3, 0.03
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
@@ -97,7 +96,7 @@ class Exchange:
         self.target_s, self.gives_way = target_s, math.isfinite(seconds)
         self._started, self._seconds = time.perf_counter(), seconds
         self.best: tuple[float, Assignment | None] = math.inf, None
-        self._lock, self._gave_up = threading.Lock(), False
+        self._lock = threading.Lock()
 
     def offer(self, makespan_s: float, assignment: Assignment) -> None:
         """Tells the others."""
@@ -119,22 +118,16 @@ class Exchange:
         """Whether one of them has found what cannot be beaten, or all are to end."""
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
-    def gives_up(self, makespan_s: float) -> bool:
-        """Whether a search that has found no better than this will hardly end ahead of the others and is given up: the first that asks
-        and no more, so that not both leave their ways for what is found from there.
-        """
+    def far_ahead(self, makespan_s: float) -> bool:
+        """Whether others have found so much better than this, so late, that by small steps it is hardly caught up."""
         late = time.perf_counter() - self._started >= _PATIENCE * self._seconds
-        with self._lock:
-            if late and not self._gave_up and makespan_s > self.best[0] * (1.0 + _BEHIND):
-                self._gave_up = True
-                return True
-        return False
+        return late and makespan_s > self.best[0] * (1.0 + _BEHIND)
 
 
 class Walker:
     """A search in progress: where it stands, the best so far, and what is left of its budget.
 
-    Attributes: follows: whether it goes on from what others find, as it is behind or has no time for another long round.
+    Attributes: follows: whether it goes on from what others find, as it is far behind or has no time for another long round.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
@@ -176,6 +169,11 @@ class Walker:
         return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._stuck
 
     @property
+    def far_behind(self) -> bool:
+        """Whether others are far ahead, which a search that goes by small steps does well to follow then."""
+        return self._exchange is not None and self._exchange.far_ahead(float(self.levels[1]))
+
+    @property
     def affordable(self) -> float:
         """How many steps the seconds left are enough for, at the pace of the last walk; infinite for a search that never gives way."""
         if self._exchange is None or not self._exchange.gives_way or self._budget.seconds is None or not self._pace_s:
@@ -202,7 +200,6 @@ class Walker:
     def return_to_best(self) -> None:
         """Goes on from the best so far; beside other searches, once it follows them, from the best of all."""
         if self._exchange is not None:
-            self.follows = self.follows or self._exchange.gives_up(self.levels[1])
             others_s, other = self._exchange.best
             if self.follows and others_s < self.levels[1]:
                 self._own = self._found()

@@ -137,24 +137,6 @@ def test_bad_budgets(options, fragments):
     assert_says(refusal(ConfigError, Budget, **options), *fragments)
 
 
-@pytest.mark.parametrize("name", ["annealing", "local_search"])
-def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(name):
-    graph, costs = components(), build_costs(components(), ideal(4))
-    start = Assignment(np.arange(36, dtype=np.int32) % 4, np.arange(36, dtype=np.int32))
-    best = Assignment(np.arange(36, dtype=np.int32) // 9, np.arange(36, dtype=np.int32))
-
-    def run(exchange: Exchange | None):
-        return SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(60), start, exchange=exchange)
-
-    alone, beside, over = run(None), Exchange(0.0), Exchange(9.0)
-    beside.offer(9.0, best)
-    apart = run(beside)
-    assert alone.makespan_s > 9
-    assert (apart.makespan_s, apart.assignment.device.tolist()) == (alone.makespan_s, alone.assignment.device.tolist())
-    over.offer(9.0, best)
-    assert run(over).simulations == 1
-
-
 def planted(count: int = 20):
     """Vertices of many lengths that two devices can share equally, an assignment that does, and its makespan; no search finds it soon."""
     halves = np.random.default_rng(1).integers(10**6, 10**7, (2, count))
@@ -179,6 +161,24 @@ def stood(monkeypatch):
     return places
 
 
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(name, stood):
+    graph, best, best_s = planted()
+
+    def run(exchange: Exchange | None):
+        return SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), exchange=exchange)
+
+    alone, beside, over = run(None), Exchange(0.0), Exchange(best_s)
+    beside.offer(best_s, best)
+    apart = run(beside)
+    assert len(stood) > 2
+    assert best.device.tolist() not in stood
+    assert (apart.makespan_s, apart.assignment.device.tolist()) == (alone.makespan_s, alone.assignment.device.tolist())
+    assert alone.makespan_s > best_s
+    over.offer(best_s, best)
+    assert run(over).simulations == 1
+
+
 @pytest.mark.parametrize(("name", "seconds", "follows"),
                          [("annealing", 1e-9, False), ("local_search", 1e-9, True), ("local_search", math.inf, False)])
 def test_climbing_far_behind_goes_on_from_the_best_of_all(name, seconds, follows, stood, monkeypatch):
@@ -192,6 +192,24 @@ def test_climbing_far_behind_goes_on_from_the_best_of_all(name, seconds, follows
     assert (best.device.tolist() in stood) is follows
     assert found.makespan_s == FastSimulator(graph, costs).makespans(found.assignment.device[None])[0]
     assert found.makespan_s > best_s  # what is another's is not its own
+
+
+def test_climbing_that_follows_takes_over_what_is_a_little_better_too(stood, monkeypatch):
+    graph, best, best_s = planted()
+    costs, exchange, returned = build_costs(graph, ideal(2)), Exchange(0.0, 1e6), Walker.return_to_best
+    longer = climb(graph, costs, np.random.default_rng(1), Budget(100_000))
+    exchange.offer(longer.makespan_s, longer.assignment)
+    monkeypatch.setattr(Walker, "far_behind", property(lambda walker: walker.levels[1] > longer.makespan_s))
+
+    def return_to_best(walker):
+        returned(walker)
+        exchange.offer(best_s, best)
+
+    stood.clear()
+    monkeypatch.setattr(Walker, "return_to_best", return_to_best)
+    climb(graph, costs, np.random.default_rng(0), Budget(14_000), exchange=exchange)
+    assert longer.assignment.device.tolist() == stood[0]
+    assert best.device.tolist() in stood[1:]
 
 
 def test_what_a_search_finds_from_anothers_best_is_its_own():

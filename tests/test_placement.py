@@ -208,10 +208,10 @@ def test_side_by_side_the_searches_find_what_they_find_alone(number, monkeypatch
     monkeypatch.setattr("doppler_tf.heuristics.search._BEHIND", 0.0)
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), number)
     costs = build_costs(graph, preset("p100x4"))
-    together = place(graph, costs, samples=20_000, budget_s=20)
+    together = place(graph, costs, samples=15_000, budget_s=5)
     assert together.gap > 0
     for name in ("annealing", "local_search"):
-        assert together.makespans_s[name] == place(graph, costs, name, samples=20_000).makespan_s
+        assert together.makespans_s[name] == place(graph, costs, name, samples=15_000).makespan_s
 
 
 def test_samples_of_a_search_are_its_simulations():

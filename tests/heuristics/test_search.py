@@ -246,13 +246,16 @@ def test_when_others_are_far_ahead(spent_s, behind, far, monkeypatch):
     assert exchange.far_ahead(7.0 * (1 + behind)) is far
 
 
-@pytest.mark.parametrize(("seconds_allow", "rounds", "follows"), [
-    ((1, 7_300), (12_000, 18_000), ()),
-    ((12_000, 7_100, 1_000), (12_000, 1_200, 1_000), (1, 2)),  # less than 40% of the second round: others, all that fits
-    ((12_000, 7_100, 9_000), (12_000, 1_200, 1_800), (1, 2)),
+@pytest.mark.parametrize(("seconds_allow", "behind", "rounds", "follows"), [
+    ((1, 7_300), False, (12_000, 18_000), ()),
+    ((12_000, 7_100, 1_000), False, (12_000, 1_200, 1_000), (1, 2)),  # less than 40% of the second round: others, all that fits
+    ((12_000, 7_100, 9_000), False, (12_000, 1_200, 1_800), (1, 2)),
+    ((12_000, 17_900, 9_000), True, (12_000, 1_200, 1_800), (1, 2)),  # far behind: less than all of it
+    ((1, 18_100), True, (12_000, 18_000), ()),
 ])
-def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(seconds_allow, rounds, follows, stood, monkeypatch):
+def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(seconds_allow, behind, rounds, follows, stood, monkeypatch):
     """The first round is 300 steps a unit and always begun, each other one half as long again as the one before."""
+    monkeypatch.setattr(Walker, "far_behind", behind)
     graph, best, best_s = planted()
     exchange, allowed, walked, walk = Exchange(0.0, 1e6), iter(seconds_allow), [], Walker.walk
     exchange.offer(best_s, best)

@@ -170,7 +170,7 @@ class Walker:
 
     @property
     def far_behind(self) -> bool:
-        """Whether others are far ahead, which a search that goes by small steps does well to follow then."""
+        """Whether others are far ahead of this search; never so without others."""
         return self._exchange is not None and self._exchange.far_ahead(float(self.levels[1]))
 
     @property

@@ -10,7 +10,7 @@ from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, hea
 
 
 @compiled
-def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, limit_s, tail):
+def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, limit_s, tail, awaited):
     """Makespans of a batch.
 
     Args:
@@ -20,6 +20,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
       exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
       limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
       tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
+      awaited: int32 [N + 1 or more], filled, or [0] where nobody asks: the vertex whose end or output vertex v waited for, -1: none; at its
+        end the vertex that ended last.
 
     Returns:
       float64 [B] seconds; of an abandoned one a lower bound above `limit_s`.
@@ -34,6 +36,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
     touched, coming, sent = np.empty(num_devices, np.int64), np.empty(count, np.int32), np.zeros(count, np.int64)
     cost_to, seen = np.zeros(num_devices), np.empty(num_devices, np.int64)
     turn = 0
+    asked = len(awaited) > 0
+    since, freed = np.empty(count if asked else 0), np.empty(num_devices, np.int64)
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
         for d in range(num_devices):
@@ -61,6 +65,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                     heap(queue, lanes)
                     heaped = True
         seen[:] = -1
+        if asked:
+            awaited[:], since[:], freed[:] = -1, 0.0, -1
         while True:
             later = 0
             turn += 1
@@ -71,6 +77,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                 if item >= count:
                     w = item - count
                     d = vertices[w].device
+                    if asked:
+                        since[w] = now
                     moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
                     noted = touch(lanes, touched, noted, d)
                 else:
@@ -79,6 +87,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                     lanes[home].free += 1
                     noted = touch(lanes, touched, noted, home)
                     left -= 1
+                    if asked:
+                        freed[home], awaited[-1] = v, v
                     first, last = vertices[v].first, vertices[v].last
                     for i in range(first, last):
                         d = vertices[edges[i].vertex].device
@@ -95,12 +105,18 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                         vertex.missing -= 1
                         if d != home:
                             arrival = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
+                            if asked and arrival >= vertex.key:
+                                awaited[w] = v
                             vertex.key = max(vertex.key, arrival)
                             # What is sent and arrives at this very instant comes only after what starts now.
                             if arrival == now:
                                 sent[w] = turn
+                        elif asked and vertex.key <= now:
+                            awaited[w] = v
                         if vertex.missing == 0:
                             if vertex.key < now or (vertex.key == now and sent[w] != turn):
+                                if asked:
+                                    since[w] = now
                                 moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
                                 noted = touch(lanes, touched, noted, d)
                             elif vertex.key > now:
@@ -120,6 +136,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                 while lane.free and lane.head < lane.tail:
                     v = take(queue, lane, heaped)
                     lane.free -= 1
+                    if asked and since[v] < now:
+                        awaited[v] = freed[d]
                     if watched:
                         makespan[b] = now + max(tail[v], load[d])
                         if makespan[b] > limit_s:

@@ -46,7 +46,7 @@ def _unblock(lanes, touched, noted, blocked, d):
 
 @compiled
 def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, link_slots, limited,
-             in_ptr, producer, output_bytes, memory_bytes, by_bytes, limit_s, tail):
+             in_ptr, producer, output_bytes, memory_bytes, by_bytes, limit_s, tail, awaited):
     """Makespans of a batch.
 
     Args:
@@ -60,6 +60,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
         memory_bytes: float64 [D], by_bytes: int32 [N], the vertices by output bytes.
       limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
       tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
+      awaited: int32 [N * (D + 1) + 1], filled, or [0] where nobody asks: the item whose end vertex v (item v) and p's transfer to d (item
+        N + p * D + d) waited for, -1: none; at its end the item that ended last. What memory let start names one that ended just then.
 
     Returns:
       float64 [B] seconds, infinity where memory runs out for good; of an abandoned one a lower bound above `limit_s`.
@@ -74,6 +76,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
     places = count + len(edges)
     queue, events = np.empty(places, ENTRY), np.empty(places + 1, ENTRY)
     touched, seen, blocked = np.empty(num_lanes, np.int64), np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
+    asked = len(awaited) > 0
+    since, freed = np.empty(len(awaited)), np.empty(num_lanes, np.int64)
     cells, memory_left = count if limited else 0, memory_bytes.copy()
     uses, leaves = np.empty((cells, num_devices), np.int32), np.empty((cells, num_devices), np.int32)
     members, tree = np.empty(places if limited else 0, np.int32), np.empty(2 * places if limited else 0, np.int32)
@@ -133,10 +137,13 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                 if moved > patience and not long:
                     long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
         seen[:], blocked[:] = -1, 0
+        if asked:
+            awaited[:], since[:], freed[:] = -1, 0.0, -1
         while True:
             # 1. All that ends at this instant.
             while running and events[0].key == now:
                 item = pop(events, 0, running)
+                ended = item
                 running -= 1
                 if item < count:
                     p = item
@@ -154,6 +161,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                     k = num_devices + source * num_devices + arrived
                     lanes[k].free += 1
                     noted = touch(lanes, touched, noted, k)
+                if asked:
+                    freed[home if home >= 0 else k], awaited[-1] = ended, ended
                 for i in range(vertices[p].first, vertices[p].last):
                     w = edges[i].vertex
                     vertex = vertices[w]
@@ -162,14 +171,16 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                         vertex.missing -= 1
                         if vertex.missing > 0:
                             continue
-                        k, item = d, w
+                        k, item, begun = d, w, w
                         if fifo:
                             vertex.key = now
                     elif d != home and home >= 0 and seen[d] != p:
                         seen[d] = p
-                        k, item = num_devices + home * num_devices + d, p
+                        k, item, begun = num_devices + home * num_devices + d, p, count + p * num_devices + d
                     else:
                         continue
+                    if asked:
+                        awaited[begun], since[begun] = ended, now
                     if long and limited:
                         wait_fitting(vertices, tree, lanes[k], leaves[item, d], item)
                     else:
@@ -220,6 +231,10 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                         break
                     lane.free -= 1
                     memory_left[d] -= output_bytes[p]
+                    if asked:
+                        begun = p if k < num_devices else count + p * num_devices + d
+                        if since[begun] < now:
+                            awaited[begun] = freed[k] if freed[k] >= 0 else awaited[-1]
                     if k < num_devices:
                         if watched:
                             makespan[b] = now + max(tail[p], load[k])
@@ -242,6 +257,7 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                                 return makespan
                         push(events, 0, running, now + (longest * factor[p, d] if noisy else longest), count + p * num_devices + d)
                     running += 1
+                freed[k] = -1
             noted = 0
             if not running:
                 break

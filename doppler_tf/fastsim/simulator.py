@@ -24,8 +24,8 @@ _POOL = ThreadPoolExecutor(_THREADS, "fastsim")
 _SERIAL_SIZE = 2_000
 # Entries moved in sorted queues, by vertex and edge, before queues become heaps, or under a memory limit trees: what these cost more.
 _PATIENCE, _PATIENCE_LIMITED = 32, 256
-# No simulation of a batch is abandoned.
-_TO_THE_END = np.inf, np.empty(0)
+# No simulation of a batch is abandoned, and none tells what its vertices waited for.
+_TO_THE_END = np.inf, np.empty(0), np.empty(0, np.int32)
 
 
 class FastSimulator:

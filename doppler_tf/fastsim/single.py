@@ -43,14 +43,14 @@ class Prepared(NamedTuple):
 
 
 @numba.njit(nogil=True, inline="always")  # else its code, which is long, would be compiled once more by itself
-def makespan(devices, p, limit_s, tail):
+def makespan(devices, p, limit_s, tail, awaited):
     """Seconds that `devices` (int32 [1, N]) take, infinity where memory runs out for good; where that must be more than `limit_s`, a lower
-    bound that is; p: Prepared; tail: float64 [N], see `queued_links.simulate`."""
+    bound that is; p: Prepared; tail: float64 [N], awaited: int32 [N * (D + 1) + 1] or [0], see `queued_links.simulate`."""
     limited = p.limited and may_run_short(devices, p.ptr, p.edges, p.incoming, p.output_bytes, p.memory_bytes)[0]
     if limited or p.link_slots >= 0:
         patience = p.patience_limited if limited else p.patience
         return _simulate_queued(devices, p.priority, p.fifo, patience, p.ptr, p.edges, p.incoming, p.exec_s, p.latency_s, p.bandwidth,
                                 p.factor, p.slots, p.link_slots, limited, p.in_ptr, p.producer, p.output_bytes, p.memory_bytes,
-                                p.by_bytes, limit_s, tail)[0]
+                                p.by_bytes, limit_s, tail, awaited)[0]
     return _simulate_free(devices, p.priority, p.fifo, p.patience, p.ptr, p.edges, p.incoming, p.exec_s, p.latency_s, p.bandwidth,
-                          p.factor, p.slots, limit_s, tail)[0]
+                          p.factor, p.slots, limit_s, tail, awaited)[0]

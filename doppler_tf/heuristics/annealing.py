@@ -11,8 +11,7 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
 
 # The first round's steps by unit, and how rounds grow; each cools from HOT to COLD typical losses, geometrically.
 _FIRST_STEPS, _GROWTH, _HOT, _COLD = 300, 1.5, 0.3, 0.001
-# Rounds after the first are begun if this share of them, cool enough to gain, fits into the seconds left; all of them if others are so
-# far ahead that only a cold end can catch up.
+# Rounds after the first are begun if this share of them, cool enough to gain, fits into the seconds left.
 _LEAST = 0.4
 # Where there is no time for that: the first steps by unit of other rounds, and where they begin to cool, for what they begin at is good.
 _WARM_STEPS, _WARM = 30, 0.01
@@ -37,7 +36,7 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
     steps = first
     while not walker.over:
         most = walker.affordable
-        walker.follows = walker.follows or (steps > first and most < (1.0 if walker.far_behind else _LEAST) * steps)
+        walker.follows = walker.follows or (steps > first and most < _LEAST * steps)
         walker.return_to_best()
         if walker.follows:
             warm = steps if hot == _WARM else _WARM_STEPS * walker.num_units

@@ -14,6 +14,8 @@ DRAWS = 6
 # Up to these values of the first one: a unit anywhere, a unit to a neighbour's device, two units exchanged, a set to one device; else
 # two devices exchanged within a set.
 _ANYWHERE, _NEIGHBOUR, _SWAP, _GATHER = 0.15, 0.5, 0.75, 0.85
+# This share of changes to a unit are to one on the critical chain: hardly any other shortens it.
+_CRITICAL = 0.5
 # Bounds are sums in another order than makespans: what exceeds by less than this share is simulated to its end.
 _MARGIN = 1e-9
 # Of so many assignments the first are looked through before they are simulated, the others if that has shown this share to be hopeless.
@@ -33,11 +35,16 @@ def _put(kin, unit, d, unit_device, devices, changed, old, count):
 
 
 @numba.njit(nogil=True)
-def _change(kin, draw, unit_device, devices, changed, old):
-    """Makes one random change; returns how many units it moved."""
+def _change(kin, draw, critical, unit_device, devices, changed, old):
+    """Makes one random change; returns how many units it moved; critical: see `walk`."""
     units, num_devices = kin.allowed.shape
     num_kinds = len(kin.kind_ptr) - 1
-    u = int(draw[1] * units)
+    if critical[0] == 0:
+        u = int(draw[1] * units)
+    elif draw[1] < _CRITICAL:
+        u = critical[1 + int(draw[1] / _CRITICAL * critical[0])]
+    else:
+        u = int((draw[1] - _CRITICAL) / (1.0 - _CRITICAL) * units)
     d = int(draw[2] * num_devices)
     if num_devices > 1 and d == unit_device[u]:
         d = (d + 1 + int(draw[3] * (num_devices - 1))) % num_devices
@@ -70,10 +77,10 @@ def _change(kin, draw, unit_device, devices, changed, old):
 
 
 @numba.njit(nogil=True, inline="always")
-def _energy(devices, prepared, ceiling_s, limit_s, tail):
+def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
     """Makespan of `devices` (int32 [1, N]), or of one above `limit_s` a lower bound; where memory runs out, above `ceiling_s`, and more so
-    the more bytes there are too many."""
-    seconds = makespan(devices, prepared, limit_s, tail)
+    the more bytes there are too many; tail, awaited: see `makespan`."""
+    seconds = makespan(devices, prepared, limit_s, tail, awaited)
     if seconds < np.inf:
         return seconds
     num_devices = len(prepared.slots)
@@ -94,14 +101,30 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail):
     return ceiling_s * (1.0 + over)
 
 
+@numba.njit(nogil=True)
+def _trace_back(kin, awaited, num_devices, critical):
+    """Writes the units on the critical chain into `critical`, see `walk`: from the last end back, each vertex, or the producer of each
+    transfer, that was awaited."""
+    count, item, length = len(kin.unit_of), awaited[-1], 0
+    while item >= 0:
+        unit = kin.unit_of[item if item < count else (item - count) // num_devices]
+        if length == 0 or critical[length] != unit:
+            length += 1
+            critical[length] = unit
+        item = awaited[item]
+    critical[0] = length
+
+
 @compiled
-def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, measure, looks):
+def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, critical, measure, looks):
     """As many steps as there are rows of draws; each makes a change and keeps it with probability min(1, exp(-loss / temperature)).
 
     Args:
       kin: Kin; prepared: Prepared; draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept.
       ceiling_s: more than any makespan; current, best: int32 [1, N], changed in place; levels: float64 [2], their energies, too, infinite
         where that of `current` is not known yet.
+      critical: int64 [2, N + E + 1], changed in place: how many units of `current` and of `best` are on the critical chain, then these,
+        some more than once; none where memory runs out.
       measure: whether losses are to be known; else a simulation is abandoned once its assignment cannot be kept.
       looks: int64 [3], changed in place: of the last assignments all, those looked through, those that this showed to be hopeless.
 
@@ -113,11 +136,12 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, me
     for u in range(units):
         unit_device[u] = current[0, kin.member[kin.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
-    tail = np.empty(current.shape[1])
+    tail, num_devices = np.empty(current.shape[1]), len(prepared.slots)
+    awaited = np.empty(current.shape[1] * (num_devices + 1) + 1, np.int32)
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The first step of all takes things as they are.
-        count = 0 if levels[0] == np.inf else _change(kin, draws[step], unit_device, current, changed, old)
+        count = 0 if levels[0] == np.inf else _change(kin, draws[step], critical[0], unit_device, current, changed, old)
         if count == 0 and levels[0] < np.inf:
             continue
         chance, limit_s, least = draws[step, DRAWS - 1], np.inf, prepared.least_tail
@@ -132,16 +156,18 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, me
             looks[1] += 1
             looks[2] += level > limit_s
         if level <= limit_s:
-            level = _energy(current, prepared, ceiling_s, limit_s, least)
+            level = _energy(current, prepared, ceiling_s, limit_s, least, awaited)
         loss = level - levels[0]
         if measure and loss > 0 and level < ceiling_s:
             log_loss += np.log(loss)
             losses += 1
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
-            levels[0] = level
+            levels[0], critical[0, 0] = level, 0
+            if level < ceiling_s:
+                _trace_back(kin, awaited, num_devices, critical[0])
             if level < levels[1]:
                 levels[1] = level
-                best[:] = current
+                best[:], critical[1] = current, critical[0]
             continue
         for i in range(count - 1, -1, -1):
             unit_device[changed[i]] = old[i]

@@ -150,6 +150,7 @@ class Walker:
         self.current = np.ascontiguousarray(self._start.device, np.int32)[None].copy()
         self.best = self.current.copy()
         self.levels = np.array([math.inf, math.inf])
+        self._critical = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
         self.steps = 0
         self._look()
         self._tell()
@@ -190,7 +191,7 @@ class Walker:
         while done < len(temperature_s) and not self.over:
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
-                        self.current, self.best, self.levels, measure, self._looks)
+                        self.current, self.best, self.levels, self._critical, measure, self._looks)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
             if self.levels[1] < before:
                 self._tell()
@@ -206,13 +207,13 @@ class Walker:
                 self.current[0], self.levels[0] = other.device, math.inf
                 self._look()
                 self._taken_s = self.levels[1]
-        self.current[:] = self.best
+        self.current[:], self._critical[0] = self.best, self._critical[1]
         self.levels[0] = self.levels[1]
 
     def _look(self) -> None:
         """Simulates where it stands, in its own order."""
         walk(self._kin, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels,
-             True, self._looks)
+             self._critical, True, self._looks)
         self.steps += 1
 
     def _tell(self) -> None:

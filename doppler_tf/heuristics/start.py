@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import numpy as np
 
 from doppler_tf.assignment import Assignment
@@ -14,13 +17,46 @@ from doppler_tf.heuristics.etf import etf
 from doppler_tf.heuristics.heft import heft
 from doppler_tf.heuristics.partition import partition
 
-# Above as many vertices only the first two are tried, which take a second at 100,000.
+# Above as many vertices only the first two are tried, and only on all devices, which takes a second at 100,000.
 _MOST_VERTICES = 20_000
 _TRIED = (critical_path, heft, etf, enumerative, partition)
+# Those that keep to the devices allowed.
+_KEEPING = (critical_path, heft, etf)
 
 
 def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, dispatch: str) -> Assignment:
-    """The fastest by simulation of one critical-path assignment, HEFT, ETF, the enumerative one and a partition; the first of equals."""
-    found = [make(graph, costs, rng) for make in _TRIED[:None if graph.num_vertices <= _MOST_VERTICES else 2]]
+    """The fastest by simulation of one critical-path assignment, HEFT, ETF, the enumerative one and a partition; and of the first three on
+    fewer devices, which where transfers are costly beat all. The first of equals."""
+    few = graph.num_vertices <= _MOST_VERTICES
+    found = [make(graph, costs, rng) for make in _TRIED[:None if few else 2]]
+    if few:
+        found += [make(graph, fewer, rng) for fewer in _on_fewer_devices(graph, costs) for make in _KEEPING]
     makespans = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in found]), np.stack([a.order for a in found]))
     return found[int(np.argmin(makespans))]
+
+
+def _on_fewer_devices(graph: DataflowGraph, costs: CostModel) -> Iterator[CostModel]:
+    """The same costs with half of the devices allowed, a quarter, and so on to one: fast ones that are close to each other. What is pinned
+    elsewhere stays there."""
+    order = _close_together(graph, costs)
+    count = costs.num_devices // 2
+    while count:
+        group = np.zeros(costs.num_devices, bool)
+        group[order[:count]] = True
+        inside = costs.allowed & group
+        yield replace(costs, allowed=np.where(inside.any(axis=1, keepdims=True), inside, costs.allowed))
+        count //= 2
+
+
+def _close_together(graph: DataflowGraph, costs: CostModel) -> list[int]:
+    """All devices: the fastest, then always the one that takes least for a mean vertex and a mean transfer from and to those before."""
+    work_s = costs.exec_s[graph.work_vertices].sum(axis=0) / max(1, graph.work_vertices.size)
+    bytes_sent = costs.edge_bytes.sum() / max(1, graph.num_edges)
+    link_s = costs.topology.latency_s + bytes_sent / costs.topology.bandwidth_bytes_per_s
+    order, away_s = [int(np.argmin(work_s))], np.zeros(costs.num_devices)
+    while len(order) < costs.num_devices:
+        away_s += link_s[order[-1]] + link_s[:, order[-1]]
+        taken_s = work_s + away_s / len(order)
+        taken_s[order] = np.inf
+        order.append(int(np.argmin(taken_s)))
+    return order

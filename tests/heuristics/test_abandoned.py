@@ -30,7 +30,11 @@ ABOUT = 1 + 1e-9
 
 @numba.njit
 def simulated(devices, prepared, limit_s, tail):
-    return makespan(devices, prepared, limit_s, tail)
+    return makespan(devices, prepared, limit_s, tail, np.empty(0, np.int32))
+
+
+def nothing_critical(graph):
+    return np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
 
 
 @settings(max_examples=150, deadline=None)
@@ -99,7 +103,7 @@ def test_a_walk_decides_as_if_nothing_were_abandoned(case, hot):
     def walked(measure: bool) -> list:
         current, levels = case.assignment.device[None].astype(np.int32).copy(), np.array([np.inf, np.inf])
         best = current.copy()
-        walk(related, prepared, draws, temperature, 1e6, current, best, levels, measure, np.zeros(3, np.int64))
+        walk(related, prepared, draws, temperature, 1e6, current, best, levels, nothing_critical(graph), measure, np.zeros(3, np.int64))
         return [current.tolist(), best.tolist(), levels.tolist()]
 
     assert walked(False) == walked(True)
@@ -118,7 +122,7 @@ def test_a_long_walk_decides_so_too_and_measures_nothing(name):
     def walked(measure: bool):
         current, levels, looks = start.device[None].astype(np.int32).copy(), np.array([np.inf, np.inf]), np.zeros(3, np.int64)
         best = current.copy()
-        losses = walk(related, prepared, draws, temperature, 1e3, current, best, levels, measure, looks)
+        losses = walk(related, prepared, draws, temperature, 1e3, current, best, levels, nothing_critical(graph), measure, looks)
         return [current.tolist(), best.tolist(), levels.tolist()], losses, looks
 
     (measured, losses, unlooked), (abandoning, nothing, looks) = walked(True), walked(False)

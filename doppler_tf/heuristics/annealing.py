@@ -27,8 +27,8 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
     """Rounds of annealing, each half as long again as the one before and from the best so far; never worse than its start.
 
     (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before.
-    Where it may give way to other searches (`exchange`), what is left of the time when there is too little for such a round goes to rounds
-    that begin short and hardly warm, from the best of all.
+    Where it may give way to other searches (`exchange`), what is left of the time when it is far behind, or when there is too little for
+    such a round, goes to rounds that begin short and hardly warm, from the best of all.
     """
     walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)

@@ -32,7 +32,6 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
         while walker.levels[0] < before and not walker.over:
             before = walker.levels[0]
             walker.walk(np.zeros(steps))
-        walker.follows = walker.follows or walker.far_behind
         walker.return_to_best()
         walker.walk(np.full(_KICK, np.inf))
     return walker.found("local_search")

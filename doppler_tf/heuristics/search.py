@@ -21,7 +21,7 @@ from doppler_tf.heuristics.start import starting_point
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
 # Once this share of the time is spent, a search whose best exceeds the best of all by more than that share is far behind.
-_PATIENCE, _BEHIND = 0.3, 0.03
+_PATIENCE, _BEHIND = 0.4, 0.03
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
 
@@ -127,7 +127,7 @@ class Exchange:
 class Walker:
     """A search in progress: where it stands, the best so far, and what is left of its budget.
 
-    Attributes: follows: whether it goes on from what others find, as it is far behind or has no time for another long round.
+    Attributes: follows: whether it goes on from what others find, as it was far behind or has no time for another long round.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
@@ -199,8 +199,9 @@ class Walker:
         return log_loss, losses
 
     def return_to_best(self) -> None:
-        """Goes on from the best so far; beside other searches, once it follows them, from the best of all."""
+        """Goes on from the best so far; beside other searches, once it is far behind or follows them, from the best of all."""
         if self._exchange is not None:
+            self.follows = self.follows or self.far_behind
             others_s, other = self._exchange.best
             if self.follows and others_s < self.levels[1]:
                 self._own = self._found()

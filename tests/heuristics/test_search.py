@@ -179,10 +179,10 @@ def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(n
     assert run(over).simulations == 1
 
 
-@pytest.mark.parametrize(("name", "seconds", "follows"),
-                         [("annealing", 1e-9, False), ("local_search", 1e-9, True), ("local_search", math.inf, False)])
-def test_climbing_far_behind_goes_on_from_the_best_of_all(name, seconds, follows, stood, monkeypatch):
-    """Here as soon as it is behind at all; annealing may catch up in a round and keeps its own way."""
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+@pytest.mark.parametrize(("seconds", "follows"), [(1e-9, True), (math.inf, False)])
+def test_what_is_far_behind_goes_on_from_the_best_of_all(name, seconds, follows, stood, monkeypatch):
+    """Here as soon as it is behind at all."""
     monkeypatch.setattr("doppler_tf.heuristics.search._BEHIND", 0.0)
     graph, best, best_s = planted()
     costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0, seconds)
@@ -235,9 +235,9 @@ def test_what_a_search_finds_from_anothers_best_is_its_own():
     assert walker.found("own").assignment.device.tolist() == own.assignment.device.tolist()
 
 
-@pytest.mark.parametrize(("spent_s", "behind", "far"), [(29, 0.5, False), (31, 0.031, True), (31, 0.029, False), (120, 0.031, True)])
+@pytest.mark.parametrize(("spent_s", "behind", "far"), [(39, 0.5, False), (41, 0.031, True), (41, 0.029, False), (120, 0.031, True)])
 def test_when_others_are_far_ahead(spent_s, behind, far, monkeypatch):
-    """After 30% of the time, by more than 3%."""
+    """After 40% of the time, by more than 3%."""
     now_s = 1000.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     exchange = Exchange(0.0, 100.0)

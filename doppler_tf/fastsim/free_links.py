@@ -20,8 +20,8 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
       exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
       limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
       tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
-      awaited: int32 [N + 1 or more], filled, or [0] where nobody asks: the vertex whose end or output vertex v waited for, -1: none; at its
-        end the vertex that ended last.
+      awaited: int32 [N + 1 or more], or [0] where nobody asks; filled with the vertex whose end or output vertex v waited for, -1: none; at
+        its end the vertex that ended last.
 
     Returns:
       float64 [B] seconds; of an abandoned one a lower bound above `limit_s`.
@@ -66,7 +66,7 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                     heaped = True
         seen[:] = -1
         if asked:
-            awaited[:], since[:], freed[:] = -1, 0.0, -1
+            awaited[:count], awaited[-1], since[:], freed[:] = -1, -1, 0.0, -1
         while True:
             later = 0
             turn += 1

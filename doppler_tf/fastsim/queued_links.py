@@ -60,8 +60,9 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
         memory_bytes: float64 [D], by_bytes: int32 [N], the vertices by output bytes.
       limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
       tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
-      awaited: int32 [N * (D + 1) + 1], filled, or [0] where nobody asks: the item whose end vertex v (item v) and p's transfer to d (item
-        N + p * D + d) waited for, -1: none; at its end the item that ended last. What memory let start names one that ended just then.
+      awaited: int32 [N * (D + 1) + 1], or [0] where nobody asks; filled with the item whose end vertex v (item v) and p's transfer to d,
+        where there is one (item N + p * D + d), waited for, -1: none; at its end the item that ended last. What memory let start names
+        one that ended just then.
 
     Returns:
       float64 [B] seconds, infinity where memory runs out for good; of an abandoned one a lower bound above `limit_s`.
@@ -138,7 +139,7 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                     long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
         seen[:], blocked[:] = -1, 0
         if asked:
-            awaited[:], since[:], freed[:] = -1, 0.0, -1
+            awaited[:count], awaited[-1], since[:count], freed[:] = -1, -1, 0.0, -1
         while True:
             # 1. All that ends at this instant.
             while running and events[0].key == now:

@@ -13,7 +13,7 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
 _FIRST_STEPS, _GROWTH, _HOT, _COLD = 300, 1.5, 0.3, 0.001
 # Rounds after the first are begun if this share of them, cool enough to gain, fits into the seconds left.
 _LEAST = 0.4
-# Where there is no time for that: the first steps by unit of other rounds, and where they begin to cool, for what they begin at is good.
+# Of other rounds the first steps by unit, and where they begin to cool, for what they begin at is good.
 _WARM_STEPS, _WARM = 30, 0.01
 
 

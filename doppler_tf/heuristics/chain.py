@@ -103,12 +103,12 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
 
 @numba.njit(nogil=True)
 def _trace_back(kin, awaited, num_devices, critical):
-    """Writes the units on the critical chain into `critical`, see `walk`: from the last end back, each vertex, or the producer of each
-    transfer, that was awaited."""
+    """Writes the units on the critical chain that can move into `critical`, see `walk`: from the last end back, each vertex, or the
+    producer of each transfer, that was awaited."""
     count, item, length = len(kin.unit_of), awaited[-1], 0
     while item >= 0:
         unit = kin.unit_of[item if item < count else (item - count) // num_devices]
-        if length == 0 or critical[length] != unit:
+        if kin.movable[unit] and (length == 0 or critical[length] != unit):
             length += 1
             critical[length] = unit
         item = awaited[item]
@@ -123,8 +123,8 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, cr
       kin: Kin; prepared: Prepared; draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept.
       ceiling_s: more than any makespan; current, best: int32 [1, N], changed in place; levels: float64 [2], their energies, too, infinite
         where that of `current` is not known yet.
-      critical: int64 [2, N + E + 1], changed in place: how many units of `current` and of `best` are on the critical chain, then these,
-        some more than once; none where memory runs out.
+      critical: int64 [2, N + E + 1], changed in place: how many units of `current` and of `best` are on the critical chain and can
+        move, then these, some more than once; none where memory runs out.
       measure: whether losses are to be known; else a simulation is abandoned once its assignment cannot be kept.
       looks: int64 [3], changed in place: of the last assignments all, those looked through, those that this showed to be hopeless.
 
@@ -167,7 +167,8 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, cr
                 _trace_back(kin, awaited, num_devices, critical[0])
             if level < levels[1]:
                 levels[1] = level
-                best[:], critical[1] = current, critical[0]
+                best[:] = current
+                critical[1, :1 + critical[0, 0]] = critical[0, :1 + critical[0, 0]]
             continue
         for i in range(count - 1, -1, -1):
             unit_device[changed[i]] = old[i]

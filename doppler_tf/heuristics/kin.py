@@ -34,7 +34,8 @@ class Kin(NamedTuple):
 
     Attributes:
       unit_of: int32 [N], -1 for inputs; unit u is `member[member_ptr[u]:member_ptr[u + 1]]` (vertices).
-      allowed: bool [U, D]; near: int32, the units that share an edge with unit u in `near[near_ptr[u]:near_ptr[u + 1]]`.
+      allowed: bool [U, D]; movable: bool [U], whether that are two devices or more.
+      near: int32, the units that share an edge with unit u in `near[near_ptr[u]:near_ptr[u + 1]]`.
       set k is `set_unit[set_ptr[k]:set_ptr[k + 1]]` (units); kind c of sets is `kind_ptr[c]` to `kind_ptr[c + 1]`.
     """
 
@@ -42,6 +43,7 @@ class Kin(NamedTuple):
     member_ptr: np.ndarray
     member: np.ndarray
     allowed: np.ndarray
+    movable: np.ndarray
     near_ptr: np.ndarray
     near: np.ndarray
     set_ptr: np.ndarray
@@ -96,7 +98,7 @@ def kin(graph: DataflowGraph, costs: CostModel) -> Kin:
         if len(set_ptr) - 1 > kind_ptr[-1]:
             kind_ptr.append(len(set_ptr) - 1)
     joined = np.concatenate(set_unit) if set_unit else np.empty(0)
-    return Kin(unit_of, member_ptr, member.astype(np.int32), allowed, near_ptr, near.astype(np.int32),
+    return Kin(unit_of, member_ptr, member.astype(np.int32), allowed, allowed.sum(axis=1) > 1, near_ptr, near.astype(np.int32),
                np.array(set_ptr), joined.astype(np.int32), np.array(kind_ptr))
 
 

@@ -32,8 +32,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     """Annealing and hill climbing, each in a thread and at first with the very steps that it takes alone; beside them `first`, then
     CP-SAT where the graph is small enough. Of a graph so large that its searches begin late, `first` comes before all.
 
-    Either when it is far behind, and annealing when there is no time for another long round, goes on from the best of all; not where
-    simulations are limited, nor under rule `order`, which ties a makespan to the search's own order.
+    A search that is far behind, and annealing without time for another long round, goes on from the best of all; not where simulations
+    are limited, nor under rule `order`, which ties a makespan to the search's own order.
 
     Args:
       budget: with seconds; `simulations` bounds each search by itself.

@@ -20,8 +20,9 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# Once this share of the time is spent, a search whose best exceeds the best of all by more than that share is far behind.
-_PATIENCE, _BEHIND = 0.4, 0.03
+# Once this share of the time is spent, a search whose best exceeds the best of all by more than that share of it, times the share of the
+# time that is left, is far behind.
+_PATIENCE, _BEHIND = 0.4, 0.05
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
 
@@ -120,8 +121,8 @@ class Exchange:
 
     def far_ahead(self, makespan_s: float) -> bool:
         """Whether others have found so much better than this, so late, that by small steps it is hardly caught up."""
-        late = time.perf_counter() - self._started >= _PATIENCE * self._seconds
-        return late and makespan_s > self.best[0] * (1.0 + _BEHIND)
+        spent = (time.perf_counter() - self._started) / self._seconds
+        return spent >= _PATIENCE and makespan_s > self.best[0] * (1.0 + _BEHIND * max(0.0, 1.0 - spent))
 
 
 class Walker:
@@ -138,7 +139,7 @@ class Walker:
         self._started, self._pace_s, self._looks = time.perf_counter(), 0.0, np.zeros(3, np.int64)
         self._budget, self._rng = budget or default_budget(graph), rng
         self._kin = kin(graph, costs)
-        self._stuck = bool((self._kin.allowed.sum(axis=1) < 2).all())
+        self._stuck = not self._kin.movable.any()
         self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
         self._simulator = FastSimulator(graph, costs, dispatch)
         self._prepared = self._simulator.prepared(self._start.order)
@@ -150,7 +151,7 @@ class Walker:
         self.current = np.ascontiguousarray(self._start.device, np.int32)[None].copy()
         self.best = self.current.copy()
         self.levels = np.array([math.inf, math.inf])
-        self._critical = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
+        self.critical = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
         self.steps = 0
         self._look()
         self._tell()
@@ -191,7 +192,7 @@ class Walker:
         while done < len(temperature_s) and not self.over:
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
-                        self.current, self.best, self.levels, self._critical, measure, self._looks)
+                        self.current, self.best, self.levels, self.critical, measure, self._looks)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
             if self.levels[1] < before:
                 self._tell()
@@ -208,13 +209,13 @@ class Walker:
                 self.current[0], self.levels[0] = other.device, math.inf
                 self._look()
                 self._taken_s = self.levels[1]
-        self.current[:], self._critical[0] = self.best, self._critical[1]
+        self.current[:], self.critical[0] = self.best, self.critical[1]
         self.levels[0] = self.levels[1]
 
     def _look(self) -> None:
         """Simulates where it stands, in its own order."""
         walk(self._kin, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels,
-             self._critical, True, self._looks)
+             self.critical, True, self._looks)
         self.steps += 1
 
     def _tell(self) -> None:

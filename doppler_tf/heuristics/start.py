@@ -26,7 +26,7 @@ _KEEPING = (critical_path, heft, etf)
 
 def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, dispatch: str) -> Assignment:
     """The fastest by simulation of one critical-path assignment, HEFT, ETF, the enumerative one and a partition; and of the first three on
-    fewer devices, which where transfers are costly beat all. The first of equals."""
+    fewer devices, which where transfers are costly beat all. The first of equals. Of large graphs only the first two, on all devices."""
     few = graph.num_vertices <= _MOST_VERTICES
     found = [make(graph, costs, rng) for make in _TRIED[:None if few else 2]]
     if few:
@@ -51,8 +51,9 @@ def _on_fewer_devices(graph: DataflowGraph, costs: CostModel) -> Iterator[CostMo
 def _close_together(graph: DataflowGraph, costs: CostModel) -> list[int]:
     """All devices: the fastest, then always the one that takes least for a mean vertex and a mean transfer from and to those before."""
     work_s = costs.exec_s[graph.work_vertices].sum(axis=0) / max(1, graph.work_vertices.size)
-    bytes_sent = costs.edge_bytes.sum() / max(1, graph.num_edges)
-    link_s = costs.topology.latency_s + bytes_sent / costs.topology.bandwidth_bytes_per_s
+    sent_bytes, link_s = costs.edge_bytes[np.isnan(costs.explicit_transfer_s)], np.zeros((costs.num_devices, costs.num_devices))
+    if sent_bytes.size:
+        link_s = costs.topology.latency_s + sent_bytes.mean() / costs.topology.bandwidth_bytes_per_s
     order, away_s = [int(np.argmin(work_s))], np.zeros(costs.num_devices)
     while len(order) < costs.num_devices:
         away_s += link_s[order[-1]] + link_s[:, order[-1]]

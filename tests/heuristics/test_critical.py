@@ -1,4 +1,4 @@
-"""The critical chain that compiled searches know of, which is that of the simulator's trace."""
+"""The critical chain that compiled searches know of: without a gap in the simulator's trace, and up to date."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 
+from data.layered import Layered, layered_graph
+from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.single import makespan
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics.chain import DRAWS, walk
 from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.search import Budget, Walker
 from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal
+from doppler_tf.topology import ideal, preset
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 
 
@@ -40,8 +43,8 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
     item, elements = int(awaited[-1]), 0
     assert end_s[item] == trace.makespan_s
     while (before := int(awaited[item])) >= 0:
-        # Of links that never wait the transfer between is left out.
-        arrived = end_s.get(count + before * num_devices + devices[0, item]) if item < count and before < count else None
+        # Of links that never wait, and where memory cannot run short, the transfer between is left out.
+        arrived = end_s.get(count + before * num_devices + devices[0, item]) if costs.topology.link_slots is None and item < count else None
         assert begin_s[item] in (end_s[before], arrived)
         item, elements = before, elements + 1
         assert elements < len(begin_s)
@@ -54,18 +57,63 @@ def look(graph, costs, *found):
     walk(kin(graph, costs), prepared, np.zeros((1, DRAWS)), np.zeros(1), 99.0, *found, False, np.zeros(3, np.int64))
 
 
-@pytest.mark.parametrize("link_slots", [None, 1])
-def test_units_of_the_chain_by_hand(link_slots):
-    """a -> b with 4 s between devices, c waits behind b for the second one; d by itself ends before."""
+def chained(link_slots: int | None):
+    """a -> b and c with 4 s between devices, c waits behind b for the second one; d by itself ends before."""
     graph = graph_from_records([{"id": v, "exec_s": s} for v, s in (("a", 3), ("b", 2), ("c", 6), ("d", 5))],
                                [{"source": "a", "target": "b", "transfer_s": 4}, {"source": "a", "target": "c", "transfer_s": 4}])
-    costs = build_costs(graph, replace(ideal(3), link_slots=link_slots))
-    current, levels = np.array([[0, 1, 1, 2]], np.int32), np.array([np.inf, np.inf])
-    best, critical = current.copy(), np.full((2, graph.num_vertices + graph.num_edges + 1), -1)
+    return graph, build_costs(graph, replace(ideal(3), link_slots=link_slots)), np.array([[0, 1, 1, 2]], np.int32)
+
+
+@pytest.mark.parametrize("link_slots", [None, 1])
+def test_units_of_the_chain_by_hand(link_slots):
+    graph, costs, current = chained(link_slots)
+    levels, best, critical = np.array([np.inf, np.inf]), current.copy(), np.full((2, graph.num_vertices + graph.num_edges + 1), -1)
     look(graph, costs, current, best, levels, critical)
     assert levels.tolist() == [15, 15]
     for row in critical:
         assert row[1:1 + row[0]].tolist() == [2, 1, 0]  # a's transfer is a's, too
+
+
+@pytest.mark.parametrize(("draw", "moved"), [(0.01, 2), (0.2, 1), (0.4, 0), (0.51, 0), (0.7, 1), (0.99, 3)])
+def test_half_of_the_units_moved_are_of_the_chain(draw, moved):
+    graph, costs, current = chained(None)
+    before, levels, best = current.copy(), np.array([np.inf, np.inf]), current.copy()
+    critical, draws = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64), np.zeros((2, DRAWS))
+    draws[1, 1:3] = draw, 0.4  # to the second device, or where it is there already to the third
+    walk(kin(graph, costs), FastSimulator(graph, costs).prepared(), draws, np.full(2, np.inf), 99.0, current, best, levels, critical, False,
+         np.zeros(3, np.int64))
+    assert np.flatnonzero(current != before).tolist() == [moved]
+
+
+@pytest.mark.parametrize("link_slots", [None, 1])
+def test_the_chain_is_that_of_where_the_search_stands_and_of_its_best(link_slots):
+    graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), 0)
+    costs = build_costs(graph, replace(preset("p100x4"), link_slots=link_slots))
+    start = Assignment(np.zeros(graph.num_vertices, np.int32), graph.work_vertices)
+    walker = Walker(graph, costs, np.random.default_rng(0), Budget(10_000), start, "fifo")
+
+    def chains(critical):
+        return [row[1:1 + row[0]].tolist() for row in critical]
+
+    def fresh(device):
+        levels, critical = np.array([np.inf, np.inf]), np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
+        look(graph, costs, device.copy(), device.copy(), levels, critical)
+        return chains(critical)[0]
+
+    for _ in range(3):
+        walker.walk(np.full(400, 0.03 * walker.levels[1]))
+        assert (walker.current != walker.best).any()
+        assert chains(walker.critical) == [fresh(walker.current), fresh(walker.best)]
+        walker.return_to_best()
+        assert chains(walker.critical) == [fresh(walker.best)] * 2
+
+
+def test_units_that_cannot_move_are_left_out():
+    nodes = [{"id": v, "exec_s": 1} | ({"pin": 0} if v == "b" else {}) for v in "abc"]
+    graph = graph_from_records(nodes, [{"source": "a", "target": "b", "transfer_s": 1}, {"source": "b", "target": "c", "transfer_s": 1}])
+    current, levels, critical = np.zeros((1, 3), np.int32), np.array([np.inf, np.inf]), np.zeros((2, 6), np.int64)
+    look(graph, build_costs(graph, ideal(2)), current, current.copy(), levels, critical)
+    assert critical[0, :3].tolist() == [2, 2, 0]
 
 
 def test_where_memory_runs_out_no_chain_is_known():

@@ -235,9 +235,10 @@ def test_what_a_search_finds_from_anothers_best_is_its_own():
     assert walker.found("own").assignment.device.tolist() == own.assignment.device.tolist()
 
 
-@pytest.mark.parametrize(("spent_s", "behind", "far"), [(39, 0.5, False), (41, 0.031, True), (41, 0.029, False), (120, 0.031, True)])
+@pytest.mark.parametrize(("spent_s", "behind", "far"), [(39, 0.5, False), (40, 0.031, True), (40, 0.029, False), (80, 0.011, True),
+                                                       (80, 0.009, False), (120, 0.001, True), (120, 0.0, False)])
 def test_when_others_are_far_ahead(spent_s, behind, far, monkeypatch):
-    """After 40% of the time, by more than 3%."""
+    """After 40% of the time, by more than 5% of the share of it that is left."""
     now_s = 1000.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     exchange = Exchange(0.0, 100.0)
@@ -252,7 +253,7 @@ def test_when_others_are_far_ahead(spent_s, behind, far, monkeypatch):
     ((12_000, 7_100, 9_000), (12_000, 1_200, 1_800), (1, 2)),
 ])
 def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(seconds_allow, rounds, follows, stood, monkeypatch):
-    """The first round is 300 steps a unit and always begun, each other one half as long again as the one before."""
+    """The first round is 300 steps a unit, each other one half as long again as the one before."""
     graph, best, best_s = planted()
     exchange, allowed, walked, walk = Exchange(0.0, 1e6), iter(seconds_allow), [], Walker.walk
     exchange.offer(best_s, best)

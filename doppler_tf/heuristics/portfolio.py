@@ -21,8 +21,8 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found
 
 # CP-SAT may take this share of the time.
 _EXACT = 0.12
-# It joins where it may find or prove something: of models with more `pairs` than this it never did in so many seconds.
-_MOST_EXACT, _TRIED_S, _LEAST_SECONDS = 1_000, 1.2, 0.2
+# It joins where it may find or prove something: of models with more `pairs` than this it hardly ever did in so many seconds.
+_MOST_EXACT, _TRIED_S, _LEAST_SECONDS = 400, 1.2, 0.2
 # What setting up a search takes by vertex and edge; searches begin before `first` if that is less than this share of the time.
 _SETTING_UP_S, _SOON = 5e-5, 0.05
 

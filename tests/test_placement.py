@@ -17,6 +17,7 @@ from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES, portfolio
+from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal, preset
@@ -194,6 +195,20 @@ def test_searches_give_way_unless_their_simulations_are_counted(monkeypatch):
     assert 0 < given_s[0] <= 1.0 < given_s[1] == given_s[2] == math.inf
 
 
+@pytest.mark.parametrize(("count", "least_s", "most_s"), [(50, 5.0, 10.0), (51, 1.0, 1.2)])
+def test_where_vertices_are_few_cp_sat_has_all_the_time(count, least_s, most_s, monkeypatch):
+    given_s = []
+
+    def solve(graph, costs, rng, budget, start, dispatch, workers, exchange):
+        given_s.append(budget.seconds)
+        exchange.stop()
+        return Found(start, math.inf, 1, 0.0)
+
+    monkeypatch.setattr(portfolio, "solve", solve)
+    place(knapsack(count), ideal(2), budget_s=10.0)
+    assert least_s <= given_s[0] <= most_s
+
+
 def test_with_a_budget_too_where_nothing_fits_is_said():
     graph = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 2} for v in range(3)], [])
     topology = Topology.from_json({"devices": [{"name": "p", "memory_bytes": 3}]})
@@ -205,7 +220,8 @@ def test_with_a_budget_too_where_nothing_fits_is_said():
 def test_side_by_side_the_searches_find_what_they_find_alone(number, monkeypatch):
     """However far behind, and with rounds and climbs enough to ask."""
     monkeypatch.setattr("doppler_tf.heuristics.search._PATIENCE", 1e-9)
-    monkeypatch.setattr("doppler_tf.heuristics.search._BEHIND", 0.0)
+    far_ahead = portfolio.Exchange.far_ahead
+    monkeypatch.setattr(portfolio.Exchange, "far_ahead", lambda exchange, makespan_s, _: far_ahead(exchange, makespan_s, 0.0))
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), number)
     costs = build_costs(graph, preset("p100x4"))
     together = place(graph, costs, samples=15_000, budget_s=5)

@@ -15,6 +15,8 @@ _FIRST_STEPS, _GROWTH, _HOT, _COLD = 300, 1.5, 0.3, 0.001
 _LEAST = 0.4
 # Of other rounds the first steps by unit, and where they begin to cool, for what they begin at is good.
 _WARM_STEPS, _WARM = 30, 0.01
+# What is far behind, of a best of all and times the share of the time left.
+_BEHIND = 0.05
 
 
 def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
@@ -30,7 +32,7 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
     Where it may give way to other searches (`exchange`), what is left of the time when it is far behind, or when there is too little for
     such a round, goes to rounds that begin short and hardly warm, from the best of all.
     """
-    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
+    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange, _BEHIND)
     log_loss, losses = walker.walk(np.zeros(walker.num_units), measure=True)
     hot, first = _HOT, _FIRST_STEPS * walker.num_units
     steps = first

@@ -18,7 +18,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.cp_model import Model
 from doppler_tf.heuristics.kin import kin
-from doppler_tf.heuristics.search import ROUNDING, Budget, Found, default_budget
+from doppler_tf.heuristics.search import ROUNDING, Budget, Exchange, Found, default_budget
 from doppler_tf.heuristics.start import starting_point
 from doppler_tf.simulator import Simulator
 
@@ -56,7 +56,8 @@ def pairs(graph: DataflowGraph, costs: CostModel) -> int:
 
 
 def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-          start: Assignment | None = None, dispatch: str = "fifo", workers: int | None = None) -> Proven:
+          start: Assignment | None = None, dispatch: str = "fifo", workers: int | None = None,
+          exchange: Exchange | None = None) -> Proven:
     """Solves `cp_model.Model`, simulates every assignment on the way and keeps the fastest; never worse than its start.
 
     (Perron, Didier and Gay, "The CP-SAT-LP solver", CP 2023.)
@@ -65,6 +66,7 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
       budget: seconds, which other threads' load makes differ; or simulations, each of which stands for 0.1 ms of CP-SAT's
         deterministic time: the outcome then depends on the seed alone.
       workers: threads; None: all processors if there is a limit in seconds alone, else one.
+      exchange: is told of larger bounds, and ends the solver.
 
     Raises:
       ConfigError: a graph that is too large.
@@ -103,6 +105,13 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
         solver.parameters.max_deterministic_time = budget.simulations * _TIME_A_SIMULATION
     if budget.seconds is not None:
         solver.parameters.max_time_in_seconds = max(0.0, budget.seconds - (time.perf_counter() - started))
+
+    def proven(bound: float) -> float:
+        return max(known_s, bound * program.unit_s * (1 - rounding(graph, costs)))
+
+    if exchange is not None:
+        solver.best_bound_callback = lambda bound: exchange.raise_target(proven(bound))
+        exchange.at_the_end(solver.stop_search)
     keeper = _keeper(cp_model, program, units, graph)
     status = solver.solve(program.model, keeper)
     for device in keeper.devices:
@@ -110,8 +119,9 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
         if makespan_s < best_s:
             best, best_s = device, makespan_s
     bound = solver.best_objective_bound if status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN) else 0.0
-    proven_s = max(known_s, bound * program.unit_s * (1 - rounding(graph, costs)))
-    return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1 + len(keeper.devices), time.perf_counter() - started, proven_s,
+    if exchange is not None:
+        exchange.raise_target(proven(bound))
+    return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1 + len(keeper.devices), time.perf_counter() - started, proven(bound),
                   status == cp_model.OPTIMAL)
 
 

@@ -11,6 +11,8 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
 
 # Steps by unit without gain after which a climb has ended, and those of a kick, taken whatever they lose.
 _PATIENCE, _KICK = 30, 3
+# What is far behind, of a best of all and times the share of the time left; more than of annealing, as climbs gain until the end.
+_BEHIND = 0.1
 
 
 def local_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
@@ -25,7 +27,7 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
 
     (Iterated local search: Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003.)
     """
-    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
+    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange, _BEHIND)
     steps = _PATIENCE * walker.num_units
     while not walker.over:
         before = np.inf

@@ -19,8 +19,8 @@ from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Exchange, Found
 
-# CP-SAT may take this share of the time.
-_EXACT = 0.12
+# CP-SAT may take this share of the time and one core; all of both where vertices are so few that searches have soon seen what they can.
+_EXACT, _FEW = 0.12, 50
 # It joins where it may find or prove something: of models with more `pairs` than this it hardly ever did in so many seconds.
 _MOST_EXACT, _TRIED_S, _LEAST_SECONDS = 400, 1.2, 0.2
 # What setting up a search takes by vertex and edge; searches begin before `first` if that is less than this share of the time.
@@ -72,11 +72,11 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
             climbing = pool.submit(run, partial(climb, exchange=exchange))
             begun = begun or first()
             exchange.offer(*begun)
-            seconds = min(_EXACT * budget.seconds, left_s())
+            share, workers = (1.0, None) if graph.work_vertices.size <= _FEW else (_EXACT, 1)
+            seconds = min(share * budget.seconds, left_s())
             most = _MOST_EXACT * max(1.0, seconds / _TRIED_S)
             if seconds >= _LEAST_SECONDS and not exchange.over and small_enough(graph, costs) and pairs(graph, costs) <= most:
-                found["cp_sat"] = run(partial(solve, workers=1), begun[1], seconds)
-                exchange.raise_target(found["cp_sat"].lower_bound_s)
+                found["cp_sat"] = run(partial(solve, workers=workers, exchange=exchange), begun[1], seconds)
             found["annealing"] = cooling.result()
             found["local_search"] = climbing.result()
         except BaseException:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,9 +21,8 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# Once this share of the time is spent, a search whose best exceeds the best of all by more than that share of it, times the share of the
-# time that is left, is far behind.
-_PATIENCE, _BEHIND = 0.4, 0.05
+# No search is far behind before this share of the time is spent.
+_PATIENCE = 0.4
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
 
@@ -97,18 +97,30 @@ class Exchange:
         self.target_s, self.gives_way = target_s, math.isfinite(seconds)
         self._started, self._seconds = time.perf_counter(), seconds
         self.best: tuple[float, Assignment | None] = math.inf, None
-        self._lock = threading.Lock()
+        self._lock, self._stops = threading.Lock(), []
 
     def offer(self, makespan_s: float, assignment: Assignment) -> None:
         """Tells the others."""
         with self._lock:
             if makespan_s < self.best[0]:
                 self.best = makespan_s, assignment
+        self._end()
 
     def raise_target(self, target_s: float) -> None:
         """Tells of a larger bound."""
         with self._lock:
             self.target_s = max(self.target_s, target_s)
+        self._end()
+
+    def at_the_end(self, stop: Callable[[], None]) -> None:
+        """Has `stop` called, in some thread, once all are to end: of a search that cannot ask."""
+        self._stops.append(stop)
+        self._end()
+
+    def _end(self) -> None:
+        if self.over:
+            for stop in self._stops:
+                stop()
 
     def stop(self) -> None:
         """Ends all of them."""
@@ -119,10 +131,11 @@ class Exchange:
         """Whether one of them has found what cannot be beaten, or all are to end."""
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
-    def far_ahead(self, makespan_s: float) -> bool:
-        """Whether others have found so much better than this, so late, that by small steps it is hardly caught up."""
+    def far_ahead(self, makespan_s: float, behind: float) -> bool:
+        """Whether others have found so much better than this, so late, that it is hardly caught up: less than by `behind`, a share of
+        the best, times the share of the time that is left."""
         spent = (time.perf_counter() - self._started) / self._seconds
-        return spent >= _PATIENCE and makespan_s > self.best[0] * (1.0 + _BEHIND * max(0.0, 1.0 - spent))
+        return spent >= _PATIENCE and makespan_s > self.best[0] * (1.0 + behind * max(0.0, 1.0 - spent))
 
 
 class Walker:
@@ -132,9 +145,10 @@ class Walker:
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
-                 dispatch: str, exchange: Exchange | None = None):
-        """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
-        self._exchange, self.follows = exchange, False
+                 dispatch: str, exchange: Exchange | None = None, behind: float = 0.0):
+        """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's; behind:
+        what is far, see `Exchange.far_ahead`."""
+        self._exchange, self._behind, self.follows, self._left = exchange, behind, False, False
         self._own, self._taken_s = None, math.inf  # what it had found when it took over another's best, and how good that was
         self._started, self._pace_s, self._looks = time.perf_counter(), 0.0, np.zeros(3, np.int64)
         self._budget, self._rng = budget or default_budget(graph), rng
@@ -173,7 +187,7 @@ class Walker:
     @property
     def far_behind(self) -> bool:
         """Whether others are far ahead of this search; never so without others."""
-        return self._exchange is not None and self._exchange.far_ahead(float(self.levels[1]))
+        return self._exchange is not None and self._exchange.far_ahead(float(self.levels[1]), self._behind)
 
     @property
     def affordable(self) -> float:
@@ -183,26 +197,30 @@ class Walker:
         return max(0.0, self._budget.seconds - (time.perf_counter() - self._started)) / self._pace_s
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
-        """One step for each temperature (float64 [steps]), fewer where the budget ends.
+        """One step for each temperature (float64 [steps]), fewer where the budget ends; or where the search comes to
+        be far behind, and then none until it returns to the best.
 
         Args:
           measure: whether to return the sum of losses' logarithms and their number, which takes longer; else zeros.
         """
         log_loss, losses, done, began_s = 0.0, 0, 0, time.perf_counter()
         while done < len(temperature_s) and not self.over:
+            self._left = self._left or (not self.follows and self.far_behind)
+            if self._left:
+                break
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
                         self.current, self.best, self.levels, self.critical, measure, self._looks)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
             if self.levels[1] < before:
                 self._tell()
-        self._pace_s = (time.perf_counter() - began_s) / max(1, done)
+        self._pace_s = (time.perf_counter() - began_s) / done if done else self._pace_s
         return log_loss, losses
 
     def return_to_best(self) -> None:
-        """Goes on from the best so far; beside other searches, once it is far behind or follows them, from the best of all."""
+        """Goes on from the best so far; beside other searches, once it was far behind or follows them, from the best of all."""
         if self._exchange is not None:
-            self.follows = self.follows or self.far_behind
+            self.follows, self._left = self.follows or self._left, False
             others_s, other = self._exchange.best
             if self.follows and others_s < self.levels[1]:
                 self._own = self._found()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,21 +15,17 @@ from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.remaining import remaining
-from doppler_tf.fastsim.single import makespan
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics.chain import DRAWS, walk
 from doppler_tf.heuristics.kin import kin
 from doppler_tf.heuristics.start import starting_point
 from doppler_tf.topology import ideal, preset
+from tests.heuristics.one_simulation import simulated
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 
 ABOUT = 1 + 1e-9
-
-
-@numba.njit
-def simulated(devices, prepared, limit_s, tail):
-    return makespan(devices, prepared, limit_s, tail, np.empty(0, np.int32))
+NOTHING_NOTED = np.empty(0, np.int32)
 
 
 def nothing_critical(graph):
@@ -49,7 +44,7 @@ def test_what_an_abandoned_simulation_returns_is_a_bound_above_the_limit(case, s
     assert 0 <= bound_s <= exact_s * ABOUT
     assert (prepared.least_tail <= tail * ABOUT)[case.graph.work_vertices].all()
     limit_s = share * (exact_s if np.isfinite(exact_s) else bound_s)
-    found_s = simulated(devices, prepared, limit_s, prepared.least_tail if least else tail)
+    found_s = simulated(devices, prepared, limit_s, prepared.least_tail if least else tail, NOTHING_NOTED)
     if found_s != exact_s:
         assert limit_s < found_s <= exact_s * ABOUT
 
@@ -77,7 +72,7 @@ def test_a_simulation_ends_as_soon_as_enough_is_known(links):
     prepared = FastSimulator(graph_abc(), build_costs(graph_abc(), topology)).prepared()
     apart = np.array([[0, 1, 1]], np.int32)
     for limit_s, told_s in ((4.0, 5), (7.0, 8), (8.5, 9), (9.0, 9), (99.0, 9)):
-        assert simulated(apart, prepared, limit_s, prepared.least_tail) == told_s
+        assert simulated(apart, prepared, limit_s, prepared.least_tail, NOTHING_NOTED) == told_s
 
 
 @pytest.mark.parametrize("link_slots", [None, 1])
@@ -86,7 +81,7 @@ def test_most_of_what_is_hopeless_is_abandoned(link_slots):
     simulator = FastSimulator(graph, build_costs(graph, replace(preset("p100x4"), link_slots=link_slots)))
     devices = np.random.default_rng(0).integers(4, size=(40, graph.num_vertices)).astype(np.int32)
     exact_s, prepared = simulator.makespans(devices), simulator.prepared()
-    told_s = np.array([simulated(devices[b:b + 1], prepared, 0.8 * exact_s[b], prepared.least_tail) for b in range(40)])
+    told_s = np.array([simulated(devices[b:b + 1], prepared, 0.8 * exact_s[b], prepared.least_tail, NOTHING_NOTED) for b in range(40)])
     assert ((told_s > 0.8 * exact_s) & (told_s <= exact_s * ABOUT)).all()
     assert (told_s < exact_s).mean() > 0.8
 

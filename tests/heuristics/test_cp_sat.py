@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import Budget, solve
 from doppler_tf.heuristics.cp_sat import small_enough
+from doppler_tf.heuristics.search import Exchange
 from doppler_tf.topology import Topology, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import graphs
@@ -126,20 +128,56 @@ def test_large_graphs_are_refused():
     assert_says(refused, "cp_sat", "at most 300 vertices", "got 301", "annealing")
 
 
-def test_a_budget_in_simulations_repeats():
-    lengths = np.random.default_rng(1).integers(10**6, 10**7, 12)
+def chained_pairs(count: int):
+    """Vertices of many lengths, half of which await one of the others, and costs on three devices."""
+    lengths = np.random.default_rng(1).integers(10**6, 10**7, count)
     graph = graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(lengths)],
-                               [{"source": v, "target": v + 6, "transfer_s": 10**6} for v in range(6)])
-    first, second = (solve(graph, build_costs(graph, ideal(3)), np.random.default_rng(5), Budget(3000)) for _ in range(2))
+                               [{"source": v, "target": v + count // 2, "transfer_s": 10**6} for v in range(count // 2)])
+    return graph, build_costs(graph, ideal(3))
+
+
+def test_a_budget_in_simulations_repeats():
+    first, second = (solve(*chained_pairs(12), np.random.default_rng(5), Budget(3000)) for _ in range(2))
     assert first.assignment.device.tolist() == second.assignment.device.tolist()
     assert (first.makespan_s, first.lower_bound_s, first.simulations) == (second.makespan_s, second.lower_bound_s, second.simulations)
 
 
+def hard(count: int = 40):
+    """Vertices of many lengths, and costs on three devices: no solver proves in minutes how to part them best."""
+    lengths = np.random.default_rng(1).integers(10**6, 10**7, count)
+    graph = graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(lengths)], [])
+    return graph, build_costs(graph, ideal(3))
+
+
+def test_it_ends_with_the_searches_beside_it():
+    exchange = Exchange(0.0)
+    watch = threading.Timer(1.0, exchange.stop)
+    watch.start()
+    proven = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), exchange=exchange)
+    watch.join()
+    assert proven.seconds < 300
+    assert proven.lower_bound_s <= proven.makespan_s
+
+
+def test_it_tells_the_searches_beside_it_of_its_bounds():
+    """While it works, and at the end."""
+    told_s = []
+
+    class Listening(Exchange):
+        def raise_target(self, target_s: float) -> None:
+            told_s.append(target_s)
+            super().raise_target(target_s)
+
+    graph, costs = chained_pairs(16)
+    proven = solve(graph, costs, np.random.default_rng(0), Budget(10_000), exchange=Listening(0.0))
+    assert told_s == sorted(told_s)
+    assert lower_bounds(graph, costs).best_s < told_s[-2] <= told_s[-1] == proven.lower_bound_s
+    assert len(told_s) > 2
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_little_time_still_gives_an_assignment_and_a_bound(seconds):
-    lengths = np.random.default_rng(1).integers(10**6, 10**7, 40)
-    graph = graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(lengths)], [])
-    costs = build_costs(graph, ideal(3))
+    graph, costs = hard()
     proven = solve(graph, costs, np.random.default_rng(5), Budget(seconds=seconds))
     assert lower_bounds(graph, costs).best_s <= proven.lower_bound_s <= proven.makespan_s
 

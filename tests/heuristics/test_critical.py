@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -13,19 +12,14 @@ from data.layered import Layered, layered_graph
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.fastsim.single import makespan
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics.chain import DRAWS, walk
 from doppler_tf.heuristics.kin import kin
 from doppler_tf.heuristics.search import Budget, Walker
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import ideal, preset
+from tests.heuristics.one_simulation import simulated
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
-
-
-@numba.njit
-def simulated(devices, prepared, awaited):
-    return makespan(devices, prepared, np.inf, prepared.least_tail, awaited)
 
 
 @settings(max_examples=200, deadline=None)
@@ -36,7 +30,8 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
     graph, costs, trace = case.graph, case.costs, simulate(case.graph, case.costs, case.assignment, case.rule)
     count, num_devices = graph.num_vertices, costs.num_devices
     devices, awaited = case.assignment.device[None].astype(np.int32), np.empty(count * (num_devices + 1) + 1, np.int32)
-    assert simulated(devices, FastSimulator(graph, costs, case.rule).prepared(case.assignment.order), awaited) == trace.makespan_s
+    prepared = FastSimulator(graph, costs, case.rule).prepared(case.assignment.order)
+    assert simulated(devices, prepared, np.inf, prepared.least_tail, awaited) == trace.makespan_s
     sent = count + trace.producer * num_devices + trace.destination
     begin_s = dict(zip([*trace.vertex.tolist(), *sent.tolist()], [*trace.start_s.tolist(), *trace.transfer_start_s.tolist()], strict=True))
     end_s = dict(zip([*trace.vertex.tolist(), *sent.tolist()], [*trace.end_s.tolist(), *trace.transfer_end_s.tolist()], strict=True))

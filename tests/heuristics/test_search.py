@@ -183,7 +183,8 @@ def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(n
 @pytest.mark.parametrize(("seconds", "follows"), [(1e-9, True), (math.inf, False)])
 def test_what_is_far_behind_goes_on_from_the_best_of_all(name, seconds, follows, stood, monkeypatch):
     """Here as soon as it is behind at all."""
-    monkeypatch.setattr("doppler_tf.heuristics.search._BEHIND", 0.0)
+    far_ahead = Exchange.far_ahead
+    monkeypatch.setattr(Exchange, "far_ahead", lambda exchange, makespan_s, _: far_ahead(exchange, makespan_s, 0.0))
     graph, best, best_s = planted()
     costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0, seconds)
     exchange.offer(best_s, best)
@@ -235,16 +236,33 @@ def test_what_a_search_finds_from_anothers_best_is_its_own():
     assert walker.found("own").assignment.device.tolist() == own.assignment.device.tolist()
 
 
-@pytest.mark.parametrize(("spent_s", "behind", "far"), [(39, 0.5, False), (40, 0.031, True), (40, 0.029, False), (80, 0.011, True),
-                                                       (80, 0.009, False), (120, 0.001, True), (120, 0.0, False)])
-def test_when_others_are_far_ahead(spent_s, behind, far, monkeypatch):
-    """After 40% of the time, by more than 5% of the share of it that is left."""
+@pytest.mark.parametrize(("spent_s", "lag", "far"), [(39, 0.5, False), (40, 0.031, True), (40, 0.029, False), (80, 0.011, True),
+                                                    (80, 0.009, False), (120, 0.001, True), (120, 0.0, False)])
+def test_when_others_are_far_ahead(spent_s, lag, far, monkeypatch):
+    """After 40% of the time, by more than 5%, here, of the share of it that is left."""
     now_s = 1000.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     exchange = Exchange(0.0, 100.0)
     exchange.offer(7.0, None)
     now_s += spent_s
-    assert exchange.far_ahead(7.0 * (1 + behind)) is far
+    assert exchange.far_ahead(7.0 * (1 + lag), 0.05) is far
+
+
+def test_a_walk_is_left_once_it_is_far_behind(monkeypatch):
+    """Between two slices, and no other is begun before the search has returned to the best of all."""
+    graph, best, best_s = planted()
+    exchange, behind = Exchange(0.0), iter([False, True])
+    walker = Walker(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(10**6), None, "fifo", exchange)
+    exchange.offer(best_s, best)
+    walker._slice = 10
+    monkeypatch.setattr(Walker, "far_behind", property(lambda _: next(behind)))
+    for _ in range(2):
+        walker.walk(np.zeros(100))
+        assert walker.steps == 1 + 10
+    walker.return_to_best()
+    assert walker.current[0].tolist() == best.device.tolist()
+    walker.walk(np.zeros(100))
+    assert walker.steps == 1 + 10 + 1 + 100
 
 
 @pytest.mark.parametrize(("seconds_allow", "rounds", "follows"), [

@@ -74,7 +74,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
             exchange.offer(*begun)
             share, workers = (1.0, None) if graph.work_vertices.size <= _FEW else (_EXACT, 1)
             seconds = min(share * budget.seconds, left_s())
-            most = _MOST_EXACT * max(1.0, seconds / _TRIED_S)
+            most = _MOST_EXACT * max(1.0, _EXACT * budget.seconds / _TRIED_S)
             if seconds >= _LEAST_SECONDS and not exchange.over and small_enough(graph, costs) and pairs(graph, costs) <= most:
                 found["cp_sat"] = run(partial(solve, workers=workers, exchange=exchange), begun[1], seconds)
             found["annealing"] = cooling.result()

@@ -197,8 +197,8 @@ class Walker:
         return max(0.0, self._budget.seconds - (time.perf_counter() - self._started)) / self._pace_s
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
-        """One step for each temperature (float64 [steps]), fewer where the budget ends; or where the search comes to
-        be far behind, and then none until it returns to the best.
+        """One step for each temperature (float64 [steps]), fewer where the budget ends, or where the search comes to be far
+        behind, and then none until it returns to the best.
 
         Args:
           measure: whether to return the sum of losses' logarithms and their number, which takes longer; else zeros.

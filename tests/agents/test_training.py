@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import placing, reuse
+from agents import placing, reuse, stages
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
 from agents.placing import load_policy
@@ -18,15 +18,17 @@ from agents.stages import Learner
 from agents.training import _Run, train
 from agents.updates import UpdateInfo
 from data.imitation_dataset import read_episodes
+from data.layered import Layered, layered_graph
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.heuristics import Budget
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.topology import Topology, ideal, preset
 
 SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
 
@@ -194,6 +196,17 @@ def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph
     assert 1 <= result["annealing_simulations"] <= 1_500_000  # 7.5 times what `place` makes; fewer where the bound is reached
     again = train([graph], topology, tmp_path / "run", config, resume=True, progress=False)[graph.name]
     assert again["annealing_simulations"] == result["annealing_simulations"]
+
+
+def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(monkeypatch):
+    monkeypatch.setattr(stages, "default_budget", lambda graph: Budget(200))  # what little annealing finds is irregular, too
+    graph = layered_graph(Layered(100, 10, 1.8, 2, 6, 1e10, 8e6, 0.5), 0)
+    learner = Learner([graph], [build_costs(graph, preset("v100x8"))], TrainConfig(teacher="annealing", elite=0.5))
+    learner.agent.set_learning_rate(learner.config.learning_rate)
+    learner.anneal()
+    assert learner.greedy(learner.best_network)[0].makespan_s <= learner.best[0].makespan_s * (1 + 1e-12)
+    assert learner.agent.optimizers[1].learning_rate.numpy() == pytest.approx(learner.config.learning_rate)  # faster only meanwhile
+    assert int(learner.updates) <= 60  # 28; at the learning rate of stages 96
 
 
 def test_temperatures_follow_the_entropy_that_is_wanted(chains):

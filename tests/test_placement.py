@@ -19,7 +19,7 @@ from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES, portfolio
 from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
-from doppler_tf.simulator import simulate
+from doppler_tf.simulator import Simulator, simulate
 from doppler_tf.topology import Topology, ideal, preset
 from tests.messages import assert_says, refusal
 from tests.strategies import cases
@@ -207,6 +207,25 @@ def test_where_vertices_are_few_cp_sat_has_all_the_time(count, least_s, most_s, 
     monkeypatch.setattr(portfolio, "solve", solve)
     place(knapsack(count), ideal(2), budget_s=10.0)
     assert least_s <= given_s[0] <= most_s
+
+
+def test_cp_sat_begins_at_what_the_searches_have_found_but_is_not_credited_with_it(monkeypatch):
+    lengths = np.random.default_rng(1).integers(10**6, 10**7, 40)
+    graph = graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(lengths)], [])
+    began_s = []
+
+    def solve(graph, costs, rng, budget, start, dispatch, workers, exchange):
+        began_s.append(Simulator().execute(graph, costs, start).makespan_s)
+        exchange.stop()
+        return Found(start, began_s[-1], 1, 0.0)
+
+    monkeypatch.setattr(portfolio, "solve", solve)
+    placement = place(graph, ideal(3), budget_s=10.0)
+    made_s = min(placement.makespans_s[name] for name in CONSTRUCTIVE)
+    assert placement.makespan_s <= began_s[0] < made_s == placement.makespans_s["cp_sat"]
+    assert placement.assignment.method in ("annealing", "local_search")
+    counted = place(graph, ideal(3), budget_s=10.0, samples=100)
+    assert began_s[1] == min(counted.makespans_s[name] for name in CONSTRUCTIVE)  # counted simulations: what others find when does not matter
 
 
 def test_with_a_budget_too_where_nothing_fits_is_said():

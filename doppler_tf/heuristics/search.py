@@ -117,6 +117,12 @@ class Exchange:
         self._stops.append(stop)
         self._end()
 
+    def wait(self, seconds: float) -> None:
+        """Returns after so many seconds, sooner if all are to end."""
+        ended = threading.Event()
+        self.at_the_end(ended.set)
+        ended.wait(seconds)
+
     def _end(self) -> None:
         if self.over:
             for stop in self._stops:

@@ -139,6 +139,7 @@ class Learner:
         for step in range(0, _repeated(self.config), _REORDERED):
             episodes = self._run(self.config.seed, _REPEATING + step)
             makespan_s = self.simulated_s(episodes)
+            self.keep_best(episodes, makespan_s)
             if np.all(makespan_s[self._is_greedy] <= (1 + ROUNDING) * np.array([best.makespan_s for best in self.best])):
                 break  # the greedy episodes repeat it
             elite = self._elite(episodes)
@@ -146,7 +147,7 @@ class Learner:
                 nothing = tf.zeros_like(self._counted())
                 self.agent.reinforce(episodes, nothing, nothing, tf.constant(0.0), elite, tf.constant(1.0), tf.constant(0.0))
         self.agent.set_learning_rate(self.config.learning_rate)
-        copy_variables(self.network, self.best_network)
+        copy_variables(self.best_network, self.network)
         return simulations
 
     def teacher_episodes(self, orders: list[np.ndarray], devices: list[np.ndarray]) -> Episodes:

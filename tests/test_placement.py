@@ -143,6 +143,7 @@ def test_with_seconds_to_spare_no_method_is_better(case):
 def knapsack(count: int = 30):
     """Vertices of many lengths: hard to part into two equal halves, so that no heuristic meets the bound at once."""
     lengths = np.random.default_rng(1).integers(10**6, 10**7, count)
+    lengths[0] += lengths.sum() % 2 == 0  # an odd sum has no equal halves: no search ends before its time
     return graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(lengths)], [])
 
 
@@ -210,9 +211,9 @@ def test_where_vertices_are_few_cp_sat_has_all_the_time(count, least_s, most_s, 
 
 
 def test_cp_sat_begins_at_what_the_searches_have_found_but_is_not_credited_with_it(monkeypatch):
-    lengths = np.random.default_rng(1).integers(10**6, 10**7, 40)
-    graph = graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(lengths)], [])
-    began_s = []
+    graph, began_s = knapsack(40), []
+    for name in ("annealing", "local_search"):
+        place(graph, ideal(3), name, samples=1)  # compiled before a clock runs
 
     def solve(graph, costs, rng, budget, start, dispatch, workers, exchange):
         began_s.append(Simulator().execute(graph, costs, start).makespan_s)
@@ -225,7 +226,23 @@ def test_cp_sat_begins_at_what_the_searches_have_found_but_is_not_credited_with_
     assert placement.makespan_s <= began_s[0] < made_s == placement.makespans_s["cp_sat"]
     assert placement.assignment.method in ("annealing", "local_search")
     counted = place(graph, ideal(3), budget_s=10.0, samples=100)
-    assert began_s[1] == min(counted.makespans_s[name] for name in CONSTRUCTIVE)  # counted simulations: what others find when does not matter
+    assert began_s[1] == min(counted.makespans_s[name] for name in CONSTRUCTIVE)  # where what others find, and when, does not matter
+
+
+def test_what_cp_sat_finds_and_proves_is_credited(monkeypatch):
+    def solve(graph, costs, rng, budget, start, dispatch, workers, exchange):
+        exchange.stop()
+        return Found(start, found_s, 1, 0.0, bound_s)
+
+    monkeypatch.setattr(portfolio, "solve", solve)
+    own_s = lower_bounds(knapsack(), build_costs(knapsack(), ideal(2))).best_s
+    found_s, bound_s = own_s - 1.0, own_s - 2.0  # as no search can
+    placement = place(knapsack(), ideal(2), budget_s=10.0)
+    assert (placement.makespan_s, placement.assignment.method) == (found_s, "cp_sat")
+    found_s, bound_s = math.inf, own_s + 0.25  # nothing better, but a proof
+    placement = place(knapsack(), ideal(2), budget_s=10.0)
+    assert placement.makespans_s["cp_sat"] == min(placement.makespans_s[name] for name in CONSTRUCTIVE)
+    assert placement.lower_bound_s == bound_s
 
 
 def test_with_a_budget_too_where_nothing_fits_is_said():

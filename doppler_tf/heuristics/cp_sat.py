@@ -74,9 +74,9 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     if not small_enough(graph, costs):
         raise field_error(ConfigError, "cp_sat", graph.name, "vertices", f"at most {MOST_UNITS} vertices that are no inputs, and at most "
                           f"{MOST_PAIRS} pairs of one and a link", graph.work_vertices.size, "use annealing")
+    started, budget = time.perf_counter(), budget or default_budget(graph)
     from ortools.sat.python import cp_model
 
-    started, budget = time.perf_counter(), budget or default_budget(graph)
     begin = starting_point(graph, costs, rng, dispatch) if start is None else start
     fast, units = FastSimulator(graph, costs, dispatch), kin(graph, costs)
 
@@ -111,7 +111,9 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
 
     if exchange is not None:
         solver.best_bound_callback = lambda bound: exchange.raise_target(proven(bound))
-        exchange.at_the_end(solver.stop_search)
+        exchange.at_the_end(solver.stop_search)  # which does nothing before the solver runs
+        if exchange.over:
+            return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s)
     keeper = _keeper(cp_model, program, units, graph)
     status = solver.solve(program.model, keeper)
     for device in keeper.devices:

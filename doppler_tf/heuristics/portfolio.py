@@ -21,8 +21,9 @@ from doppler_tf.heuristics.search import Budget, Exchange, Found
 
 # CP-SAT may take this share of the time and one core; all of both where vertices are so few that searches have soon seen what they can.
 _EXACT, _FEW = 0.12, 50
-# It waits this share of the time, or so many seconds, for what the searches find soon: the less time a schedule has, the faster it solves.
-_HEAD_START, _MOST_HEAD_START_S = 0.05, 1.0
+# It waits this share of the time, or so many seconds for each of the model's `pairs`, for what the searches find soon: the shorter the
+# model's horizon, the faster it is solved.
+_HEAD_START, _HEAD_START_S = 0.05, 0.002
 # It joins where it may find or prove something: of models with more `pairs` than this it hardly ever did in so many seconds.
 _MOST_EXACT, _TRIED_S, _LEAST_SECONDS = 400, 1.2, 0.2
 # What setting up a search takes by vertex and edge; searches begin before `first` if that is less than this share of the time.
@@ -39,7 +40,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
 
     Args:
       budget: with seconds; `simulations` bounds each search by itself.
-      first: finds an assignment without searching, and its makespan; CP-SAT begins there, or at what is best a little later.
+      first: finds an assignment without searching, and its makespan; CP-SAT begins there, or, where searches give way, at
+        what is best of all a little later.
 
     Returns:
       what each search found itself, by name.
@@ -75,10 +77,10 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
             begun = begun or first()
             exchange.offer(*begun)
             share, workers = (1.0, None) if graph.work_vertices.size <= _FEW else (_EXACT, 1)
-            most = _MOST_EXACT * max(1.0, _EXACT * budget.seconds / _TRIED_S)
-            if small_enough(graph, costs) and pairs(graph, costs) <= most:
+            size, most = pairs(graph, costs), _MOST_EXACT * max(1.0, _EXACT * budget.seconds / _TRIED_S)
+            if size <= most and small_enough(graph, costs):
                 if give_way:
-                    exchange.wait(min(_HEAD_START * budget.seconds, _MOST_HEAD_START_S, left_s()))
+                    exchange.wait(min(_HEAD_START * budget.seconds, _HEAD_START_S * size, left_s()))
                 start_s, start = exchange.best if give_way else begun
                 seconds = min(share * budget.seconds, left_s())
                 if seconds >= _LEAST_SECONDS and not exchange.over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 
 import numpy as np
@@ -157,6 +158,9 @@ def test_it_ends_with_the_searches_beside_it():
     watch.join()
     assert proven.seconds < 300
     assert proven.lower_bound_s <= proven.makespan_s
+    too_late = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), exchange=exchange)
+    assert (too_late.simulations, too_late.optimal) == (1, False)
+    assert 0 < too_late.lower_bound_s <= too_late.makespan_s < math.inf
 
 
 def test_it_tells_the_searches_beside_it_of_its_bounds():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 
 import numpy as np
@@ -246,6 +247,19 @@ def test_when_others_are_far_ahead(spent_s, lag, far, monkeypatch):
     exchange.offer(7.0, None)
     now_s += spent_s
     assert exchange.far_ahead(7.0 * (1 + lag), 0.05) is far
+
+
+def test_who_waits_is_woken_at_the_end():
+    exchange = Exchange(5.0)
+    began_s = time.perf_counter()
+    exchange.wait(0.02)
+    assert time.perf_counter() - began_s >= 0.02
+    watch = threading.Timer(0.1, exchange.offer, (5.0, None))  # the bound itself
+    watch.start()
+    for _ in range(2):  # and no more once it is over
+        exchange.wait(600.0)
+    watch.join()
+    assert time.perf_counter() - began_s < 300
 
 
 def test_a_walk_is_left_once_it_is_far_behind(monkeypatch):

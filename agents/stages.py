@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -34,10 +34,9 @@ STAGES = ("imitation", "simulated", "real")
 _ORDERS, _REORDERED = 4, 4
 # How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
-# Annealing of the annealed teacher: its length beside `place`'s for every two devices, devices for each annealing (where one has settled,
-# going on rarely leads away, but another ends elsewhere), updates at most in which it is learned, the first of these's random numbers,
-# and their learning rate beside a stage's: to follow one teacher bears more, and takes a fourth of the updates.
-_ANNEALED, _DEVICES, _REPEATED, _REPEATING, _FASTER = 5, 4, 500, 1 << 20, 4.0
+# The annealed teacher: its annealing's length beside `place`'s for every two devices, updates at most in which it is learned, the first of
+# these's random numbers, and their learning rate beside a stage's: to follow one teacher bears more, and takes a fourth of the updates.
+_ANNEALED, _REPEATED, _REPEATING, _FASTER = 5, 500, 1 << 20, 4.0
 _WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
 _variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()
 
@@ -337,18 +336,10 @@ def _repeated(config: TrainConfig) -> int:
 
 
 def _annealed(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float) -> Found:
-    """The best of one annealing for every _DEVICES devices, each with _ANNEALED times the simulations of `place --method annealing` for
-    every two devices, until one reaches `target_s`; with the simulations of all."""
-    budget = Budget(_ANNEALED * costs.num_devices * default_budget(graph).most // 2, target_s=target_s)
-    best, simulations = None, 0
-    for chain in range(math.ceil(costs.num_devices / _DEVICES)):
-        found = anneal(graph, costs, np.random.default_rng([seed, chain] if chain else seed), budget, None, "fifo")
-        simulations += found.simulations
-        if best is None or found.makespan_s < best.makespan_s:
-            best = found
-        if budget.reached(best.makespan_s):
-            break
-    return replace(best, simulations=simulations)
+    """One annealing of _ANNEALED times the simulations of `place --method annealing` for every two devices, above four once more for every
+    four, or until one reaches `target_s`."""
+    simulations = _ANNEALED * costs.num_devices * default_budget(graph).most // 2 * math.ceil(costs.num_devices / 4)
+    return anneal(graph, costs, np.random.default_rng(seed), Budget(simulations, target_s=target_s), None, "fifo")
 
 
 def copy_variables(source: tf.Module, target: tf.Module) -> None:

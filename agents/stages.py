@@ -146,7 +146,10 @@ class Learner:
                 nothing = tf.zeros_like(self._counted())
                 self.agent.reinforce(episodes, nothing, nothing, tf.constant(0.0), elite, tf.constant(1.0), tf.constant(0.0))
         self.agent.set_learning_rate(self.config.learning_rate)
-        copy_variables(self.best_network, self.network)
+        if np.isfinite(self.greedy_s).all():
+            copy_variables(self.best_network, self.network)
+        else:  # no greedy episodes fitted in memory, so that none is known to be better than the last
+            copy_variables(self.network, self.best_network)
         return simulations
 
     def teacher_episodes(self, orders: list[np.ndarray], devices: list[np.ndarray]) -> Episodes:

@@ -198,15 +198,32 @@ def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph
     assert again["annealing_simulations"] == result["annealing_simulations"]
 
 
-def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(monkeypatch):
-    monkeypatch.setattr(stages, "default_budget", lambda graph: Budget(200))  # what little annealing finds is irregular, too
+@pytest.fixture(scope="module")
+def pupil():
     graph = layered_graph(Layered(100, 10, 1.8, 2, 6, 1e10, 8e6, 0.5), 0)
-    learner = Learner([graph], [build_costs(graph, preset("v100x8"))], TrainConfig(teacher="annealing", elite=0.5))
-    learner.agent.set_learning_rate(learner.config.learning_rate)
-    learner.anneal()
-    assert learner.greedy(learner.best_network)[0].makespan_s <= learner.best[0].makespan_s * (1 + 1e-12)
-    assert learner.agent.optimizers[1].learning_rate.numpy() == pytest.approx(learner.config.learning_rate)  # faster only meanwhile
-    assert int(learner.updates) <= 60  # 28; at the learning rate of stages 96
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "default_budget", lambda graph: Budget(200))  # what little annealing finds is irregular, too
+        yield Learner([graph], [build_costs(graph, preset("v100x8"))], TrainConfig(teacher="annealing", elite=0.5))
+
+
+def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(pupil):
+    pupil.agent.set_learning_rate(pupil.config.learning_rate)
+    pupil.anneal()
+    assert pupil.greedy(pupil.best_network)[0].makespan_s <= pupil.best[0].makespan_s * (1 + 1e-12)
+    assert pupil.agent.optimizers[1].learning_rate.numpy() == pytest.approx(pupil.config.learning_rate)  # faster only meanwhile
+    assert int(pupil.updates) <= 60  # 28; at the learning rate of stages 96
+
+
+def test_an_annealed_teacher_counts_where_no_greedy_episode_fits_in_memory(pupil, monkeypatch):
+    monkeypatch.setattr(stages, "_REPEATED", 8)
+    pupil.begin_anew(pupil.graphs, pupil.costs, pupil.config)
+    untaught = [v.numpy() for v in pupil.best_network.trainable_variables]
+    monkeypatch.setattr(pupil, "simulated_s", lambda episodes: np.full(len(pupil.graph), np.inf))
+    pupil.anneal()
+    taught = [v.numpy() for v in pupil.best_network.trainable_variables]
+    assert any(not np.array_equal(a, b) for a, b in zip(untaught, taught, strict=True))
+    for a, b in zip(taught, pupil.network.trainable_variables, strict=True):
+        np.testing.assert_array_equal(a, b.numpy())
 
 
 def test_temperatures_follow_the_entropy_that_is_wanted(chains):

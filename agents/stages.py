@@ -139,6 +139,7 @@ class Learner:
             episodes = self._run(self.config.seed, _REPEATING + step)
             makespan_s = self.simulated_s(episodes)
             self.keep_best(episodes, makespan_s)
+            self._require_memory(episodes)
             if np.all(makespan_s[self._is_greedy] <= (1 + ROUNDING) * np.array([best.makespan_s for best in self.best])):
                 break  # the greedy episodes repeat it
             elite = self._elite(episodes)

@@ -78,6 +78,7 @@ def _train(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostM
             run.restore()
         elif init is not None:
             learner.start_from(init)
+            run.save()  # what goes on after an interruption begins with them, too
         try:
             run.complete(progress)
         except KeyboardInterrupt:

@@ -19,13 +19,16 @@ from agents.training import _Run, train
 from agents.updates import UpdateInfo
 from data.imitation_dataset import read_episodes
 from data.layered import Layered, layered_graph
+from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
+from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.heuristics import Budget
+from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
@@ -36,8 +39,6 @@ SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A finished run on two graphs."""
-    from doppler_tf.formats.records import graph_from_records
-
     def chains(count, name):
         nodes = [{"id": f"{c}.{i}", "exec_s": 1.0} for i in range(3) for c in range(count)]
         edges = [{"source": f"{c}.{i}", "target": f"{c}.{i + 1}", "transfer_s": 2.0} for i in range(2) for c in range(count)]
@@ -198,6 +199,21 @@ def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph
     assert again["annealing_simulations"] == result["annealing_simulations"]
 
 
+def test_an_annealed_teacher_of_a_graph_that_never_fits_in_memory(monkeypatch, chains):
+    def annealed(graph, *_):
+        every = np.arange(graph.num_vertices, dtype=np.int32)
+        return Found(Assignment(0 * every, every), np.inf if graph.name == "large" else 1.0, simulations=1, seconds=0.0)
+
+    monkeypatch.setattr(stages, "_annealed", annealed)
+    monkeypatch.setattr(stages, "worth_compiling", lambda *_: False)
+    large = graph_from_records([{"id": v, "exec_s": 1.0, "output_bytes": 8.0} for v in range(4)], [], {"name": "large"})
+    graphs = [chains(2, "small"), large]
+    topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 10}, {"name": "b", "memory_bytes": 10}]})
+    learner = Learner(graphs, [build_costs(g, topology) for g in graphs], replace(SMALL, teacher="annealing", elite=0.5))
+    with pytest.raises(DeadlockError, match="large: out of memory on device"):
+        learner.anneal()
+
+
 @pytest.fixture(scope="module")
 def pupil():
     graph = layered_graph(Layered(100, 10, 1.8, 2, 6, 1e10, 8e6, 0.5), 0)
@@ -253,6 +269,20 @@ def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
     # The teacher takes the larger b-level first: the heads of the chains before all else.
     heads = [np.isin(orders[:, :3], [0, 1, 2]).mean() for orders in found]
     assert heads[0] > heads[1] + 0.1
+
+
+def test_an_interruption_before_the_first_update_keeps_the_policies_of_another(tmp_path, trained, chains, monkeypatch):
+    _, folder, _ = trained
+    monkeypatch.setattr(_Run, "complete", lambda run, progress: _raise(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000000"):
+        train([chains(3)], ideal(3), tmp_path / "run", SMALL, progress=False, init=folder)
+    theirs, ours = (tf.train.load_checkpoint(str(checkpoint_folders(run / "checkpoints")[-1] / "variables"))
+                    for run in (folder, tmp_path / "run"))
+    weights = [name for name in theirs.get_variable_to_shape_map() if name.startswith("best_network/") and "OBJECT" not in name]
+    assert len(weights) > 10
+    for name in weights:
+        for network in ("best_network", "network"):  # both go on from theirs
+            np.testing.assert_array_equal(ours.get_tensor(name.replace("best_network", network, 1)), theirs.get_tensor(name))
 
 
 def test_a_start_that_came_to_no_checkpoint_leaves_no_summaries(tmp_path, chains):

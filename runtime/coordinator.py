@@ -216,11 +216,16 @@ class Coordinator:
         """Raises what a failure means for the run."""
         if isinstance(error, KeyboardInterrupt):
             raise error
-        reason = next(iter(str(error).splitlines()), "")
-        message = f"{self._graph.name}: {what}: {type(error).__name__}{': ' if reason else ''}{reason}"
-        if isinstance(error, DeviceLostError):
-            raise DeviceLostError(f"{message}; place the graph on the devices that are left", error.device) from error
-        raise ExecutionError(message) from error
+        raise run_error(self._graph, what, error) from error
+
+
+def run_error(graph: DataflowGraph, what: str, error: BaseException) -> ExecutionError:
+    """What a failure of the backend means for the run, and where a device is gone what can be done about it."""
+    reason = next(iter(str(error).splitlines()), "")
+    message = f"{graph.name}: {what}: {type(error).__name__}{': ' if reason else ''}{reason}"
+    if isinstance(error, DeviceLostError):
+        return DeviceLostError(f"{message}; place the graph on the devices that are left", error.device)
+    return ExecutionError(message)
 
 
 def _others(in_flight: Sequence) -> str:

@@ -20,7 +20,7 @@ from doppler_tf.errors import ConfigError, DeviceLostError, DopplerError, field_
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 from runtime.backend import Backend, Session
-from runtime.coordinator import Coordinator
+from runtime.coordinator import Coordinator, run_error
 from runtime.replacement import without_devices
 from runtime.workers import Workers
 
@@ -60,7 +60,7 @@ class Engine:
         self._warm = not backend.warmup
         self._session: Session | None = None
         self._coordinator: Coordinator | None = None
-        self._complete = False
+        self._executed: tuple[DataflowGraph, CostModel] | None = None  # of a run that came to its end
         self._lost: tuple[int, ...] = ()
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
@@ -90,8 +90,17 @@ class Engine:
 
     @property
     def outputs(self) -> dict[int, np.ndarray]:
-        """Arrays that the last run left, by vertex (see the backend); empty without kernels, before a run and after a failure."""
-        return self._session.outputs() if self._complete else {}
+        """Arrays that the last run left, by vertex (see the backend); empty without kernels, before a run and after a failure.
+
+        Raises DeviceLostError where a device that holds one has been lost since.
+        """
+        if self._executed is None:
+            return {}
+        try:
+            return self._session.outputs()
+        except DeviceLostError as error:
+            graph, costs = self._executed
+            raise run_error(graph, f"outputs could not be fetched from {_named(costs, error.device)}", error) from error
 
     def cancel(self) -> None:
         """Ends the run in progress with a CancelledError; for any thread, at any time. Without a run in progress nothing happens."""
@@ -134,12 +143,15 @@ class Engine:
     def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
         self._forget()  # the last run's tensors go before new ones come
         dispatcher = self._make_dispatcher(graph, costs, assignment)
-        self._session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
+        try:
+            self._session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
+        except DeviceLostError as error:
+            raise run_error(graph, f"inputs could not be placed on {_named(costs, error.device)}", error) from error
         self._coordinator = Coordinator(graph, costs, assignment, dispatcher, self._session, self._workers, self._cancelled)
         self._coordinator.prepare_lanes()
         self._coordinator.drive(self._backend.time_scale, self._timeout_s)
         trace = self._coordinator.trace(self._backend.device_kind)
-        self._complete, self._coordinator = True, None
+        self._executed, self._coordinator = (graph, costs), None
         return trace
 
     def _abort(self, error: BaseException) -> None:
@@ -168,4 +180,9 @@ class Engine:
             error.add_note(message)
 
     def _forget(self) -> None:
-        self._complete, self._session, self._coordinator = False, None, None
+        self._executed, self._session, self._coordinator = None, None, None
+
+
+def _named(costs: CostModel, device: int | None) -> str:
+    """What an error calls a device; a backend may not know which one is gone."""
+    return "a device" if device is None else f"device {costs.topology.device_names[device]!r}"

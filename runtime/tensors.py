@@ -83,7 +83,7 @@ class TensorFlowBackend:
                     _size_bytes(tensor)  # a server answers for a shape only later than for the call, if it is still there
                     placed[v, d] = tensor
                 except tf.errors.OpError as error:
-                    _raise_if_lost(error, devices, d, what=f"{graph.name}: input vertex {graph.vertex_label(v)!r}: ")
+                    _raise_if_lost(error, devices, d)
                     raise
         return dict(placed)
 
@@ -171,15 +171,15 @@ class TensorFlowSession:
                 self._residency.add(device, size_bytes)
 
 
-def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], *devices: int, what: str = "") -> None:
-    """Raises a DeviceLostError if one of the `devices` that took part in `what` is gone, as TensorFlow says of those that another
-    process serves."""
+def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], *devices: int) -> None:
+    """Raises a DeviceLostError if one of the `devices` that took part is gone, as TensorFlow says of those that another process
+    serves."""
     if not any(sign in f"{type(error).__name__} {error.message}" for sign in _GONE):
         return
     servers = {d: server[0] for d in devices if (server := _SERVER.match(names[d]))}
     gone = next((d for d, server in servers.items() if server in error.message), next(iter(servers), None))
     if gone is not None:
-        raise DeviceLostError(f"{what}TensorFlow's {names[gone]} does not answer", gone) from error
+        raise DeviceLostError(f"TensorFlow's {names[gone]} does not answer", gone) from error
 
 
 def _size_bytes(tensor: tf.Tensor) -> int:

@@ -16,7 +16,7 @@ from doppler_tf.validation import validate_trace
 from runtime import TensorFlowExecutor
 from runtime.replacement import without_devices
 from runtime.tensors import TensorFlowSession
-from tests.faulty_devices import Case
+from tests.faulty_devices import Case, FaultyBackend, FaultySession
 
 
 def gone(device):
@@ -63,6 +63,26 @@ def test_when_the_last_device_is_lost_the_run_fails(random_graph, place):
         assert "no answer" in case.fails(DeviceLostError)
         case.engine.close()
         case.recovers()
+
+
+def test_a_device_lost_before_or_after_the_run_is_named_as_in_the_run(random_graph, place, monkeypatch):
+    case = Case(random_graph(10, seed=4), place)
+    case.draw(0)
+    with case.engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(FaultyBackend, "open", lambda *run: gone(1))
+            with pytest.raises(DeviceLostError) as placing:
+                case.run()
+        assert case.engine.outputs == {}
+        case.recovers()
+        monkeypatch.setattr(FaultySession, "outputs", lambda session: gone(None))
+        with pytest.raises(DeviceLostError) as fetching:
+            _ = case.engine.outputs
+    assert placing.value.device == 1
+    assert str(placing.value) == ("toy: inputs could not be placed on device 'CPU:1': DeviceLostError: no answer; place the graph on the "
+                                  "devices that are left")
+    assert str(fetching.value) == ("toy: outputs could not be fetched from a device: DeviceLostError: no answer; place the graph on the "
+                                   "devices that are left")
 
 
 def test_real_kernels_compute_the_same_on_the_devices_that_are_left(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,20 +48,21 @@ def export_policy(run: str | Path, out: str | Path) -> Path:
     network = METHODS[config.method].network(config)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
     server = Server(network, config.identity)
-    # What is saved holds functions and variables alone: Keras layers would bring their own records, which nobody needs here.
-    model = tf.Module()
-    model.weights, model.place, model.score = list(server.variables), server.place, server.score
     try:
         out.mkdir(parents=True, exist_ok=True)
         _LOG.info("tracing the policies for graphs of any size; this takes about half a minute")
         version = 1 + max((int(path.name) for path in out.glob("[0-9]*") if path.name.isdigit()), default=0)
         temporary = out / f".{version}.{os.getpid()}"
+        signatures = {name: getattr(server, name).get_concrete_function() for name in ("place", "score")}  # each is traced once
+        # What is saved holds functions and variables alone: Keras layers would bring their own records, which nobody needs here.
+        model = tf.Module()
+        model.weights, model.place, model.score = list(server.variables), *signatures.values()
         try:
-            tf.saved_model.save(model, str(temporary), {"place": server.place, "score": server.score, "serving_default": server.place})
+            tf.saved_model.save(model, str(temporary), {**signatures, "serving_default": signatures["place"]})
             (temporary / EXTRA).mkdir()
             metadata = _metadata(checkpoint, version)
             (temporary / EXTRA / METADATA).write_text(json.dumps(metadata, indent=1) + "\n", encoding="utf-8")
-            _write_warm_up(temporary / EXTRA / WARM_UP, server)
+            _write_warm_up(temporary / EXTRA / WARM_UP, signatures)
             os.replace(temporary, out / str(version))
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -87,7 +89,7 @@ def _git_revision() -> str | None:
     return found.stdout.strip()
 
 
-def _write_warm_up(path: Path, server: Server) -> None:
+def _write_warm_up(path: Path, signatures: Mapping[str, Callable]) -> None:
     """A small request for each signature, as TFRecords of PredictionLog."""
     link = np.array([[0.0, 1e-5], [1e-5, 0.0]])
     problem = {"exec_s": np.ones((3, 2)), "edges": np.array([[0, 2], [1, 2]], np.int32), "edge_bytes": np.full(2, 1e6),
@@ -97,7 +99,7 @@ def _write_warm_up(path: Path, server: Server) -> None:
                 "score": {**problem, "device": np.array([[0, 1, 0]], np.int32), "order": np.array([[0, 1, 2]], np.int32)}}
     with tf.io.TFRecordWriter(str(path)) as writer:
         for name, tensors in requests.items():
-            getattr(server, name)(*map(tf.constant, tensors.values()))  # a request that fails would keep a server from starting
+            signatures[name](*map(tf.constant, tensors.values()))  # a request that fails would keep a server from starting
             request = predict_pb2.PredictRequest()
             request.model_spec.signature_name = name
             for key, value in tensors.items():

@@ -31,14 +31,14 @@ class Method(NamedTuple):
     Attributes:
       batch: graphs of one padded shape -> what driver and agent take for them (a `GraphBatch`, or one and more).
       network: -> weights, made by seed, with `sel_variables` and `plc_variables`.
-      driver: network -> `run(batch, graph, seed, greedy)` and `replay(batch, graph, order, device)`, each giving `Episodes`.
+      driver: (network, jit_compile) -> `run(batch, graph, seed, greedy)` and `replay(batch, graph, order, device)`, each giving `Episodes`.
       agent: (network, batch, config, counter, jit_compile) -> `reinforce`, `imitate`, `optimizers` and `set_learning_rate` of `Updates`.
       repeats_order: the best episode is learned from in its own order, not in the present policy's.
     """
 
     batch: Callable[[Sequence[GraphArrays]], Any]
     network: Callable[[TrainConfig], tf.Module]
-    driver: Callable[[tf.Module], Any]
+    driver: Callable[..., Any]
     agent: Callable[..., Any]
     repeats_order: bool = False
 

@@ -24,7 +24,7 @@ def learner_for(graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], con
     It is kept in memory until the next one begins, however the training ends.
     """
     made_for = (tuple((graph.name, graph.graph_hash) for graph in graphs), tuple(each.topology.topology_hash for each in costs),
-                worth_compiling(config, len(graphs)), *(getattr(config, name) for name in _HELD))
+                worth_compiling(config, graphs), *(getattr(config, name) for name in _HELD))
     with _lock:
         learner = _kept.get(made_for)
         _kept.clear()

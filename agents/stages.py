@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -37,7 +38,9 @@ _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 # The annealed teacher: its annealing's length beside `place`'s for every two devices, updates at most in which it is learned, the first of
 # these's random numbers, and their learning rate beside a stage's: to follow one teacher bears more, and takes a fourth of the updates.
 _ANNEALED, _REPEATED, _REPEATING, _FASTER = 5, 500, 1 << 20, 4.0
-_WORTH_COMPILING = 100  # updates; fewer are done before the compiler is
+# Of a training, steps of batches of episodes, and updates: fewer are done before the compiler is. An annealed teacher seldom takes more
+# updates than the last.
+_STEPS_WORTH_COMPILING, _UPDATES_WORTH_COMPILING, _USUALLY_REPEATED = 2000, 100, 80
 _variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()
 
 
@@ -71,9 +74,10 @@ class Learner:
         self.network, self.best_network, self.earlier_network = (self._method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.rows = max(1, config.batch // len(graphs))
-        self.agent = self._method.agent(self.network, self.batch, config, self.updates, jit_compile=worth_compiling(config, len(graphs)))
+        compiles = worth_compiling(config, graphs)
+        self.agent = self._method.agent(self.network, self.batch, config, self.updates, jit_compile=compiles.updates)
         self._optimizer_start = [v.numpy() for v in self._optimizer_variables()]
-        self.driver = self._method.driver(self.network)
+        self.driver = self._method.driver(self.network, jit_compile=compiles.episodes)
         each = self.rows + 1
         self.graph = tf.constant(np.repeat(np.arange(len(graphs)), each), tf.int32)
         self._is_greedy = np.tile(np.arange(each) == 0, len(graphs))
@@ -329,9 +333,18 @@ class Learner:
         return report
 
 
-def worth_compiling(config: TrainConfig, graphs: int) -> bool:
-    """Whether there may be so many updates that compiling them pays."""
-    return (config.imitation + config.simulated) / max(1, config.batch // graphs) + _repeated(config) >= _WORTH_COMPILING
+class Compiled(NamedTuple):
+    """What of a training is compiled with XLA; else it runs op by op."""
+
+    episodes: bool
+    updates: bool
+
+
+def worth_compiling(config: TrainConfig, graphs: Sequence[DataflowGraph]) -> Compiled:
+    """Whether there is so much to do that compiling it pays."""
+    updates = (config.imitation + config.simulated) / max(1, config.batch // len(graphs)) + min(_repeated(config), _USUALLY_REPEATED)
+    steps = updates * max(graph.work_vertices.size for graph in graphs)
+    return Compiled(steps >= _STEPS_WORTH_COMPILING, updates >= _UPDATES_WORTH_COMPILING)
 
 
 def _repeated(config: TrainConfig) -> int:

@@ -16,14 +16,15 @@ from agents.config import TrainConfig
 from agents.export import export_policy
 from agents.placing import load_policy
 from agents.tensor_features import Problem, problem_of
-from agents.training import train
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, CostError, FormatError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import ideal
+from tests.quiet_training import train
 
 TINY = {"imitation": 32, "simulated": 64, "batch": 8, "hidden": 16, "rounds": 2}
+THREE_ROWS = 160 * 16 * 2 * 3  # bytes of episodes of a graph padded to 16 vertices, on two devices
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +33,21 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     nodes = [{"id": v, "exec_s": 1.0 + v % 3, "output_bytes": 8.0} for v in range(8)]
     edges = [{"source": u, "target": u + 3, "transfer_s": 0.5} for u in range(5)]
-    train([graph_from_records(nodes, edges, {"name": "small"})], ideal(2), folder, TrainConfig(**TINY), progress=False)
+    train([graph_from_records(nodes, edges, {"name": "small"})], ideal(2), folder, TrainConfig(**TINY))
     return folder
 
 
 @pytest.fixture(scope="module")
 def exported(run, tmp_path_factory):
     return export_policy(run, tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def second(run, exported):
+    """The next version, of an earlier checkpoint; it draws three samples of up to 15 vertices at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agents.serving.BATCH_BYTES", THREE_ROWS)
+        return export_policy(run / "checkpoints" / "step-00000012", exported.parent)
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +82,13 @@ def test_the_model_places_as_the_policy_does(run, model, random_graph, count, de
     assert got["makespan_s"] == seconds.min()
 
 
-def test_more_samples_than_fit_at_once_are_drawn_in_turns(run, exported, random_graph, monkeypatch, tmp_path):
-    monkeypatch.setattr("agents.serving.BATCH_BYTES", 160 * 16 * 2 * 3)  # three rows of the padded graph
-    monkeypatch.setattr("agents.placing.BATCH_BYTES", 160 * 16 * 2 * 3)
+def test_more_samples_than_fit_at_once_are_drawn_in_turns(run, second, random_graph, monkeypatch):
+    monkeypatch.setattr("agents.placing.BATCH_BYTES", THREE_ROWS)
     graph = random_graph(12, seed=2)
     costs = build_costs(graph, ideal(2))
     samples = list(load_policy(run)(graph, costs, 7, 1))
     seconds = FastSimulator(graph, costs).makespans(np.stack([a.device for a in samples]))
-    got = ask(tf.saved_model.load(str(export_policy(run, tmp_path))), problem_of(graph, costs), samples=7, seed=1)
+    got = ask(tf.saved_model.load(str(second)), problem_of(graph, costs), samples=7, seed=1)
     np.testing.assert_array_equal(got["device"], samples[int(np.argmin(seconds))].device[graph.work_vertices])
 
 
@@ -141,8 +149,7 @@ def test_bad_episodes_are_named(model, device, order, message):
         ask(model, by_hand(), "score", device=device, order=order)
 
 
-def test_versions_count_up_and_say_what_they_are(run, exported):
-    second = export_policy(run / "checkpoints" / "step-00000012", exported.parent)
+def test_versions_count_up_and_say_what_they_are(exported, second):
     assert (exported.name, second.name) == ("1", "2")
     assert sorted(path.name for path in exported.parent.iterdir()) == ["1", "2"]  # nothing half-written
     said = json.loads((second / "assets.extra" / "doppler.json").read_text())
@@ -202,6 +209,6 @@ def test_errors_name_the_remedy(run, tmp_path, random_graph):
 
 def test_only_served_methods_are_exported(tmp_path, random_graph):
     config = TrainConfig(method="sel_only", **{**TINY, "imitation": 0, "simulated": 0})
-    train([random_graph(5, seed=1)], ideal(2), tmp_path / "run", config, progress=False)
+    train([random_graph(5, seed=1)], ideal(2), tmp_path / "run", config)
     with pytest.raises(ConfigError, match=r"method: expected 'doppler', the one that can be served, got 'sel_only'"):
         export_policy(tmp_path / "run", tmp_path / "models")

@@ -13,18 +13,20 @@ from pathlib import Path
 import numpy as np
 
 from agents.checkpoints import checkpoint_folders, read_state
+from agents.config import TrainConfig
 from doppler_tf.formats.graph_json import write_graph
+from doppler_tf.topology import ideal
+from tests.quiet_training import train
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KILLS", "2"))
-EPISODES = 400 + 100 * KILLS  # enough for each kill to come before the end
-SETTINGS = ("--imitation", "16", "--simulated", str(EPISODES),
-            *(word for setting in ("batch=8", "hidden=8", "rounds=1", "checkpoint_every=2") for word in ("--set", setting)))
+CONFIG = {"imitation": 16, "simulated": 400 + 100 * KILLS,  # enough for each kill to come before the end
+          "batch": 8, "hidden": 8, "rounds": 1, "checkpoint_every": 2}
 
 
 def start(graph: Path, run: Path) -> subprocess.Popen:
     """A training, new or resumed, as a process of its own."""
-    resume = ("--resume",) if (run / "config.json").exists() else SETTINGS
+    resume = ("--resume",) if (run / "config.json").exists() else [f"--set={name}={value}" for name, value in CONFIG.items()]
     command = [sys.executable, "-m", "doppler_tf", "train", str(graph), "--topology", "ideal:2", "--run-dir", str(run), *resume]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -34,9 +36,8 @@ def finish(training: subprocess.Popen) -> None:
     assert training.returncode == 0, said[-2000:]
 
 
-def outcome(run: Path) -> dict:
-    figures = json.loads((run / "result.json").read_text())["graphs"]["chains"]
-    return {key: figures[key] for key in ("greedy_makespan_s", "best_makespan_s", "episodes")}
+def outcome(figures: dict) -> dict:
+    return {key: figures["chains"][key] for key in ("greedy_makespan_s", "best_makespan_s", "episodes")}
 
 
 def wait_for_checkpoint(training: subprocess.Popen, run: Path, later_than: int) -> None:
@@ -54,7 +55,7 @@ def last_step(run: Path) -> int:
 def test_kills(tmp_path, chains):
     graph, rng = tmp_path / "chains.json", np.random.default_rng(0)
     write_graph(graph, chains(4))
-    finish(start(graph, tmp_path / "undisturbed"))
+    undisturbed = train([chains(4)], ideal(2), tmp_path / "undisturbed", TrainConfig(**CONFIG))
     run, kills = tmp_path / "killed", 0
     for _ in range(KILLS):
         training, before = start(graph, run), last_step(run)
@@ -70,5 +71,5 @@ def test_kills(tmp_path, chains):
             assert read_state(folder)["step"] == int(folder.name.removeprefix("step-"))
     assert kills == KILLS  # none was over before
     finish(start(graph, run))
-    assert outcome(run) == outcome(tmp_path / "undisturbed")
+    assert outcome(json.loads((run / "result.json").read_text())["graphs"]) == outcome(undisturbed)
     assert [path.name for path in (run / "checkpoints").glob(".*")] == []  # nothing half-written is left behind

@@ -15,14 +15,14 @@ from agents.config import METHOD_NAMES, TrainConfig
 from agents.features import graph_arrays, padded_sizes
 from agents.methods import METHODS
 from agents.placing import load_policy
-from agents.training import train
 from doppler_tf.costs import build_costs
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import Topology, ideal
+from tests.quiet_training import train
 
 EVERY = pytest.mark.parametrize("name", METHODS)
-# Whole runs of these: test_training.py, baselines/test_per_step.py.
-OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")])
+# Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as a resumed run reuses what was compiled.
+OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
 
@@ -124,7 +124,7 @@ def runs(tmp_path_factory):
             nodes = [{"id": f"{c}.{i}", "exec_s": 1.0} for i in range(3) for c in range(2)]
             edges = [{"source": f"{c}.{i}", "target": f"{c}.{i + 1}", "transfer_s": 2.0} for i in range(2) for c in range(2)]
             graph, folder = graph_from_records(nodes, edges, {"name": "chains"}), tmp_path_factory.mktemp(name) / "run"
-            made[name] = graph, folder, train([graph], ideal(2), folder, TrainConfig(method=name, **SMALL), progress=False)
+            made[name] = graph, folder, train([graph], ideal(2), folder, TrainConfig(method=name, **SMALL))
         return made[name]
 
     return make
@@ -145,16 +145,16 @@ def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, 
 
 
 @OTHERS
-def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, name):
+def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, name):
     graph, folder, expected = runs(name)
     shutil.copytree(folder, tmp_path / "run")
     first, last = checkpoint_folders(tmp_path / "run" / "checkpoints")
     assert read_state(first)["step"] < read_state(last)["step"]
     shutil.rmtree(last)
-    got = train([graph], ideal(2), tmp_path / "run", resume=True, progress=False)
+    got = train([graph], ideal(2), tmp_path / "run", resume=True)
     assert {key: value for key, value in got["chains"].items() if key != "seconds"} == \
         {key: value for key, value in expected["chains"].items() if key != "seconds"}
-    costs = build_costs(graph, ideal(2))
-    for a, b in zip(*(load_policy(run)(graph, costs, 8, 3) for run in (folder, tmp_path / "run")), strict=True):
+    other, costs = chains(3), build_costs(chains(3), ideal(3))  # as before, for what is compiled
+    for a, b in zip(*(load_policy(run)(other, costs, 5, 3) for run in (folder, tmp_path / "run")), strict=True):
         np.testing.assert_array_equal(a.device, b.device)
         np.testing.assert_array_equal(a.order, b.order)

@@ -9,13 +9,13 @@ import pytest
 
 from agents.config import TrainConfig
 from agents.placing import load_policy
-from agents.training import train
 from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.assignment_json import read_assignment
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
+from tests.quiet_training import train
 
 PLANNED = Topology.from_json({"devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 10.0}})
 TRUTH = replace(PLANNED, bandwidth_bytes_per_s=PLANNED.bandwidth_bytes_per_s / 100)
@@ -48,7 +48,7 @@ def fork():
 def run(fork, tmp_path_factory):
     """A finished run in which every fifth real run failed."""
     folder, executor = tmp_path_factory.mktemp("real") / "run", Measured(fails=5)
-    return folder, executor, train([fork], PLANNED, folder, CONFIG, executor=executor, progress=False)["fork"]
+    return folder, executor, train([fork], PLANNED, folder, CONFIG, executor=executor)["fork"]
 
 
 def test_it_learns_what_only_runs_show(run, fork):
@@ -92,7 +92,7 @@ def test_simulated_and_measured_seconds_stand_side_by_side(run):
 
 @pytest.mark.parametrize(("real", "runs"), [(12, 12), (1, 0)])
 def test_without_a_successful_run_all_stays_as_it_was(fork, tmp_path, real, runs):
-    result = train([fork], PLANNED, tmp_path / "run", replace(CONFIG, real=real), executor=Measured(fails=1), progress=False)["fork"]
+    result = train([fork], PLANNED, tmp_path / "run", replace(CONFIG, real=real), executor=Measured(fails=1))["fork"]
     assert result["measured"]["failed"] == result["measured"]["runs"] == runs
     assert [result["measured"][f"{key}_s"] for key in ("before", "greedy", "best")] == [None] * 3
     assert max(result["greedy_makespan_s"], result["best_makespan_s"]) < 6.0  # on both devices, as planned
@@ -108,7 +108,7 @@ def test_without_a_stage_before_it_and_whatever_is_raised_it_goes_on(fork, tmp_p
 
     for imitation in (0, 32):
         config = replace(CONFIG, imitation=imitation, simulated=0, real=32)
-        result = train([fork], PLANNED, tmp_path / f"run{imitation}", config, executor=Foreign(), progress=False)["fork"]
+        result = train([fork], PLANNED, tmp_path / f"run{imitation}", config, executor=Foreign())["fork"]
         assert result["measured"]["last_error"] == "RuntimeError: a library's own error"
         assert result["measured"]["best_runs"] >= 2
 
@@ -131,11 +131,11 @@ def test_minutes_end_the_stage_and_a_resumed_one_has_only_what_was_left(fork, tm
     executor = Slow()
     config = replace(CONFIG, imitation=0, simulated=16, real=1000, real_minutes=1.0)
     with pytest.raises(KeyboardInterrupt, match="go on with --resume"):
-        train([fork], PLANNED, tmp_path / "run", config, executor=executor, progress=False)
+        train([fork], PLANNED, tmp_path / "run", config, executor=executor)
     assert clock[0] == 30.0
     executor.interrupt = -1
     clock[0] = 1000.0  # the time between does not count
-    result = train([fork], PLANNED, tmp_path / "run", config, executor=executor, resume=True, progress=False)["fork"]
+    result = train([fork], PLANNED, tmp_path / "run", config, executor=executor, resume=True)["fork"]
     # One round of 8 runs, 24 s, was saved: 36 s are left, 12 runs.
     assert clock[0] - 1000.0 <= 36.0 + 3.0
     assert 17 <= result["measured"]["runs"] <= 21
@@ -143,8 +143,7 @@ def test_minutes_end_the_stage_and_a_resumed_one_has_only_what_was_left(fork, tm
 
 def test_several_graphs_share_the_stage(fork, tmp_path, chains):
     executor = Measured()
-    result = train([fork, chains(2)], PLANNED, tmp_path / "run", replace(CONFIG, imitation=0, simulated=64, real=16), executor=executor,
-                   progress=False)
+    result = train([fork, chains(2)], PLANNED, tmp_path / "run", replace(CONFIG, imitation=0, simulated=64, real=16), executor=executor)
     measured = [result[name]["measured"] for name in ("fork", "chains")]
     assert sum(m["runs"] for m in measured) == executor.calls <= 32
     assert min(m["runs"] for m in measured) >= 12

@@ -12,9 +12,9 @@ from agents import reuse
 from agents.config import TrainConfig
 from agents.placing import load_policy
 from agents.stages import Learner
-from agents.training import train
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import ideal
+from tests.quiet_training import train
 
 CONFIG = TrainConfig(imitation=8, simulated=64, batch=8, hidden=8, rounds=1)
 
@@ -43,7 +43,7 @@ def nothing_kept():
 
 def run(graph, folder, config=CONFIG, devices=2, **how):
     """All that a run leaves but its seconds: figures, weights, steps of both optimizers and temperatures."""
-    outcome = train([graph], ideal(devices), folder, config, progress=False, **how)[graph.name]
+    outcome = train([graph], ideal(devices), folder, config, **how)[graph.name]
     outcome.pop("seconds")
     kept, = reuse._kept.values()
     variables = [v.numpy() for v in (*kept.network.variables, *kept.best_network.variables, *kept._optimizer_variables(), kept.updates)]

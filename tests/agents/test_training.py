@@ -14,8 +14,8 @@ from agents import placing, reuse, stages
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
 from agents.placing import load_policy
-from agents.stages import Learner
-from agents.training import _Run, train
+from agents.stages import Compiled, Learner, worth_compiling
+from agents.training import _Run
 from agents.updates import UpdateInfo
 from data.imitation_dataset import read_episodes
 from data.layered import Layered, layered_graph
@@ -32,7 +32,9 @@ from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
+from tests.quiet_training import train
 
+NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
 SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
 
 
@@ -46,7 +48,7 @@ def trained(tmp_path_factory):
 
     graphs = [chains(2, "two"), chains(4, "four")]
     folder = tmp_path_factory.mktemp("runs") / "run"
-    return graphs, folder, train(graphs, ideal(2), folder, SMALL, progress=False)
+    return graphs, folder, train(graphs, ideal(2), folder, SMALL)
 
 
 def test_it_learns_the_optimum_of_small_graphs(trained):
@@ -94,8 +96,8 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
 
 
 def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, monkeypatch):
-    graph, whole, broken = chains(3), tmp_path / "whole", tmp_path / "broken"
-    expected = train([graph], ideal(2), whole, SMALL, progress=False)
+    graph, whole, broken = chains(2), tmp_path / "whole", tmp_path / "broken"
+    expected = train([graph], ideal(2), whole, SMALL)
 
     class Killed(BaseException):
         pass
@@ -104,14 +106,15 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, monkeyp
         save = _Run.save
         monkeypatch.setattr(_Run, "save", lambda run, save=save, last=last: save(run) if run.done <= last else _raise(Killed))
         with pytest.raises(Killed):
-            train([graph], ideal(2), broken, SMALL, resume=broken.exists(), progress=False)
+            train([graph], ideal(2), broken, SMALL, resume=broken.exists())
         monkeypatch.undo()
     reuse._kept.clear()  # what is resumed must all come from the checkpoint
-    got = train([graph], ideal(2), broken, SMALL, resume=True, progress=False)
+    got = train([graph], ideal(2), broken, SMALL, resume=True)
     for result in (expected, got):
         result["chains"].pop("seconds")
     assert got == expected
-    policies = [load_policy(folder)(graph, build_costs(graph, ideal(2)), 8, 3) for folder in (whole, broken)]
+    other = chains(3)  # as in the test before, for what is compiled
+    policies = [load_policy(folder)(other, build_costs(other, ideal(3)), 8, 3) for folder in (whole, broken)]
     for a, b in zip(*policies, strict=True):
         np.testing.assert_array_equal(a.device, b.device)
         np.testing.assert_array_equal(a.order, b.order)
@@ -126,7 +129,7 @@ def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(tmp_path, chains
     save = _Run.save
     monkeypatch.setattr(_Run, "save", interrupt)
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000007; go on with --resume"):
-        train([chains(2)], ideal(2), tmp_path / "run", SMALL, progress=False)
+        train([chains(2)], ideal(2), tmp_path / "run", SMALL)
 
 
 def _raise(error):
@@ -143,7 +146,7 @@ def test_a_checkpoint_is_complete_or_absent(tmp_path, chains, monkeypatch):
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="no space left"):
-        train([chains(2)], ideal(2), tmp_path / "run", SMALL, progress=False)
+        train([chains(2)], ideal(2), tmp_path / "run", SMALL)
     assert checkpoint_folders(tmp_path / "run" / "checkpoints") == []
 
 
@@ -151,23 +154,23 @@ def test_a_run_folder_that_cannot_be_written(tmp_path, chains):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "run"):
         with pytest.raises(ConfigError, match=r"run folder: cannot be written: .*; choose another"):
-            train([chains(2)], ideal(2), folder, SMALL, progress=False)
+            train([chains(2)], ideal(2), folder, SMALL)
 
 
 def test_bad_requests(tmp_path, trained, chains):
     graphs, folder, _ = trained
     with pytest.raises(ConfigError, match="got one with checkpoints; go on with --resume"):
-        train(graphs, ideal(2), folder, SMALL, progress=False)
+        train(graphs, ideal(2), folder, SMALL)
     with pytest.raises(CheckpointError, match="graphs: expected those that the run was started with"):
-        train([chains(2)], ideal(2), folder, SMALL, resume=True, progress=False)
+        train([chains(2)], ideal(2), folder, SMALL, resume=True)
     with pytest.raises(CheckpointError, match="topology: expected those"):
-        train(graphs, ideal(3), folder, SMALL, resume=True, progress=False)
+        train(graphs, ideal(3), folder, SMALL, resume=True)
     with pytest.raises(CheckpointError, match=r"config\.json: expected a run to resume, got none"):
-        train(graphs, ideal(2), tmp_path / "new", SMALL, resume=True, progress=False)
+        train(graphs, ideal(2), tmp_path / "new", SMALL, resume=True)
     with pytest.raises(CheckpointError, match="expected a run folder or a checkpoint of one, got neither"):
         load_policy(tmp_path)
     with pytest.raises(ConfigError, match="executor: expected one for 4 episodes of stage III"):
-        train(graphs, ideal(2), tmp_path / "real", TrainConfig(real=4), progress=False)
+        train(graphs, ideal(2), tmp_path / "real", TrainConfig(real=4))
     dataset = next((folder / "dataset").iterdir())
     with pytest.raises(DatasetError, match="graph_hash"):
         read_episodes(dataset, "0" * 64, ideal(2).topology_hash)
@@ -177,25 +180,33 @@ def test_a_run_starts_from_the_policies_of_another(tmp_path, trained, chains):
     _, folder, _ = trained
     graph = chains(3)
     config = replace(SMALL, imitation=0, simulated=0)
-    result = train([graph], ideal(3), tmp_path / "run", config, progress=False, init=folder)["chains"]
+    result = train([graph], ideal(3), tmp_path / "run", config, init=folder)["chains"]
     costs = build_costs(graph, ideal(3))
     greedy = next(iter(load_policy(folder)(graph, costs, 1, 0)))
     assert result["greedy_makespan_s"] == Simulator().execute(graph, costs, greedy).makespan_s
     with pytest.raises(ConfigError, match=r"run: hidden: expected 8, as this run's, got 16"):
-        train([graph], ideal(3), tmp_path / "narrow", replace(config, hidden=8), progress=False, init=folder)
+        train([graph], ideal(3), tmp_path / "narrow", replace(config, hidden=8), init=folder)
     with pytest.raises(CheckpointError, match="expected a run folder or a checkpoint"):
-        train([graph], ideal(3), tmp_path / "none", config, progress=False, init=tmp_path / "nowhere")
+        train([graph], ideal(3), tmp_path / "none", config, init=tmp_path / "nowhere")
+
+
+def test_what_is_done_before_a_compiler_would_be_is_not_compiled(chains):
+    few = TrainConfig(imitation=0, simulated=480)
+    assert worth_compiling(TrainConfig(), [chains(2)]) == Compiled(episodes=True, updates=True)
+    assert worth_compiling(few, [chains(2)]) == Compiled(episodes=False, updates=False)  # 30 updates of 6 steps
+    assert worth_compiling(few, [chains(2), chains(23)]) == Compiled(episodes=True, updates=False)  # 60 of 69 at most
+    assert worth_compiling(replace(few, teacher="annealing", elite=0.5), [chains(2)]) == Compiled(episodes=False, updates=True)  # 110
 
 
 def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph):
     graph, topology = random_graph(14, 3), ideal(3)
-    config = replace(SMALL, teacher="annealing", elite=0.5, imitation=0, simulated=1600, seed=2)
-    result = train([graph], topology, tmp_path / "run", config, progress=False)[graph.name]
+    config = replace(SMALL, teacher="annealing", elite=0.5, imitation=0, simulated=160, seed=2)
+    result = train([graph], topology, tmp_path / "run", config)[graph.name]
     annealed = place(graph, topology, "annealing", seed=2).makespan_s
     assert result["best_makespan_s"] <= annealed * (1 + 1e-12)
     assert result["greedy_makespan_s"] == pytest.approx(result["best_makespan_s"])
     assert 1 <= result["annealing_simulations"] <= 1_500_000  # 7.5 times what `place` makes; fewer where the bound is reached
-    again = train([graph], topology, tmp_path / "run", config, resume=True, progress=False)[graph.name]
+    again = train([graph], topology, tmp_path / "run", config, resume=True)[graph.name]
     assert again["annealing_simulations"] == result["annealing_simulations"]
 
 
@@ -205,7 +216,7 @@ def test_an_annealed_teacher_of_a_graph_that_never_fits_in_memory(monkeypatch, c
         return Found(Assignment(0 * every, every), np.inf if graph.name == "large" else 1.0, simulations=1, seconds=0.0)
 
     monkeypatch.setattr(stages, "_annealed", annealed)
-    monkeypatch.setattr(stages, "worth_compiling", lambda *_: False)
+    monkeypatch.setattr(stages, "worth_compiling", lambda *_: NOTHING)
     large = graph_from_records([{"id": v, "exec_s": 1.0, "output_bytes": 8.0} for v in range(4)], [], {"name": "large"})
     graphs = [chains(2, "small"), large]
     topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 10}, {"name": "b", "memory_bytes": 10}]})
@@ -219,6 +230,7 @@ def pupil():
     graph = layered_graph(Layered(100, 10, 1.8, 2, 6, 1e10, 8e6, 0.5), 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stages, "default_budget", lambda graph: Budget(200))  # what little annealing finds is irregular, too
+        patch.setattr(stages, "worth_compiling", lambda *_: NOTHING)
         yield Learner([graph], [build_costs(graph, preset("v100x8"))], TrainConfig(teacher="annealing", elite=0.5))
 
 
@@ -262,8 +274,8 @@ def test_temperatures_follow_the_entropy_that_is_wanted(chains):
 def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
     graph = chains(3)
     config = TrainConfig(imitation=320, simulated=0, batch=16, hidden=16, rounds=2)
-    train([graph], ideal(2), tmp_path / "imitated", config, progress=False)
-    train([graph], ideal(2), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=2), progress=False)
+    train([graph], ideal(2), tmp_path / "imitated", config)
+    train([graph], ideal(2), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=2))
     costs = build_costs(graph, ideal(2))
     found = [np.stack([a.order for a in load_policy(tmp_path / name)(graph, costs, 32, 0)]) for name in ("imitated", "untrained")]
     # The teacher takes the larger b-level first: the heads of the chains before all else.
@@ -275,7 +287,7 @@ def test_an_interruption_before_the_first_update_keeps_the_policies_of_another(t
     _, folder, _ = trained
     monkeypatch.setattr(_Run, "complete", lambda run, progress: _raise(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000000"):
-        train([chains(3)], ideal(3), tmp_path / "run", SMALL, progress=False, init=folder)
+        train([chains(3)], ideal(3), tmp_path / "run", SMALL, init=folder)
     theirs, ours = (tf.train.load_checkpoint(str(checkpoint_folders(run / "checkpoints")[-1] / "variables"))
                     for run in (folder, tmp_path / "run"))
     weights = [name for name in theirs.get_variable_to_shape_map() if name.startswith("best_network/") and "OBJECT" not in name]
@@ -288,11 +300,11 @@ def test_an_interruption_before_the_first_update_keeps_the_policies_of_another(t
 def test_a_start_that_came_to_no_checkpoint_leaves_no_summaries(tmp_path, chains):
     graph, folder, config = chains(2), tmp_path / "run", replace(SMALL, imitation=0, simulated=0)
     with pytest.raises(CheckpointError):  # once the folder is opened
-        train([graph], ideal(2), folder, config, progress=False, init=tmp_path / "nowhere")
+        train([graph], ideal(2), folder, config, init=tmp_path / "nowhere")
     (folder / "train").mkdir()
     (folder / "train" / "events.of.the.first").write_text("")
     for resume in (False, True):  # the second has a checkpoint to go on from
-        train([graph], ideal(2), folder, config, resume=resume, progress=False)
+        train([graph], ideal(2), folder, config, resume=resume)
         kept = [path.name for path in (folder / "train").glob("events*")]
         assert "events.of.the.first" not in kept
         assert len(kept) == 1 + resume  # a file a start
@@ -300,22 +312,22 @@ def test_a_start_that_came_to_no_checkpoint_leaves_no_summaries(tmp_path, chains
 
 def test_a_second_process_is_told_to_wait(tmp_path, chains):
     with held(tmp_path / "run", "run folder"), pytest.raises(ConfigError, match="that another process fills"):
-        train([chains(2)], ideal(2), tmp_path / "run", SMALL, progress=False)
+        train([chains(2)], ideal(2), tmp_path / "run", SMALL)
 
 
 def test_a_graph_that_fits_nowhere_is_said_at_once(tmp_path, random_graph):
     topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 5}, {"name": "b", "memory_bytes": 5}]})
     with pytest.raises(DeadlockError, match="out of memory on device"):
-        train([random_graph(6, 0)], topology, tmp_path / "run", SMALL, progress=False)
+        train([random_graph(6, 0)], topology, tmp_path / "run", SMALL)
 
 
 def test_names_of_graphs_stay_inside_the_run_folder(tmp_path, chains):
     config = TrainConfig(imitation=0, simulated=8, batch=8, hidden=8, rounds=1)
-    result = train([chains(2, "../../out")], ideal(2), tmp_path / "deep" / "run", config, progress=False)
+    result = train([chains(2, "../../out")], ideal(2), tmp_path / "deep" / "run", config)
     assert list(result) == ["../../out"]
     assert [path.name for path in (tmp_path / "deep" / "run" / "assignments").iterdir()] == ["_.._out.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
     with pytest.raises(ConfigError, match="expected different names, got 'a_b' twice"):
-        train([chains(2, "a b"), chains(3, "a/b")], ideal(2), tmp_path / "two", config, progress=False)
+        train([chains(2, "a b"), chains(3, "a/b")], ideal(2), tmp_path / "two", config)
     with pytest.raises(ConfigError, match=r"expected a list of at least one graph, got DataflowGraph; pass \[graph\]"):
-        train(chains(2), ideal(2), tmp_path / "two", config, progress=False)
+        train(chains(2), ideal(2), tmp_path / "two", config)

@@ -6,7 +6,6 @@ import shutil
 from functools import partial
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 from agents.baselines.per_step import PLACEMENT_WIDTH, PerStepDriver, PerStepNetwork, by_episode, per_step_log_probability, placement
@@ -16,11 +15,10 @@ from agents.driver import FusedDriver, log_probability
 from agents.episode import candidates, device_options, graph_batch, initial_state, place_vertex
 from agents.features import IDENTITY, VERTEX_WIDTH, graph_arrays, padded_sizes
 from agents.losses import masked_log_probability
-from agents.methods import METHODS
 from agents.networks import DualNetwork
-from agents.training import train
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import ideal
+from tests.quiet_training import train
 
 
 def made(graphs, devices=3):
@@ -116,16 +114,10 @@ def test_without_the_placement_it_is_doppler(random_graph):
         np.testing.assert_allclose(a[:VERTEX_WIDTH] if i == first else a, b, atol=1e-4, err_msg=pairs[i][0].name)
 
 
-@pytest.fixture
-def uncompiled(monkeypatch):
-    """Compiling would take most of the time."""
-    monkeypatch.setitem(METHODS, "per_step", METHODS["per_step"]._replace(driver=partial(PerStepDriver, jit_compile=False)))
-
-
-def test_it_learns_the_optimum_of_a_tiny_graph_and_resumes(tmp_path, chains, uncompiled):
+def test_it_learns_the_optimum_of_a_tiny_graph_and_resumes(tmp_path, chains):
     config = TrainConfig(method="per_step", imitation=32, simulated=400, batch=16, hidden=16, rounds=1, checkpoint_every=10, elite=0.5)
-    result = train([chains(2)], ideal(2), tmp_path / "run", config, progress=False)["chains"]
+    result = train([chains(2)], ideal(2), tmp_path / "run", config)["chains"]
     assert result["greedy_makespan_s"] == result["best_makespan_s"] == result["lower_bound_s"] == 3.0
     shutil.rmtree(checkpoint_folders(tmp_path / "run" / "checkpoints")[-1])
-    again = train([chains(2)], ideal(2), tmp_path / "run", resume=True, progress=False)["chains"]
+    again = train([chains(2)], ideal(2), tmp_path / "run", resume=True)["chains"]
     assert {**again, "seconds": None} == {**result, "seconds": None}

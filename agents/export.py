@@ -50,7 +50,7 @@ def export_policy(run: str | Path, out: str | Path) -> Path:
     server = Server(network, config.identity)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _LOG.info("tracing the policies for graphs of any size; this takes about half a minute")
+        _LOG.info("tracing the policies for graphs of any size; this takes some 15 seconds")
         version = 1 + max((int(path.name) for path in out.glob("[0-9]*") if path.name.isdigit()), default=0)
         temporary = out / f".{version}.{os.getpid()}"
         signatures = {name: getattr(server, name).get_concrete_function() for name in ("place", "score")}  # each is traced once

@@ -30,12 +30,12 @@ def bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterat
                TimeRemainingColumn(), TextColumn("{task.fields[status]}"))
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not (show and console.is_terminal)) as shown:
-        task = shown.add_task(f"{label:<9}", total=total, completed=begin, rate="compiling", status="")
+        task = shown.add_task(f"{label:<9}", total=total, completed=begin, rate="starting", status="")
         started, first = time.perf_counter(), None
 
         def advance(completed: int, status: str) -> None:
             nonlocal started, first
-            # The first update compiles; the rate is of those after it.
+            # The first update is traced, and compiled where that pays; the rate is of those after it.
             if first is None:
                 started, first = time.perf_counter(), completed
             else:

@@ -19,7 +19,8 @@ _kept: dict[tuple, Learner] = {}  # at most one, and none while it is in use
 
 @contextmanager
 def learner_for(graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> Iterator[Learner]:
-    """A learner as made anew: the last one where it was made for the same graphs, costs and networks, of whatever seed and budgets.
+    """A learner as made anew: the last one where it was made for the same graphs, costs and networks, of whatever seed, and of
+    budgets for which as much is compiled.
 
     It is kept in memory until the next one begins, however the training ends.
     """

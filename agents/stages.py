@@ -38,9 +38,9 @@ _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 # The annealed teacher: its annealing's length beside `place`'s for every two devices, updates at most in which it is learned, the first of
 # these's random numbers, and their learning rate beside a stage's: to follow one teacher bears more, and takes a fourth of the updates.
 _ANNEALED, _REPEATED, _REPEATING, _FASTER = 5, 500, 1 << 20, 4.0
-# Of a training, steps of batches of episodes, and updates: fewer are done before the compiler is. An annealed teacher seldom takes more
-# updates than the last.
-_STEPS_WORTH_COMPILING, _UPDATES_WORTH_COMPILING, _USUALLY_REPEATED = 2000, 100, 80
+# Of a training, steps of batches of episodes (from which on they are compiled, and the updates too), and updates: fewer are done before
+# the compiler is. An annealed teacher seldom takes more updates than the last.
+_STEPS_WORTH_COMPILING, _UPDATES_WORTH_COMPILING, _USUALLY_REPEATED = (2000, 20_000), 100, 80
 _variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()
 
 
@@ -342,9 +342,12 @@ class Compiled(NamedTuple):
 
 def worth_compiling(config: TrainConfig, graphs: Sequence[DataflowGraph]) -> Compiled:
     """Whether there is so much to do that compiling it pays."""
-    updates = (config.imitation + config.simulated) / max(1, config.batch // len(graphs)) + min(_repeated(config), _USUALLY_REPEATED)
+    rows = max(1, config.batch // len(graphs))
+    rounds = math.ceil(config.real / min(config.real_batch, rows + 1))
+    updates = (config.imitation + config.simulated) / rows + min(_repeated(config), _USUALLY_REPEATED) + rounds * (1 + config.real_updates)
     steps = updates * max(graph.work_vertices.size for graph in graphs)
-    return Compiled(steps >= _STEPS_WORTH_COMPILING, updates >= _UPDATES_WORTH_COMPILING)
+    for_episodes, for_updates = _STEPS_WORTH_COMPILING
+    return Compiled(steps >= for_episodes, updates >= _UPDATES_WORTH_COMPILING or steps >= for_updates)
 
 
 def _repeated(config: TrainConfig) -> int:

@@ -14,7 +14,7 @@ from doppler_tf.graph import DataflowGraph
 class Session(Protocol):
     """One run on one backend. `run_*` are called on worker threads and block until the work is done; the rest by the coordinator.
 
-    `run_*`, `free` and `outputs` raise DeviceLostError where a device is gone, anything else where the work alone has failed.
+    `run_*`, `free` and `outputs` raise DeviceLostError where a device is gone, anything else where that alone has failed.
 
     Attributes:
       instant_transfers: a transfer takes no time to speak of, and no thread need be woken for it.
@@ -56,5 +56,5 @@ class Backend(Protocol):
     warmup: bool
 
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> Session:
-        """All that comes before the clock starts: checks, and inputs placed. Raises a UserError for what cannot be run,
-        a DeviceLostError where a device is gone."""
+        """All that comes before the clock starts: checks, and inputs placed. Raises a UserError for what cannot be run, DeviceLostError
+        where a device is gone, anything else where inputs cannot be placed."""

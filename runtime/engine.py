@@ -16,7 +16,7 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.dispatch import Dispatcher
-from doppler_tf.errors import ConfigError, DeviceLostError, DopplerError, field_error
+from doppler_tf.errors import ConfigError, DeviceLostError, DopplerError, UserError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 from runtime.backend import Backend, Session
@@ -73,7 +73,7 @@ class Engine:
         Raises:
           DeadlockError: nothing runs and nothing that waits fits in memory.
           ExecutionError: a vertex or transfer failed (DeviceLostError: because its device is gone) or took longer than `timeout_s`
-            (StalledError); the message names it and its device.
+            (StalledError), and the message names it and its device; or inputs could not be placed.
           CancelledError: `cancel` was called.
           UserError: the backend cannot run this graph (no kernel, no input, too few devices); nothing has run.
         """
@@ -92,15 +92,15 @@ class Engine:
     def outputs(self) -> dict[int, np.ndarray]:
         """Arrays that the last run left, by vertex (see the backend); empty without kernels, before a run and after a failure.
 
-        Raises DeviceLostError where a device that holds one has been lost since.
+        Raises ExecutionError where one cannot be fetched (DeviceLostError: the device that holds it has been lost since).
         """
         if self._executed is None:
             return {}
         try:
             return self._session.outputs()
-        except DeviceLostError as error:
+        except Exception as error:
             graph, costs = self._executed
-            raise run_error(graph, f"outputs could not be fetched from {_named(costs, error.device)}", error) from error
+            raise run_error(graph, f"fetching outputs failed{_on(costs, error)}", error) from error
 
     def cancel(self) -> None:
         """Ends the run in progress with a CancelledError; for any thread, at any time. Without a run in progress nothing happens."""
@@ -145,8 +145,10 @@ class Engine:
         dispatcher = self._make_dispatcher(graph, costs, assignment)
         try:
             self._session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
-        except DeviceLostError as error:
-            raise run_error(graph, f"inputs could not be placed on {_named(costs, error.device)}", error) from error
+        except UserError:
+            raise
+        except Exception as error:
+            raise run_error(graph, f"placing inputs failed{_on(costs, error)}", error) from error
         self._coordinator = Coordinator(graph, costs, assignment, dispatcher, self._session, self._workers, self._cancelled)
         self._coordinator.prepare_lanes()
         self._coordinator.drive(self._backend.time_scale, self._timeout_s)
@@ -183,6 +185,7 @@ class Engine:
         self._executed, self._session, self._coordinator = None, None, None
 
 
-def _named(costs: CostModel, device: int | None) -> str:
-    """What an error calls a device; a backend may not know which one is gone."""
-    return "a device" if device is None else f"device {costs.topology.device_names[device]!r}"
+def _on(costs: CostModel, error: Exception) -> str:
+    """On which device it happened, where the backend says so: it was lost."""
+    device = error.device if isinstance(error, DeviceLostError) else None
+    return "" if device is None else f" on device {costs.topology.device_names[device]!r}"

@@ -51,7 +51,7 @@ class TensorFlowBackend:
         """Checks that everything can run and places the inputs where they are used.
 
         Raises:
-          GraphError: a vertex without a kernel. ConfigError: an input without a tensor, or too few TensorFlow devices.
+          GraphError: a vertex without a kernel. ConfigError: an input without a tensor, or too few TensorFlow devices. DeviceLostError.
         """
         lacking = next((v for v in graph.work_vertices.tolist() if graph.kernel[v] is None), None)
         if lacking is not None:
@@ -152,11 +152,14 @@ class TensorFlowSession:
 
         Raises DeviceLostError where one of these is gone.
         """
-        try:
-            return {v: self._resident[v, d].numpy() for v, d in self._kept.items()}
-        except tf.errors.OpError as error:
-            _raise_if_lost(error, self._devices, *set(self._kept.values()))
-            raise
+        fetched = {}
+        for v, d in self._kept.items():
+            try:
+                fetched[v] = self._resident[v, d].numpy()
+            except tf.errors.OpError as error:
+                _raise_if_lost(error, self._devices, d)
+                raise
+        return fetched
 
     def peak_tensor_bytes(self) -> np.ndarray:
         """float64 [D]: the most bytes of tensors held by device; tensors of logical CPU devices count wherever they are placed, though

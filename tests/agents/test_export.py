@@ -44,7 +44,7 @@ def exported(run, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def second(run, exported):
-    """The next version, of an earlier checkpoint; it draws three samples of up to 15 vertices at once."""
+    """The next version, of the last checkpoint by its own path; it draws three samples of up to 15 vertices at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("agents.serving.BATCH_BYTES", THREE_ROWS)
         return export_policy(run / "checkpoints" / "step-00000012", exported.parent)

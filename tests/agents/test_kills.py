@@ -13,10 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from agents.checkpoints import checkpoint_folders, read_state
-from agents.config import TrainConfig
 from doppler_tf.formats.graph_json import write_graph
-from doppler_tf.topology import ideal
-from tests.quiet_training import train
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("KILLS", "2"))
@@ -36,8 +33,9 @@ def finish(training: subprocess.Popen) -> None:
     assert training.returncode == 0, said[-2000:]
 
 
-def outcome(figures: dict) -> dict:
-    return {key: figures["chains"][key] for key in ("greedy_makespan_s", "best_makespan_s", "episodes")}
+def outcome(run: Path) -> dict:
+    figures = json.loads((run / "result.json").read_text())["graphs"]["chains"]
+    return {key: figures[key] for key in ("greedy_makespan_s", "best_makespan_s", "episodes")}
 
 
 def wait_for_checkpoint(training: subprocess.Popen, run: Path, later_than: int) -> None:
@@ -55,7 +53,7 @@ def last_step(run: Path) -> int:
 def test_kills(tmp_path, chains):
     graph, rng = tmp_path / "chains.json", np.random.default_rng(0)
     write_graph(graph, chains(4))
-    undisturbed = train([chains(4)], ideal(2), tmp_path / "undisturbed", TrainConfig(**CONFIG))
+    finish(start(graph, tmp_path / "undisturbed"))
     run, kills = tmp_path / "killed", 0
     for _ in range(KILLS):
         training, before = start(graph, run), last_step(run)
@@ -71,5 +69,5 @@ def test_kills(tmp_path, chains):
             assert read_state(folder)["step"] == int(folder.name.removeprefix("step-"))
     assert kills == KILLS  # none was over before
     finish(start(graph, run))
-    assert outcome(json.loads((run / "result.json").read_text())["graphs"]) == outcome(undisturbed)
+    assert outcome(run) == outcome(tmp_path / "undisturbed")
     assert [path.name for path in (run / "checkpoints").glob(".*")] == []  # nothing half-written is left behind

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import driver
+from agents import driver, reuse
 from agents.checkpoints import checkpoint_folders, read_state
 from agents.config import METHOD_NAMES, TrainConfig
 from agents.features import graph_arrays, padded_sizes
@@ -21,7 +21,7 @@ from doppler_tf.topology import Topology, ideal
 from tests.quiet_training import train
 
 EVERY = pytest.mark.parametrize("name", METHODS)
-# Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as a resumed run reuses what was compiled.
+# Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as placing reuses what was compiled.
 OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
@@ -93,6 +93,17 @@ def test_a_replayed_episode_has_the_same_record(name, random_graph):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
+@OTHERS
+def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
+    """Tiny trainings, as all others here, are not compiled."""
+    method, _, batch, network, runner = prepared(name, [random_graph(8, 5)], ideal(3))
+    graph, compiled = tf.constant([0, 0]), method.driver(network, jit_compile=True)
+    episodes = runner.run(batch, graph, tf.constant([1, 1]), tf.zeros([2], tf.bool))
+    again = compiled.replay(batch, graph, episodes.order, episodes.device)
+    for field, before, after in zip(episodes._fields, runner.replay(batch, graph, episodes.order, episodes.device), again, strict=True):
+        np.testing.assert_allclose(after, before, atol=1e-5, err_msg=field)
+
+
 @EVERY
 def test_log_probabilities_are_how_often_episodes_are_drawn(name):
     """Three vertices on two devices, 40,000 episodes; what SEL alone places is drawn by its order."""
@@ -151,6 +162,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, na
     first, last = checkpoint_folders(tmp_path / "run" / "checkpoints")
     assert read_state(first)["step"] < read_state(last)["step"]
     shutil.rmtree(last)
+    reuse._kept.clear()  # what is resumed must all come from the checkpoint
     got = train([graph], ideal(2), tmp_path / "run", resume=True)
     assert {key: value for key, value in got["chains"].items() if key != "seconds"} == \
         {key: value for key, value in expected["chains"].items() if key != "seconds"}

@@ -129,7 +129,7 @@ def test_minutes_end_the_stage_and_a_resumed_one_has_only_what_was_left(fork, tm
             return super().execute(graph, costs, assignment)
 
     executor = Slow()
-    config = replace(CONFIG, imitation=0, simulated=16, real=1000, real_minutes=1.0)
+    config = replace(CONFIG, imitation=0, simulated=16, real=120, real_minutes=1.0)
     with pytest.raises(KeyboardInterrupt, match="go on with --resume"):
         train([fork], PLANNED, tmp_path / "run", config, executor=executor)
     assert clock[0] == 30.0

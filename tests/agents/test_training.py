@@ -95,7 +95,15 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
     assert len(set(one_by_one)) > 2
 
 
-def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, monkeypatch):
+@pytest.fixture
+def compiled():
+    """Compiled with XLA, as trainings of usual length are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stages, "_STEPS_WORTH_COMPILING", (0, 0))
+        yield
+
+
+def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, compiled, monkeypatch):
     graph, whole, broken = chains(2), tmp_path / "whole", tmp_path / "broken"
     expected = train([graph], ideal(2), whole, SMALL)
 
@@ -196,6 +204,9 @@ def test_what_is_done_before_a_compiler_would_be_is_not_compiled(chains):
     assert worth_compiling(few, [chains(2)]) == Compiled(episodes=False, updates=False)  # 30 updates of 6 steps
     assert worth_compiling(few, [chains(2), chains(23)]) == Compiled(episodes=True, updates=False)  # 60 of 69 at most
     assert worth_compiling(replace(few, teacher="annealing", elite=0.5), [chains(2)]) == Compiled(episodes=False, updates=True)  # 110
+    assert worth_compiling(replace(few, real=16), [chains(2)]) == Compiled(episodes=False, updates=False)  # a round of 65 besides
+    assert worth_compiling(replace(few, real=80), [chains(2)]) == Compiled(episodes=True, updates=True)
+    assert worth_compiling(few, [chains(223)]) == Compiled(episodes=True, updates=True)  # 30 of 669
 
 
 def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph):

@@ -79,9 +79,9 @@ def test_a_device_lost_before_or_after_the_run_is_named_as_in_the_run(random_gra
         with pytest.raises(DeviceLostError) as fetching:
             _ = case.engine.outputs
     assert placing.value.device == 1
-    assert str(placing.value) == ("toy: inputs could not be placed on device 'CPU:1': DeviceLostError: no answer; place the graph on the "
+    assert str(placing.value) == ("toy: placing inputs failed on device 'CPU:1': DeviceLostError: no answer; place the graph on the "
                                   "devices that are left")
-    assert str(fetching.value) == ("toy: outputs could not be fetched from a device: DeviceLostError: no answer; place the graph on the "
+    assert str(fetching.value) == ("toy: fetching outputs failed: DeviceLostError: no answer; place the graph on the "
                                    "devices that are left")
 
 

@@ -8,14 +8,14 @@ DEMO := runs/demo
 
 setup: .venv/installed
 
-# Written last, so that an interrupted set-up starts anew and a finished one is not repeated.
+# Written last, so that an interrupted set-up starts anew and a finished one is not repeated. What is imported compiles itself; most is not.
 .venv/installed: requirements.txt constraints.txt
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 is needed and none was found; install it (Debian: apt install python3.11 python3-pip) or run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "make: Python 3.11 is needed, $(PYTHON) is another version; run make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@$(PYTHON) -m pip --version >/dev/null 2>&1 || { echo "make: pip is needed for $(PYTHON); install it (Debian: apt install python3-pip)" >&2; exit 2; }
 	@rm -rf .venv && $(PYTHON) -m venv --without-pip .venv
 	@echo "installing the requirements into .venv (once; 3 GB on disk, a minute or more) ..."
-	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --retries 2 -r requirements.txt 2>.venv/pip.log || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again (.venv/pip.log says more)" >&2; exit 2; }
+	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --no-compile --retries 2 -r requirements.txt 2>.venv/pip.log || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again (.venv/pip.log says more)" >&2; exit 2; }
 	@touch $@
 
 demo: setup

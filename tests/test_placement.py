@@ -196,8 +196,7 @@ def test_searches_give_way_unless_their_simulations_are_counted(monkeypatch):
     assert 0 < given_s[0] <= 1.0 < given_s[1] == given_s[2] == math.inf
 
 
-@pytest.mark.parametrize(("count", "least_s", "most_s"), [(50, 5.0, 10.0), (51, 1.0, 1.2)])
-def test_where_vertices_are_few_cp_sat_has_all_the_time(count, least_s, most_s, monkeypatch):
+def test_cp_sat_has_an_eighth_of_the_time(monkeypatch):
     given_s = []
 
     def solve(graph, costs, rng, budget, start, dispatch, workers, exchange):
@@ -206,8 +205,8 @@ def test_where_vertices_are_few_cp_sat_has_all_the_time(count, least_s, most_s, 
         return Found(start, math.inf, 1, 0.0)
 
     monkeypatch.setattr(portfolio, "solve", solve)
-    place(knapsack(count), ideal(2), budget_s=10.0)
-    assert least_s <= given_s[0] <= most_s
+    place(knapsack(40), ideal(2), budget_s=10.0)
+    assert 1.0 <= given_s[0] <= 1.2
 
 
 def test_cp_sat_begins_at_what_the_searches_have_found_but_is_not_credited_with_it(monkeypatch):
@@ -255,9 +254,8 @@ def test_with_a_budget_too_where_nothing_fits_is_said():
 @pytest.mark.parametrize("number", range(3))
 def test_side_by_side_the_searches_find_what_they_find_alone(number, monkeypatch):
     """However far behind, and with rounds and climbs enough to ask."""
-    monkeypatch.setattr("doppler_tf.heuristics.search._PATIENCE", 1e-9)
-    far_ahead = portfolio.Exchange.far_ahead
-    monkeypatch.setattr(portfolio.Exchange, "far_ahead", lambda exchange, makespan_s, _: far_ahead(exchange, makespan_s, 0.0))
+    for name, value in {"_PATIENCE": 1e-9, "_BEHIND": 0.0}.items():
+        monkeypatch.setattr(f"doppler_tf.heuristics.search.{name}", value)
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), number)
     costs = build_costs(graph, preset("p100x4"))
     together = place(graph, costs, samples=15_000, budget_s=5)

@@ -7,12 +7,11 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.following import follow
 from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
 
 # Steps by unit without gain after which a climb has ended, and those of a kick, taken whatever they lose.
 _PATIENCE, _KICK = 30, 3
-# What is far behind, of a best of all and times the share of the time left; more than of annealing, as climbs gain until the end.
-_BEHIND = 0.1
 
 
 def local_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
@@ -23,17 +22,19 @@ def local_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generato
 def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
           start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None) -> Found:
     """Changes that lose nothing, until none is found for long; then a few at random from the best so far, and again; never worse
-    than its start.
+    than its start. Where it may give way to other searches (`exchange`) and is far behind, it goes on as `follow` says.
 
     (Iterated local search: Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003.)
     """
-    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange, _BEHIND)
+    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
     steps = _PATIENCE * walker.num_units
-    while not walker.over:
+    while not (walker.over or walker.follows):
         before = np.inf
-        while walker.levels[0] < before and not walker.over:
+        while walker.levels[0] < before and not (walker.over or walker.follows):
             before = walker.levels[0]
             walker.walk(np.zeros(steps))
         walker.return_to_best()
         walker.walk(np.full(_KICK, np.inf))
+    if walker.follows:
+        follow(walker)
     return walker.found("local_search")

@@ -19,8 +19,8 @@ from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Exchange, Found
 
-# CP-SAT may take this share of the time and one core; all of both where vertices are so few that searches have soon seen what they can.
-_EXACT, _FEW = 0.12, 50
+# CP-SAT may take this share of the time on one core: on 22 random graphs that it takes it found and proved no more in all of it.
+_EXACT = 0.12
 # It waits this share of the time, or so many seconds for each of the model's `pairs`, for what the searches find soon: the shorter the
 # model's horizon, the faster it is solved.
 _HEAD_START, _HEAD_START_S = 0.05, 0.002
@@ -35,8 +35,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     """Annealing and hill climbing, each in a thread and at first with the very steps that it takes alone; beside them `first`, then
     CP-SAT where the graph is small enough. Of a graph so large that its searches begin late, `first` comes before all.
 
-    A search that is far behind, and annealing without time for another long round, goes on from the best of all; not where simulations
-    are limited, nor under rule `order`, which ties a makespan to the search's own order.
+    A search that is far behind, and annealing without time for another long round, goes on from the best of all (`follow`); not where
+    simulations are limited, nor under rule `order`, which ties a makespan to the search's own order.
 
     Args:
       budget: with seconds; `simulations` bounds each search by itself.
@@ -63,33 +63,36 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
         exchange.offer(found.makespan_s, found.assignment)
         return found
 
+    def prove(begun: tuple[float, Assignment]) -> Found | None:
+        """What CP-SAT finds itself, beginning at `begun` or, where searches give way, at the best of all a little later; None: no part."""
+        size, most = pairs(graph, costs), _MOST_EXACT * max(1.0, _EXACT * budget.seconds / _TRIED_S)
+        if size > most or not small_enough(graph, costs):
+            return None
+        if give_way:
+            exchange.wait(min(_HEAD_START * budget.seconds, _HEAD_START_S * size, left_s()))
+        start_s, start = exchange.best if give_way else begun
+        seconds = min(_EXACT * budget.seconds, left_s())
+        if seconds < _LEAST_SECONDS or exchange.over:
+            return None
+        proven = run(partial(solve, workers=1, exchange=exchange), start, seconds)
+        # What others found is not its own.
+        return proven if proven.makespan_s < start_s else replace(proven, makespan_s=begun[0], assignment=begun[1])
+
     setting_up_s = _SETTING_UP_S * (graph.num_vertices + graph.num_edges)
     begun = first() if setting_up_s > _SOON * budget.seconds else None
     if begun is not None:
         exchange.offer(*begun)
         if exchange.over or left_s() < setting_up_s:
             return {}
-    found = {}
     with ThreadPoolExecutor(2, "portfolio") as pool:
         try:
             cooling = pool.submit(run, partial(anneal, exchange=exchange))
             climbing = pool.submit(run, partial(climb, exchange=exchange))
             begun = begun or first()
             exchange.offer(*begun)
-            share, workers = (1.0, None) if graph.work_vertices.size <= _FEW else (_EXACT, 1)
-            size, most = pairs(graph, costs), _MOST_EXACT * max(1.0, _EXACT * budget.seconds / _TRIED_S)
-            if size <= most and small_enough(graph, costs):
-                if give_way:
-                    exchange.wait(min(_HEAD_START * budget.seconds, _HEAD_START_S * size, left_s()))
-                start_s, start = exchange.best if give_way else begun
-                seconds = min(share * budget.seconds, left_s())
-                if seconds >= _LEAST_SECONDS and not exchange.over:
-                    proven = run(partial(solve, workers=workers, exchange=exchange), start, seconds)
-                    # What others found is not its own.
-                    found["cp_sat"] = proven if proven.makespan_s < start_s else replace(proven, makespan_s=begun[0], assignment=begun[1])
-            found["annealing"] = cooling.result()
-            found["local_search"] = climbing.result()
+            proven = prove(begun)
+            found = {"cp_sat": proven} if proven else {}
+            return found | {"annealing": cooling.result(), "local_search": climbing.result()}
         except BaseException:
             exchange.stop()  # the pool waits for both
             raise
-    return found

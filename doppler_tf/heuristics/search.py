@@ -21,8 +21,8 @@ from doppler_tf.heuristics.start import starting_point
 
 # Vertices and edges that are simulated between two looks at the clock, and by a search that is given no budget.
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# No search is far behind before this share of the time is spent.
-_PATIENCE = 0.4
+# No search is far behind before this share of the time is spent, then by more than this share of the best times the share of time left.
+_PATIENCE, _BEHIND = 0.4, 0.05
 # Bounds and makespans are sums of the same seconds in other orders, which differ by some rounding.
 ROUNDING = 1e-11
 
@@ -137,24 +137,22 @@ class Exchange:
         """Whether one of them has found what cannot be beaten, or all are to end."""
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
-    def far_ahead(self, makespan_s: float, behind: float) -> bool:
-        """Whether others have found so much better than this, so late, that it is hardly caught up: less than by `behind`, a share of
-        the best, times the share of the time that is left."""
+    def far_ahead(self, makespan_s: float) -> bool:
+        """Whether others have found so much better than this, so late, that it is hardly caught up."""
         spent = (time.perf_counter() - self._started) / self._seconds
-        return spent >= _PATIENCE and makespan_s > self.best[0] * (1.0 + behind * max(0.0, 1.0 - spent))
+        return spent >= _PATIENCE and makespan_s > self.best[0] * (1.0 + _BEHIND * max(0.0, 1.0 - spent))
 
 
 class Walker:
     """A search in progress: where it stands, the best so far, and what is left of its budget.
 
-    Attributes: follows: whether it goes on from what others find, as it was far behind or has no time for another long round.
+    Attributes: follows: whether it has given way, and goes on from the best of all.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None, start: Assignment | None,
-                 dispatch: str, exchange: Exchange | None = None, behind: float = 0.0):
-        """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's; behind:
-        what is far, see `Exchange.far_ahead`."""
-        self._exchange, self._behind, self.follows, self._left = exchange, behind, False, False
+                 dispatch: str, exchange: Exchange | None = None):
+        """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's."""
+        self._exchange, self.follows = exchange, False
         self._own, self._taken_s = None, math.inf  # what it had found when it took over another's best, and how good that was
         self._started, self._pace_s, self._looks = time.perf_counter(), 0.0, np.zeros(3, np.int64)
         self._budget, self._rng = budget or default_budget(graph), rng
@@ -193,7 +191,7 @@ class Walker:
     @property
     def far_behind(self) -> bool:
         """Whether others are far ahead of this search; never so without others."""
-        return self._exchange is not None and self._exchange.far_ahead(float(self.levels[1]), self._behind)
+        return self._exchange is not None and self._exchange.far_ahead(float(self.levels[1]))
 
     @property
     def affordable(self) -> float:
@@ -204,15 +202,15 @@ class Walker:
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
         """One step for each temperature (float64 [steps]), fewer where the budget ends, or where the search comes to be far
-        behind, and then none until it returns to the best.
+        behind and gives way.
 
         Args:
           measure: whether to return the sum of losses' logarithms and their number, which takes longer; else zeros.
         """
         log_loss, losses, done, began_s = 0.0, 0, 0, time.perf_counter()
         while done < len(temperature_s) and not self.over:
-            self._left = self._left or (not self.follows and self.far_behind)
-            if self._left:
+            if not self.follows and self.far_behind:
+                self.follows = True
                 break
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
             more = walk(self._kin, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
@@ -223,12 +221,16 @@ class Walker:
         self._pace_s = (time.perf_counter() - began_s) / done if done else self._pace_s
         return log_loss, losses
 
+    def typical_loss_s(self) -> float:
+        """The geometric mean of the losses in as many steps as there are units, of which it keeps none; 0 where there is none."""
+        log_loss, losses = self.walk(np.zeros(self.num_units), measure=True)
+        return float(np.exp(log_loss / losses)) if losses else 0.0
+
     def return_to_best(self) -> None:
-        """Goes on from the best so far; beside other searches, once it was far behind or follows them, from the best of all."""
-        if self._exchange is not None:
-            self.follows, self._left = self.follows or self._left, False
+        """Goes on from the best so far; once it follows others, from the best of all."""
+        if self.follows:
             others_s, other = self._exchange.best
-            if self.follows and others_s < self.levels[1]:
+            if others_s < self.levels[1]:
                 self._own = self._found()
                 self.current[0], self.levels[0] = other.device, math.inf
                 self._look()

@@ -56,17 +56,15 @@ def pairs(graph: DataflowGraph, costs: CostModel) -> int:
 
 
 def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-          start: Assignment | None = None, dispatch: str = "fifo", workers: int | None = None,
-          exchange: Exchange | None = None) -> Proven:
+          start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None) -> Proven:
     """Solves `cp_model.Model`, simulates every assignment on the way and keeps the fastest; never worse than its start.
 
     (Perron, Didier and Gay, "The CP-SAT-LP solver", CP 2023.)
 
     Args:
       budget: seconds, which other threads' load makes differ; or simulations, each of which stands for 0.1 ms of CP-SAT's
-        deterministic time: the outcome then depends on the seed alone.
-      workers: threads; None: all processors if there is a limit in seconds alone, else one.
-      exchange: is told of larger bounds, and ends the solver.
+        deterministic time: the outcome then depends on the seed alone. With seconds alone it has all processors.
+      exchange: is told of larger bounds, and ends the solver, which then has one processor.
 
     Raises:
       ConfigError: a graph that is too large.
@@ -99,9 +97,10 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
         program.hint(begin.device, Simulator(dispatch).execute(graph, costs, begin))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = int(rng.integers(2**31 - 1))
-    alone = budget.simulations is not None
-    solver.parameters.num_workers = workers or (1 if alone else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-    if alone:
+    counted = budget.simulations is not None
+    one = counted or exchange is not None or not hasattr(os, "sched_getaffinity")
+    solver.parameters.num_workers = 1 if one else len(os.sched_getaffinity(0))
+    if counted:
         solver.parameters.max_deterministic_time = budget.simulations * _TIME_A_SIMULATION
     if budget.seconds is not None:
         solver.parameters.max_time_in_seconds = max(0.0, budget.seconds - (time.perf_counter() - started))

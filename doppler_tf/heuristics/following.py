@@ -8,7 +8,7 @@ from doppler_tf.heuristics.search import Walker
 
 # The first round takes this share of the seconds left and begins to cool at so many typical losses; then the others.
 _FIRST, _OTHERS, _COLD = (1 / 2, 0.1), (1 / 3, 0.03), 0.0005
-# Steps of a round: by unit at least, and in all at most, for their temperatures are held in memory.
+# Steps of a round: by unit at least, where the seconds allow, and in all at most, for their temperatures are held in memory.
 _LEAST_STEPS, _MOST_STEPS = 30, 10_000_000
 
 
@@ -23,6 +23,7 @@ def follow(walker: Walker) -> None:
     share, hot = _FIRST
     while not walker.over:
         walker.return_to_best()
-        steps = max(_LEAST_STEPS * walker.num_units, min(share * walker.affordable, _MOST_STEPS))
-        walker.walk((typical_s or walker.levels[1]) * np.geomspace(hot, _COLD, int(steps)))
+        most = min(walker.affordable, _MOST_STEPS)
+        steps = max(1, int(min(max(share * most, _LEAST_STEPS * walker.num_units), most)))
+        walker.walk((typical_s or walker.levels[1]) * np.geomspace(hot, _COLD, steps))
         share, hot = _OTHERS

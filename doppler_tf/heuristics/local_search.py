@@ -33,8 +33,9 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
         while walker.levels[0] < before and not (walker.over or walker.follows):
             before = walker.levels[0]
             walker.walk(np.zeros(steps))
-        walker.return_to_best()
-        walker.walk(np.full(_KICK, np.inf))
+        if not walker.follows:
+            walker.return_to_best()
+            walker.walk(np.full(_KICK, np.inf))
     if walker.follows:
         follow(walker)
     return walker.found("local_search")

@@ -19,13 +19,14 @@ from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Exchange, Found
 
-# CP-SAT may take this share of the time on one core: on 22 random graphs that it takes it found and proved no more in all of it.
-_EXACT = 0.12
+# CP-SAT may take this share of the time on one core, and so many seconds: on 22 random graphs that it takes it found and proved no more
+# in all of the time.
+_EXACT, _LEAST_SECONDS = 0.12, 0.2
 # It waits this share of the time, or so many seconds for each of the model's `pairs`, for what the searches find soon: the shorter the
 # model's horizon, the faster it is solved.
 _HEAD_START, _HEAD_START_S = 0.05, 0.002
 # It joins where it may find or prove something: of models with more `pairs` than this it hardly ever did in so many seconds.
-_MOST_EXACT, _TRIED_S, _LEAST_SECONDS = 400, 1.2, 0.2
+_MOST_EXACT, _TRIED_S = 400, 1.2
 # What setting up a search takes by vertex and edge; searches begin before `first` if that is less than this share of the time.
 _SETTING_UP_S, _SOON = 5e-5, 0.05
 
@@ -71,10 +72,11 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
         if give_way:
             exchange.wait(min(_HEAD_START * budget.seconds, _HEAD_START_S * size, left_s()))
         start_s, start = exchange.best if give_way else begun
-        seconds = min(_EXACT * budget.seconds, left_s())
+        # Where simulations are counted, so is what it does.
+        seconds = left_s() if budget.simulations else min(max(_EXACT * budget.seconds, _LEAST_SECONDS), left_s())
         if seconds < _LEAST_SECONDS or exchange.over:
             return None
-        proven = run(partial(solve, workers=1, exchange=exchange), start, seconds)
+        proven = run(partial(solve, exchange=exchange), start, seconds)
         # What others found is not its own.
         return proven if proven.makespan_s < start_s else replace(proven, makespan_s=begun[0], assignment=begun[1])
 

@@ -195,7 +195,8 @@ class Walker:
 
     @property
     def affordable(self) -> float:
-        """How many steps the seconds left are enough for, at the pace of the last walk; infinite for a search that never gives way."""
+        """How many steps the seconds left are enough for, at the pace of the last walk, one that measures only if it is the first; infinite
+        for a search that never gives way."""
         if self._exchange is None or not self._exchange.gives_way or self._budget.seconds is None or not self._pace_s:
             return math.inf
         return max(0.0, self._budget.seconds - (time.perf_counter() - self._started)) / self._pace_s
@@ -218,7 +219,8 @@ class Walker:
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
             if self.levels[1] < before:
                 self._tell()
-        self._pace_s = (time.perf_counter() - began_s) / done if done else self._pace_s
+        if done and not (measure and self._pace_s):
+            self._pace_s = (time.perf_counter() - began_s) / done
         return log_loss, losses
 
     def typical_loss_s(self) -> float:

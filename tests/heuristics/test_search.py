@@ -182,8 +182,9 @@ def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(n
 
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
 @pytest.mark.parametrize(("seconds", "follows"), [(1e-9, True), (math.inf, False)])
-def test_what_is_far_behind_goes_on_from_the_best_of_all(name, seconds, follows, stood):
+def test_what_is_far_behind_goes_on_from_the_best_of_all(name, seconds, follows, stood, monkeypatch):
     """Here the time is over, so that it is as soon as it is behind at all."""
+    monkeypatch.setattr("doppler_tf.heuristics.following._MOST_STEPS", 5_000)
     graph, best, best_s = planted()
     costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0, seconds)
     exchange.offer(best_s, best)
@@ -197,6 +198,7 @@ def test_what_is_far_behind_goes_on_from_the_best_of_all(name, seconds, follows,
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
 def test_who_follows_takes_over_what_is_a_little_better_too(name, stood, monkeypatch):
     graph, best, best_s = planted()
+    monkeypatch.setattr("doppler_tf.heuristics.following._MOST_STEPS", 5_000)
     costs, exchange, returned = build_costs(graph, ideal(2)), Exchange(0.0, 1e6), Walker.return_to_best
     longer = climb(graph, costs, np.random.default_rng(1), Budget(100_000))
     exchange.offer(longer.makespan_s, longer.assignment)
@@ -278,13 +280,14 @@ def test_a_walk_is_left_once_it_is_far_behind(monkeypatch):
 
 
 @pytest.mark.parametrize(("seconds_allow", "rounds", "follows"), [
-    ((7_300, 99_999), ((12_000, 0.3), (18_000, 0.3)), ()),
-    ((7_100, 4_000, 9_000), ((12_000, 0.3), (2_000, 0.1), (3_000, 0.03)), (1, 2, 3)),  # less than 40% of the second round: others
-    ((7_100, 2_000, 3_000, 3_600), ((12_000, 0.3), (1_200, 0.1), (1_200, 0.03), (1_200, 0.03)), (1, 2, 3, 4)),
+    ((7_300, 99_999), ((12_000, 0.3, 0.001), (18_000, 0.3, 0.001)), ()),
+    # Less than 40% of the second round: others.
+    ((7_100, 4_000, 9_000), ((12_000, 0.3, 0.001), (2_000, 0.1, 0.0005), (3_000, 0.03, 0.0005)), (1, 2, 3)),
+    ((7_100, 2_000, 3_300, 700), ((12_000, 0.3, 0.001), (1_200, 0.1, 0.0005), (1_200, 0.03, 0.0005), (700, 0.03, 0.0005)), (1, 2, 3, 4)),
 ])
 def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(seconds_allow, rounds, follows, stood, monkeypatch):
     """The first round is 300 steps a unit, each other one half as long again as the one before; who follows begins a round with half of the
-    steps that the seconds allow, others with a third, and 30 a unit at least. Each begins to cool at so many typical losses."""
+    steps that the seconds allow, others with a third, or 30 a unit if they allow it. Each cools from so many typical losses to so many."""
     graph, best, best_s = planted()
     exchange, allowed, walked, walk = Exchange(0.0, 1e6), iter(seconds_allow), [], Walker.walk
     exchange.offer(best_s, best)
@@ -292,14 +295,14 @@ def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(
     monkeypatch.setattr(Walker, "typical_loss_s", lambda _: 1000.0)
 
     def walking(walker, temperature):
-        walked.append((len(temperature), temperature[0] / 1000))
+        walked.append((len(temperature), temperature[0] / 1000, temperature[-1] / 1000))
         return walk(walker, temperature)
 
     monkeypatch.setattr(Walker, "walk", walking)
-    budget = Budget(1 + sum(steps for steps, _ in rounds))
+    budget = Budget(1 + sum(steps for steps, _, _ in rounds))
     found = anneal(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, exchange=exchange)
     assert found.makespan_s > best_s
-    assert walked == [(steps, pytest.approx(hot)) for steps, hot in rounds]
+    assert walked == [(steps, pytest.approx(hot), pytest.approx(cold)) for steps, hot, cold in rounds]
     assert [i for i, place in enumerate(stood) if place == best.device.tolist()] == list(follows)
 
 
@@ -319,6 +322,8 @@ def test_what_seconds_afford_where_a_search_may_give_way(monkeypatch):
         each._pace_s = 0.25
     now_s = 25.0
     assert [each.affordable for each in walkers] == [300.0, math.inf, math.inf, math.inf]
+    assert timed.typical_loss_s() > 0
+    assert timed.affordable == 300.0  # to measure takes longer
     now_s = 101.0
     assert timed.affordable == 0.0
 

@@ -1,7 +1,7 @@
 """Is the portfolio with a budget ever worse than one of its methods with the same budget? `make bench NAME=portfolio`.
 
 Random graphs of all shapes on equal and unequal devices; `auto`, then every method alone, the same seconds each. `auto` and CP-SAT, which
-use all cores, have the machine to themselves; the other searches use one and run two at a time, those of two graphs in turn. At the
+use several cores, have the machine to themselves; the other searches use one and run two at a time, those of two graphs in turn. At the
 default of 100 graphs and 10 seconds it runs for the better part of an hour: `.venv/bin/python -m benchmarks.portfolio --graphs 10
 --budget-s 2` is quick.
 

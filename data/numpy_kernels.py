@@ -89,8 +89,16 @@ def _assemble(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
     return whole
 
 
+def _fused(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    """The steps of a fused vertex (see `data.fusing`), one after the other."""
+    known = list(operands)
+    for step in params["steps"]:
+        known.append(run_op(step["op"], step["params"], [_cut(known[o["from"]], o["slice"]) for o in step["operands"]]))
+    return known[-1]
+
+
 KERNELS: dict[str, Callable[[Mapping[str, Any], Sequence[Array]], Array]] = {
-    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble,
+    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble, "fused": _fused,
 }
 
 
@@ -103,6 +111,8 @@ def run_op(op: str, params: Mapping[str, Any], operands: Sequence[Array]) -> Arr
 
 def run_kernel(kernel: Kernel, outputs: Sequence[Array]) -> Array:
     """One kernel on the whole outputs of its operands' vertices, in operand order; the operands' slices are applied here."""
-    cut = [x if operand.slice is None else x[tuple(slice(start, stop) for start, stop in operand.slice)]
-           for operand, x in zip(kernel.operands, outputs, strict=True)]
-    return run_op(kernel.op, kernel.params, cut)
+    return run_op(kernel.op, kernel.params, [_cut(x, operand.slice) for operand, x in zip(kernel.operands, outputs, strict=True)])
+
+
+def _cut(x: Array, box: Sequence[Sequence[int]] | None) -> Array:
+    return x if box is None else x[tuple(slice(start, stop) for start, stop in box)]

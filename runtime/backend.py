@@ -18,9 +18,14 @@ class Session(Protocol):
 
     Attributes:
       instant_transfers: a transfer takes no time to speak of, and no thread need be woken for it.
+      pulled_transfers: a transfer takes the time of its destination, whose threads do it between vertices; else links have threads.
     """
 
     instant_transfers: bool
+    pulled_transfers: bool
+
+    def core(self, device: int) -> int | None:
+        """The processor core that the threads of a device stay on; None: wherever the system puts them."""
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Computes a vertex, whose inputs are resident on `device`; its output is resident there on return."""

@@ -51,10 +51,13 @@ class Coordinator:
         names, plan, link_slots = self._costs.topology.device_names, self._dispatcher.transfers, self._costs.topology.link_slots
         devices, vertices = np.unique(self._assignment.device[self._graph.work_vertices], return_counts=True)
         for d, count in zip(devices.tolist(), vertices.tolist(), strict=True):
-            self._workers.prepare((d, d), names[d], min(count, int(self._costs.slots[d])))
+            self._workers.prepare((d, d), names[d], min(count, int(self._costs.slots[d])), self._session.core(d))
         links, copies = np.unique(np.stack([plan.source, plan.destination]), axis=1, return_counts=True)
         for (s, d), count in zip(links.T.tolist(), copies.tolist(), strict=True):
-            self._workers.prepare((s, d), f"{names[s]}->{names[d]}", min(count, link_slots or 1))
+            if self._session.pulled_transfers:
+                self._workers.lodge((s, d), (d, d))
+            else:
+                self._workers.prepare((s, d), f"{names[s]}->{names[d]}", min(count, link_slots or 1))
 
     def drive(self, time_scale: float, timeout_s: float | None) -> None:
         """From the first dispatch until every vertex has ended.

@@ -74,11 +74,14 @@ class EmulatedBackend:
 class EmulatedSession:
     """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer."""
 
-    instant_transfers = False
+    instant_transfers = pulled_transfers = False
 
     def __init__(self, vertex_wait_s: np.ndarray, transfer_wait_s: np.ndarray):
         self._vertex_wait_s, self._transfer_wait_s = vertex_wait_s.tolist(), transfer_wait_s.tolist()
         self._cancelled = threading.Event()
+
+    def core(self, device: int) -> None:
+        """Threads that wait need none."""
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Waits for the vertex's exec seconds."""

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from doppler_tf.errors import ExecutionError, field_error
-from doppler_tf.graph import Kernel, Operand
+from doppler_tf.graph import Kernel
 
 
 def _rotate_half(x: tf.Tensor) -> tf.Tensor:
@@ -85,6 +85,8 @@ def _einsum(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tens
 
 
 def _aggregate(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    if len(operands) == 1:
+        return operands[0]
     if params["aggregate"] == "sum":
         return tf.add_n(operands)  # one pass over memory, however many there are
     return functools.reduce(PAIRWISE[params["aggregate"]], operands)
@@ -103,15 +105,27 @@ def _assemble(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Te
     return whole
 
 
+def _fused(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The steps of a fused vertex; an operand counts the vertex's operands first, then the steps before."""
+    known = list(operands)
+    for step in params["steps"]:
+        known.append(_run_op(step["op"], step["params"], [_cut(known[o["from"]], o["slice"]) for o in step["operands"]]))
+    return known[-1]
+
+
 KERNELS: dict[str, Callable[[Mapping[str, Any], Sequence[tf.Tensor]], tf.Tensor]] = {
-    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble,
+    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble, "fused": _fused,
 }
 
 
-def _cut(x: tf.Tensor, operand: Operand) -> tf.Tensor:
-    if operand.slice is None:
-        return x
-    return tf.slice(x, [start for start, _ in operand.slice], [stop - start for start, stop in operand.slice])
+def _run_op(op: str, params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    if op not in KERNELS:
+        raise field_error(ExecutionError, "kernel", "", "op", f"one of {', '.join(KERNELS)}", op)
+    return KERNELS[op](params, operands)
+
+
+def _cut(x: tf.Tensor, box: Sequence[Sequence[int]] | None) -> tf.Tensor:
+    return x if box is None else tf.slice(x, [start for start, _ in box], [stop - start for start, stop in box])
 
 
 def run_kernel(kernel: Kernel, operands: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -123,8 +137,6 @@ def run_kernel(kernel: Kernel, operands: Sequence[tf.Tensor]) -> tf.Tensor:
     Raises:
       ExecutionError: the operation is unknown, or the number of operands is wrong.
     """
-    if kernel.op not in KERNELS:
-        raise field_error(ExecutionError, "kernel", "", "op", f"one of {', '.join(KERNELS)}", kernel.op)
     if len(operands) != len(kernel.operands):
         raise field_error(ExecutionError, "kernel", kernel.op, "operands", f"{len(kernel.operands)} tensors", len(operands))
-    return KERNELS[kernel.op](kernel.params, [_cut(x, operand) for operand, x in zip(kernel.operands, operands, strict=True)])
+    return _run_op(kernel.op, kernel.params, [_cut(x, operand.slice) for operand, x in zip(kernel.operands, operands, strict=True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,9 +16,10 @@ from doppler_tf.costs import CostModel
 from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import ConfigError, DeviceLostError, GraphError
 from doppler_tf.graph import DataflowGraph
+from runtime.calls import KernelCall, kernel_calls, run_kernel
 from runtime.devices import prepare_devices
 from runtime.engine import Engine
-from runtime.kernels import run_kernel
+from runtime.kernels import run_kernel as run_eagerly
 from runtime.residency import Residency
 
 # The process that serves a device, where it is not this one; and what TensorFlow says of it when it is gone.
@@ -46,12 +48,15 @@ class TensorFlowBackend:
         self._inputs, self._fetch, self._devices, self._share_on_cpu = inputs, frozenset(fetch), devices, share_on_cpu
         self.warmup, self._keep_inputs = warmup, keep_inputs
         self._placed: dict[tuple[int, int], tf.Tensor] = {}
+        self._calls: tuple[DataflowGraph, dict[int, KernelCall]] | None = None
 
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> TensorFlowSession:
-        """Checks that everything can run and places the inputs where they are used.
+        """Checks that everything can run, places the inputs where they are used and compiles what has not run on its device before.
 
         Raises:
-          GraphError: a vertex without a kernel. ConfigError: an input without a tensor, or too few TensorFlow devices. DeviceLostError.
+          GraphError: a vertex without a kernel, or with one that does not fit its operands.
+          ConfigError: an input without a tensor, or too few TensorFlow devices.
+          DeviceLostError: a device is gone.
         """
         lacking = next((v for v in graph.work_vertices.tolist() if graph.kernel[v] is None), None)
         if lacking is not None:
@@ -63,8 +68,18 @@ class TensorFlowBackend:
                               f"name one for each device of the topology")
         placed = self._place(graph, assignment, devices)
         kept = self._fetch.union(np.setdiff1d(graph.work_vertices, graph.sources).tolist())
+        calls = self._prepared_calls(graph, {v: tensor for (v, _), tensor in placed.items()})
+        for v, call in calls.items():
+            device = devices[assignment.device[v]]
+            if not _SERVER.match(device):
+                call.warm(device)
         return TensorFlowSession(graph, devices[:costs.num_devices], placed, {v: int(assignment.device[v]) for v in sorted(kept)},
-                                 frozenset(self._placed), self._share_on_cpu)
+                                 frozenset(self._placed), self._share_on_cpu, {v: call.output_bytes for v, call in calls.items()})
+
+    def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
+        if self._calls is None or self._calls[0] is not graph:
+            self._calls = graph, kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()})
+        return self._calls[1]
 
     def _place(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> dict[tuple[int, int], tf.Tensor]:
         """Inputs by (vertex, device), on every device that uses them."""
@@ -92,19 +107,27 @@ class TensorFlowSession:
     """A Session that holds tensors by (vertex, device)."""
 
     def __init__(self, graph: DataflowGraph, devices: Sequence[str], placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int],
-                 staying: Collection[tuple[int, int]], share_on_cpu: bool):
+                 staying: Collection[tuple[int, int]], share_on_cpu: bool, size_bytes: Mapping[int, int]):
         """Args: placed: the inputs; kept: the device of every vertex whose output outlives the run; staying: inputs that the backend
-        keeps when this session frees them; share_on_cpu: as the backend's."""
+        keeps when this session frees them; share_on_cpu: as the backend's; size_bytes: of each vertex's output."""
         self._kernel, self._devices, self._resident, self._kept, self._staying = graph.kernel, devices, placed, kept, staying
-        self._on_this_cpu = ["CPU" in device and not _SERVER.match(device) for device in devices]
-        self.instant_transfers = share_on_cpu and all(self._on_this_cpu)
-        self._share_on_cpu = share_on_cpu
+        # Functions do not run on tensors that another process holds; single operations do.
+        self._is_served = [bool(_SERVER.match(device)) for device in devices]
+        self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
+        # A copy within this machine's memory takes a core, and nobody can use it before its destination has ended what it runs.
+        self.instant_transfers, self.pulled_transfers = False, all(self._on_this_cpu)
+        self._share_on_cpu, self._cores = share_on_cpu, sorted(os.sched_getaffinity(0))
+        self._size_bytes = {**size_bytes, **{v: _size_bytes(tensor) for (v, _), tensor in placed.items()}}
         held_bytes = np.zeros(len(devices))
-        for (_, d), tensor in placed.items():
-            held_bytes[d] += _size_bytes(tensor)
+        for v, d in placed:
+            held_bytes[d] += self._size_bytes[v]
         self._residency = Residency(held_bytes)
         self._over = False
         self._lock = threading.Lock()  # for what comes and goes; no kernel and no copy runs while it is held
+
+    def core(self, device: int) -> int | None:
+        """Of a logical CPU one of its own, where there are enough: threads that wake on one core are told apart only milliseconds later."""
+        return self._cores[device] if all(self._on_this_cpu) and len(self._devices) <= len(self._cores) else None
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Runs the vertex's kernel on tensors that are all resident on its device."""
@@ -112,7 +135,7 @@ class TensorFlowSession:
         operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
         try:
             with tf.device(self._devices[device]):
-                output = run_kernel(kernel, operands)
+                output = (run_eagerly if self._is_served[device] else run_kernel)(kernel, operands)
                 if "GPU" in self._devices[device]:
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
             self._store(vertex, device, output)
@@ -126,8 +149,9 @@ class TensorFlowSession:
         shared = self._on_this_cpu[source] and self._on_this_cpu[destination]
         try:
             with tf.device(self._devices[destination]):
-                copy = tf.identity(self._resident[producer, source])
-                self._store(producer, destination, tf.raw_ops.DeepCopy(x=copy) if shared and not self._share_on_cpu else copy)
+                tensor = self._resident[producer, source]
+                copy = tf.raw_ops.DeepCopy(x=tensor) if shared and not self._share_on_cpu else tf.identity(tensor)
+                self._store(producer, destination, copy)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, source, destination)
             raise
@@ -137,9 +161,9 @@ class TensorFlowSession:
         if self._kept.get(producer) == device:
             return
         with self._lock:
-            tensor = self._resident.pop((producer, device))
+            del self._resident[producer, device]
             if (producer, device) not in self._staying:
-                self._residency.remove(device, _size_bytes(tensor))
+                self._residency.remove(device, self._size_bytes[producer])
 
     def cancel(self) -> None:
         """Kernels cannot be stopped; those that run come to their end, and their outputs go the way of all others."""
@@ -167,11 +191,10 @@ class TensorFlowSession:
         return self._residency.peak_bytes
 
     def _store(self, vertex: int, device: int, tensor: tf.Tensor) -> None:
-        size_bytes = _size_bytes(tensor)
         with self._lock:
             if not self._over:
                 self._resident[vertex, device] = tensor
-                self._residency.add(device, size_bytes)
+                self._residency.add(device, self._size_bytes[vertex])
 
 
 def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], *devices: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Hashable
@@ -32,8 +33,8 @@ class Completion(NamedTuple):
 class _Lane:
     """One inbox and the threads that serve it; `busy` counts the tasks that are not over."""
 
-    def __init__(self, name: str):
-        self.name = name
+    def __init__(self, name: str, core: int | None):
+        self.name, self.core = name, core
         self.inbox: SimpleQueue[Task | None] = SimpleQueue()
         self.threads: list[threading.Thread] = []
         self.busy = 0
@@ -41,7 +42,7 @@ class _Lane:
     def grow(self, count: int) -> None:
         while len(self.threads) < count:
             # Daemons: neither a caller who forgets close() nor a task that hangs may keep the interpreter from ending.
-            thread = threading.Thread(target=_serve, args=(self.inbox,), daemon=True, name=f"{self.name}#{len(self.threads)}")
+            thread = threading.Thread(target=_serve, args=(self.inbox, self.core), daemon=True, name=f"{self.name}#{len(self.threads)}")
             self.threads.append(thread)
             try:
                 thread.start()
@@ -52,21 +53,38 @@ class _Lane:
                 raise
 
 
+class _Guest(_Lane):
+    """A lane whose tasks the threads of another lane do, in the order in which they come."""
+
+    def __init__(self, host: _Lane):
+        super().__init__(host.name, host.core)
+        self.inbox = host.inbox
+
+    def grow(self, count: int) -> None:
+        """Its host has the threads."""
+
+
 class Workers:
     """Lanes of threads, started on demand, kept from run to run, joined by `close`. Not for two threads at once.
 
     Every task finds a thread of its own: a lane grows to as many threads as it ever had tasks at once. How many that may be is
-    the dispatcher's business, which counts slots; a link that never waits simply gets more threads.
+    the dispatcher's business, which counts slots; a link that never waits simply gets more threads. A guest lane has no threads: its
+    tasks wait for those of its host.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[Hashable, _Lane] = {}
 
-    def prepare(self, lane: Hashable, name: str, count: int) -> None:
-        """Has `count` threads ready on `lane`, so that starting them falls outside of any clock."""
+    def prepare(self, lane: Hashable, name: str, count: int, core: int | None = None) -> None:
+        """Has `count` threads ready on `lane`, so that starting them falls outside of any clock; `core`: where they stay, if anywhere."""
         if lane not in self._lanes:
-            self._lanes[lane] = _Lane(name)
+            self._lanes[lane] = _Lane(name, core)
         self._lanes[lane].grow(count)
+
+    def lodge(self, lane: Hashable, host: Hashable) -> None:
+        """Makes `lane` a guest of `host`, which must have been prepared."""
+        if lane not in self._lanes:
+            self._lanes[lane] = _Guest(self._lanes[host])
 
     def submit(self, task: Task) -> None:
         """Hands a task to its lane, which must have been prepared."""
@@ -104,8 +122,10 @@ class Workers:
         return not any(thread.is_alive() for thread in threads)
 
 
-def _serve(inbox: SimpleQueue[Task | None]) -> None:
+def _serve(inbox: SimpleQueue[Task | None], core: int | None) -> None:
     """A thread's life."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})  # of this thread alone
     while (task := inbox.get()) is not None:
         task.ended(completion := _perform(task))
         del task, completion  # an idle thread must hold no tensors of the run that it last served

@@ -21,7 +21,8 @@ def best_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def show(title: str, rows: dict[str, dict[str, float | None]]) -> None:
-    """Prints rows by name; a column's ending says what it holds: `_s` seconds, `_share` a part of one, `_ratio` three decimals."""
+    """Prints rows by name; a column's ending says what it holds: `_s` seconds, `_share` or `_error` a part of one, `_ratio`, or
+    `_over_` within it, three decimals."""
     table = Table(title=title)
     table.add_column("case")
     columns = list(next(iter(rows.values())))
@@ -29,7 +30,7 @@ def show(title: str, rows: dict[str, dict[str, float | None]]) -> None:
         table.add_column(column, justify="right")
     for name, row in rows.items():
         table.add_row(name, *(_text(column, row[column]) for column in columns))
-    Console(width=120).print(table)
+    Console(width=160).print(table)
 
 
 def finish(result: dict) -> None:
@@ -42,9 +43,9 @@ def _text(column: str, value: float | None) -> str:
         return "–"
     if isinstance(value, int):
         return f"{value:,}"
-    if column.endswith("_ratio"):
+    if column.endswith("_ratio") or "_over_" in column or column.endswith("correlation"):
         return f"{value:.3f}"
-    if column.endswith("_share"):
+    if column.endswith(("_share", "_error", "bias")):
         return f"{value:.1%}"
     if column.endswith("_s"):
         return f"{value * 1e6:,.1f} us" if value < 1e-3 else f"{value * 1e3:,.2f} ms" if value < 1 else f"{value:,.2f} s"

@@ -8,5 +8,5 @@ from data.reference import assemble_outputs, evaluate_program, execute_tiles, in
 from data.workloads import WORKLOADS, build_workload, workload_program
 
 __all__ = ["WORKLOADS", "EinsumProgram", "Layered", "assemble_outputs", "build_workload", "contract", "decompose", "elementwise",
-           "evaluate_program", "execute_tiles", "fuse", "input_tiles", "layered_graph", "normal", "output_vertices", "reduction", "relative_error",
-           "tensor_input", "view", "workload_program"]
+           "evaluate_program", "execute_tiles", "fuse", "input_tiles", "layered_graph", "normal", "output_vertices", "reduction",
+           "relative_error", "tensor_input", "view", "workload_program"]

@@ -28,7 +28,10 @@ class Simulator:
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
         """Simulates `assignment`. Raises DeadlockError when memory runs out for good."""
-        dispatcher = Dispatcher(graph, costs, assignment, self.dispatch)
+        return self.drive(Dispatcher(graph, costs, assignment, self.dispatch), costs)
+
+    def drive(self, dispatcher: Dispatcher, costs: CostModel) -> Trace:
+        """Simulates what a dispatcher decides; `dispatcher` may be another than this simulator's, as that of the engine with barriers."""
         exec_s, transfer_s = self._durations(costs, dispatcher)
         running: list[tuple] = []
         now_s = 0.0

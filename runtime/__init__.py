@@ -4,9 +4,10 @@ from runtime.backend import Backend, Session
 from runtime.devices import prepare_devices
 from runtime.emulation import EmulatedBackend, EmulatedExecutor
 from runtime.engine import Engine
+from runtime.local import local_topology
 from runtime.profiler import Effort, Profile, Profiler, profile
 from runtime.synchronous import SynchronousExecutor
 from runtime.tensors import TensorFlowBackend, TensorFlowExecutor
 
 __all__ = ["Backend", "Effort", "EmulatedBackend", "EmulatedExecutor", "Engine", "Profile", "Profiler", "Session", "SynchronousExecutor",
-           "TensorFlowBackend", "TensorFlowExecutor", "prepare_devices", "profile"]
+           "TensorFlowBackend", "TensorFlowExecutor", "local_topology", "prepare_devices", "profile"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -28,21 +29,22 @@ class KernelCall:
     A single operation gains nothing by that: TensorFlow's own product of matrices is faster than XLA's.
 
     Attributes:
+      name: equal in all processes for kernels that compute the same from operands of the same shapes and types.
       output: shape and type of what it computes.
       output_bytes: its size.
     """
 
-    def __init__(self, kernel: Kernel, arguments: Sequence[tf.TensorSpec]):
+    def __init__(self, name: str, kernel: Kernel, arguments: Sequence[tf.TensorSpec]):
         """Args: kernel: its operands' vertices are positions in `arguments`."""
         def compute(*tensors: tf.Tensor) -> tf.Tensor:
             return kernels.run_kernel(kernel, [tensors[operand.vertex] for operand in kernel.operands])
 
-        self._kernel, self._arguments = kernel, arguments
+        self.name, self._kernel, self._arguments = name, kernel, arguments
         traced = tf.function(compute, jit_compile=True, autograph=False).get_concrete_function(*arguments)
         work = [op.type for op in traced.graph.get_operations() if op.type not in _NO_WORK]
         # A function lives as long as it is referred to.
         self._function = traced if len(work) > 1 or not _PRODUCTS.issuperset(work) else None
-        self._name = traced.name
+        self._function_name = traced.name
         # The first operand of each argument: operands that are one tensor are one argument.
         self._picks = [[o.vertex for o in kernel.operands].index(i) for i in range(len(arguments))]
         self.output = tf.TensorSpec(traced.outputs[0].shape, traced.outputs[0].dtype)
@@ -54,7 +56,7 @@ class KernelCall:
         if self._function is None:
             return kernels.run_kernel(self._kernel, operands)
         # Calling the concrete function itself would keep the interpreter 70 us longer.
-        return execute.quick_execute(self._name, 1, [operands[i] for i in self._picks], None, context.context())[0]
+        return execute.quick_execute(self._function_name, 1, [operands[i] for i in self._picks], None, context.context())[0]
 
     def warm(self, device: str) -> None:
         """Makes the first call on a device, which takes many times a later one: XLA compiles, TensorFlow looks for its kernels."""
@@ -123,4 +125,5 @@ def _call_on(kernel: _Identity, *operands: tuple[tf.TensorShape, tf.DType]) -> K
 @functools.lru_cache(_KEPT)
 def _call(op: str, params: str, places: tuple, arguments: tuple) -> KernelCall:
     kernel = Kernel(op, tuple(Operand(*place) for place in places), json.loads(params))
-    return KernelCall(kernel, [tf.TensorSpec(shape, dtype) for shape, dtype in arguments])
+    name = f"{op} {hashlib.sha256(repr((op, params, places, arguments)).encode()).hexdigest()[:20]}"
+    return KernelCall(name, kernel, [tf.TensorSpec(shape, dtype) for shape, dtype in arguments])

@@ -1,24 +1,10 @@
-"""Latency and bandwidth of a link from measured copies, and the sizes to measure with."""
+"""Latency and bandwidth of a link from measured copies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
-
-_LEAST_BYTES, _LEAST_RANGE = 4096, 16
-
-
-def link_sizes(transfer_bytes: np.ndarray, count: int) -> list[int]:
-    """Sizes in bytes (multiples of 4), evenly spaced by ratio over those that transfers have; a wider range where that is narrow.
-
-    Args:
-      transfer_bytes: float64 [any], what transfers carry; may be empty.
-      count: how many sizes, at least 2.
-    """
-    least = max(float(transfer_bytes.min()), _LEAST_BYTES) if transfer_bytes.size else _LEAST_BYTES
-    most = max(float(transfer_bytes.max(initial=0.0)), _LEAST_RANGE * least)
-    return (4 * np.round(np.geomspace(least, most, count) / 4)).astype(int).tolist()
 
 
 def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
@@ -28,7 +14,7 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
     grow with the time itself. Where times do not grow with size the bandwidth is infinite; a latency is never negative.
 
     Args:
-      sizes_bytes: at least two different sizes.
+      sizes_bytes: different sizes; one alone tells nothing of the bandwidth.
       seconds: one positive time for each.
 
     Returns:
@@ -36,6 +22,8 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
     """
     size, time = np.asarray(sizes_bytes, np.float64), np.asarray(seconds, np.float64)
     i, j = np.nonzero(size[:, None] < size[None, :])
+    if not len(i):
+        return float(np.median(time)), np.inf
     slope = _weighted_median((time[j] - time[i]) / (size[j] - size[i]), (size[j] - size[i]) / np.hypot(time[i], time[j]))
     if slope <= 0:
         return float(np.median(time)), np.inf

@@ -1,53 +1,46 @@
-"""The profiler: measures the kernels of a graph and the links between devices, and makes measured costs of them.
+"""The profiler: runs a graph on the devices at hand and makes measured costs of what its vertices and transfers took.
 
-Everything is measured by the engine itself, on small graphs of equal vertices, as the time from an instruction to the news of its end:
-so long is a device or link taken, and a kernel of 50 us that costs 100 us to hand to a thread and back counts as 150 us.
+Kernels are measured where they will run: in the graph itself, beside other kernels, with what the run before left in the caches. A vertex
+takes from the instruction to the news of its end, so that a kernel of 50 us that costs 30 us to hand over and to tell of counts as 80 us.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.assignment import assignment_from_devices
+from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.errors import GraphError
-from doppler_tf.formats.records import graph_from_records
-from doppler_tf.graph import DataflowGraph, Kernel, Operand
+from doppler_tf.errors import DeadlockError, ExecutionError, GraphError
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import CriticalPath
+from doppler_tf.heuristics.spread import spread_assignments
 from doppler_tf.topology import Topology
 from doppler_tf.trace import Trace
+from runtime.calls import KernelCall, kernel_calls
 from runtime.devices import prepare_devices
-from runtime.link_fit import fit_link, link_sizes
+from runtime.link_fit import fit_link
 from runtime.tensors import TensorFlowExecutor
-
-_COPY = Kernel("map", (Operand(0),), {"fn": "identity", "subscripts": "a->a"})
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long each thing is measured, after one untimed call on each device.
+    """How much is run, after one run on each device that counts for nothing.
 
     Attributes:
-      rounds: everything is measured so many times over, so that a burst of other work on the machine spoils few figures.
-      calls: timed calls of each thing in a round; the median of all its calls counts.
-      budget_s, budget_bytes: fewer calls, but at least one, where those of a round would take longer or leave more output than this.
-      sizes: sizes of tensor that a link is measured with.
+      rounds: everything is run so many times over, so that a burst of other work on the machine spoils few figures.
+      spread: assignments of a round on several devices, from good to bad, beside one on each device alone.
+      budget_s: no further round is begun after so many seconds.
     """
 
-    rounds: int = 3
-    calls: int = 5
-    budget_s: float = 1.0
-    budget_bytes: float = 2**30
-    sizes: int = 6
-
-    def affordable(self, seconds: float, output_bytes: float) -> int:
-        """Calls in a round of what takes so long and leaves so much."""
-        return max(1, min(self.calls, int(min(self.budget_s / max(seconds, 1e-9), self.budget_bytes / max(output_bytes, 1)))))
+    rounds: int = 4
+    spread: int = 6
+    budget_s: float = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,147 +52,188 @@ class Profile:
       costs: its costs on the given topology with measured links.
       kernel: int32 [N], which of the distinct kernels a vertex runs, -1 for inputs.
       num_kernels: how many distinct ones there are.
+      new_kernels: how many of them were measured now; the others were known.
     """
 
     graph: DataflowGraph
     costs: CostModel
     kernel: np.ndarray
     num_kernels: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Distinct:
-    """A kernel to measure, on its operands' tensors in the order of their vertices; how often in a round; and what it computes."""
-
-    kernel: Kernel
-    arrays: Sequence[np.ndarray]
-    calls: int
-    output: np.ndarray
+    new_kernels: int
 
 
 class Profiler:
-    """Measures on TensorFlow devices; device d of a topology is `devices[d]`. Whatever is measured, the rest is idle.
+    """Measures on TensorFlow devices; device d of a topology is `devices[d]`.
 
-    A kernel is measured once for each operation, shapes, slices, parameters and kind of device; links one by one, but only one of those
-    between logical devices of one CPU, which copy alike.
+    Vertices whose kernels compute the same on tensors of the same shapes and types share one figure on all devices of one kind. So do the
+    links between logical devices of one CPU.
     """
 
     def __init__(self, devices: Sequence[str], effort: Effort | None = None, progress: Callable[[int, int], None] | None = None):
-        """Args: devices: TensorFlow names, as `prepare_devices` gives them; progress: called with (done, total) as work is done."""
+        """Args: devices: TensorFlow names, as `prepare_devices` gives them; progress: called with (done, total) as runs are done."""
         self._devices, self._effort = devices, effort or Effort()
         self._progress = progress or (lambda done, total: None)
 
-    def profile(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray]) -> Profile:
+    def profile(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray],
+                known: MutableMapping[str, float] | None = None) -> Profile:
         """Measures all that `graph` needs on `topology`, which has as many devices as this profiler.
 
         Args:
           inputs: the tensor of each input vertex, by vertex index.
+          known: seconds by kernel and kind of device, and by link, from earlier graphs on the same machine. What is there is believed,
+            and what is measured now is added. Where it holds all that the graph needs nothing is run.
 
         Raises:
-          GraphError: a vertex without kernel, or an input without tensor.
+          GraphError: a vertex without kernel, or an input without tensor. ExecutionError: no assignment could be run.
         """
-        distinct, number, output_bytes = self._distinct_kernels(graph, inputs)
-        kinds, links = device_kinds(self._devices), distinct_links(self._devices)
-        sizes = link_sizes(output_bytes[graph.sources[graph.work_edges]], self._effort.sizes)
-        kernel_jobs = {(k, kind): partial(self._time_kernel, one, kinds.index(kind))
-                       for k, one in enumerate(distinct) for kind in dict.fromkeys(kinds)}
-        link_jobs = {(pairs[0], size): partial(self._time_link, *pairs[0], size) for pairs in links for size in sizes}
-        seconds = self._medians(kernel_jobs | link_jobs)
+        known = {} if known is None else known
+        calls, number, distinct = self._kernels(graph, inputs)
+        kinds = device_kinds(self._devices)
+        output_bytes = np.array([calls[v].output_bytes if v in calls else inputs[v].nbytes if v in inputs else 0
+                                 for v in range(graph.num_vertices)], np.float64)
+        names = [[f"{kind}: {call.name}" for kind in kinds] for call in distinct]
+        new = [k for k, row in enumerate(names) if not known.keys() >= set(row)]
+        sized = replace(graph, output_bytes=output_bytes, edge_bytes=output_bytes[graph.sources],
+                        transfer_s=np.full(graph.num_edges, np.nan))
+        measured = _Measured(self._devices, number, [[known.get(name) for name in row] for row in names], known)
+        if new or not measured.knows_links:
+            self._run_rounds(sized, topology, inputs, measured)
+        known.update({name: float(seconds) for row, times in zip(names, measured.kernel_s, strict=True)
+                      for name, seconds in zip(row, times, strict=True)})
+        known.update(measured.link_figures())
+        timed = replace(topology, name=f"{topology.name}-measured", **measured.links())
+        return Profile(measured.graph(sized), build_costs(measured.graph(sized), timed), number, len(distinct), len(new))
 
-        by_kernel = np.array([[seconds[k, kind] for kind in kinds] for k in range(len(distinct))])
-        exec_s = np.where(graph.is_input[:, None], np.nan, by_kernel[number])
-        measured = replace(graph, exec_s=exec_s, output_bytes=output_bytes, edge_bytes=output_bytes[graph.sources],
-                           transfer_s=np.full(graph.num_edges, np.nan))
-        latency_s, bandwidth = np.zeros((2, len(self._devices), len(self._devices)))
-        np.fill_diagonal(bandwidth, np.inf)
-        for pairs in links:
-            at = tuple(np.transpose(pairs))
-            latency_s[at], bandwidth[at] = fit_link(sizes, [seconds[pairs[0], size] for size in sizes])
-        timed = replace(topology, name=f"{topology.name}-measured", latency_s=latency_s, bandwidth_bytes_per_s=bandwidth)
-        return Profile(measured, build_costs(measured, timed), number, len(distinct))
-
-    def _distinct_kernels(self, graph: DataflowGraph, inputs: Mapping[int, np.ndarray]) -> tuple[list[_Distinct], np.ndarray, np.ndarray]:
-        """The distinct kernels, which of them each vertex runs (int32 [N], -1 for inputs), and the bytes of each output [N].
-
-        Vertices are met in topological order; one that runs a kernel met before takes that one's output for its own, which has the
-        same shape, so that only distinct kernels are computed at all.
-        """
-        number, tensor = np.full(graph.num_vertices, -1, np.int32), dict[int, np.ndarray]()
-        met, distinct = dict[tuple, int](), list[_Distinct]()
+    def _kernels(self, graph: DataflowGraph,
+                 inputs: Mapping[int, np.ndarray]) -> tuple[dict[int, KernelCall], np.ndarray, list[KernelCall]]:
+        """The call of each vertex, which of the distinct ones it is (int32 [N], -1 for inputs), and those."""
         for v in graph.topological_order.tolist():
-            if graph.is_input[v]:
-                tensor[v] = np.asarray(_present(inputs.get(v), graph, v, "inputs", "a tensor"))
-                continue
-            kernel = _present(graph.kernel[v], graph, v, "kernel", "one")
-            key = kernel_key(kernel, tensor)
-            if key not in met:
-                met[key] = len(distinct)
-                distinct.append(self._first_call(kernel, tensor))
-            number[v] = met[key]
-            tensor[v] = distinct[met[key]].output
-        return distinct, number, np.array([tensor[v].nbytes for v in range(graph.num_vertices)], np.float64)
+            if graph.is_input[v] and graph.successors.ptr[v + 1] > graph.successors.ptr[v]:
+                _present(inputs.get(v), graph, v, "inputs", "a tensor")
+            elif not graph.is_input[v]:
+                _present(graph.kernel[v], graph, v, "kernel", "one")
+        calls = kernel_calls(graph, {v: tf.TensorSpec(x.shape, tf.as_dtype(x.dtype)) for v, x in inputs.items()})
+        distinct = list(dict.fromkeys(calls.values()))
+        place, number = {call: k for k, call in enumerate(distinct)}, np.full(graph.num_vertices, -1, np.int32)
+        for v, call in calls.items():
+            number[v] = place[call]
+        return calls, number, distinct
 
-    def _first_call(self, kernel: Kernel, tensor: Mapping[int, np.ndarray]) -> _Distinct:
-        """Calls a kernel on every device, as TensorFlow's first call there takes many times a later one."""
-        places = list(dict.fromkeys(operand.vertex for operand in kernel.operands))
-        alone = replace(kernel, operands=tuple(replace(o, vertex=places.index(o.vertex)) for o in kernel.operands))
-        arrays = [tensor[place] for place in places]
-        trace, output = self._run(alone, arrays, list(range(len(self._devices))), 1)
-        return _Distinct(alone, arrays, self._effort.affordable(trace.makespan_s, output.nbytes), output)
+    def _run_rounds(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], measured: _Measured) -> None:
+        """Runs rounds of assignments, each round's planned with what the rounds before have shown."""
+        given, rng, begun_s = build_costs(graph, topology), np.random.default_rng(0), time.perf_counter()
+        effort = self._effort
+        runs = len(self._devices) + effort.spread
+        failure = None
+        with TensorFlowExecutor(inputs, devices=self._devices, keep_inputs=True, warmup=False) as executor:
+            for r in range(effort.rounds + 1):
+                if r > 1 and time.perf_counter() - begun_s > effort.budget_s:
+                    break
+                costs = given if not r else build_costs(measured.graph(graph), replace(topology, **measured.links()))
+                for i, assignment in enumerate(self._assignments(graph, costs, rng, 0 if not r else effort.spread), start=1):
+                    try:
+                        trace = executor.execute(graph, costs, assignment)
+                    except (DeadlockError, ExecutionError) as error:  # memory: others may fit
+                        failure = error
+                        continue
+                    measured.add(graph, trace, r > 0)
+                    if r:
+                        self._progress((r - 1) * runs + i, effort.rounds * runs)
+        if not measured.runs:
+            raise failure
 
-    def _medians(self, jobs: Mapping[Hashable, Callable[[], np.ndarray]]) -> dict[Hashable, float]:
-        """Median of all that a job, done once a round, returns."""
-        times: dict[Hashable, list[np.ndarray]] = {key: [] for key in jobs}
-        for done in range(self._effort.rounds):
-            for i, (key, job) in enumerate(jobs.items(), start=1):
-                times[key].append(job())
-                self._progress(done * len(jobs) + i, self._effort.rounds * len(jobs))
-        return {key: float(np.median(np.concatenate(parts))) for key, parts in times.items()}
+    def _assignments(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, spread: int) -> Iterator[Assignment]:
+        """All on each device, then `spread` on several: half of them good, half of all qualities."""
+        for d in range(costs.num_devices):
+            device = np.full(graph.num_vertices, d, np.int32)
+            device[graph.is_input] = -1
+            yield Assignment(device)
+        if costs.num_devices == 1 or not spread:
+            return
+        teacher = CriticalPath(graph, costs)
+        yield from (teacher.sample(rng) for _ in range(spread - spread // 2))
+        yield from spread_assignments(graph, costs, spread // 2 + 1, rng)[1:]
 
-    def _time_kernel(self, distinct: _Distinct, device: int) -> np.ndarray:
-        """Seconds by call."""
-        # Copies: vertices that share a stand-in would else read one buffer, and find it in the cache.
-        log = self._run(distinct.kernel, [array.copy() for array in distinct.arrays], [device], distinct.calls)[0].log
-        return log.end_s - log.start_s
 
-    def _time_link(self, source: int, destination: int, size: int) -> np.ndarray:
-        """Seconds by copy of a tensor of `size` bytes."""
-        calls = self._effort.affordable(0.0, 2 * size)
-        log = self._run(_COPY, [np.ones(size // 4, np.float32)], [source], calls, destination)[0].log
-        return log.transfer_end_s - log.transfer_start_s
+class _Measured:
+    """Durations by kernel and kind of device, and by kind of link and size."""
 
-    def _run(self, kernel: Kernel, arrays: Sequence[np.ndarray], devices: Sequence[int], calls: int,
-             destination: int | None = None) -> tuple[Trace, np.ndarray]:
-        """Runs `kernel` so often on each of `devices`; each output is sent to `destination`, if given. The trace, and one output."""
-        first, places = len(arrays), [d for d in devices for _ in range(calls)]
-        made = range(first, first + len(places))
-        nodes = [{"id": i, "input": True} for i in range(first)] + [{"id": v, "exec_s": 0, "kernel": _record(kernel)} for v in made]
-        edges = [{"source": i, "target": v} for v in made for i in range(first)]
-        if destination is not None:
-            readers = range(made.stop, made.stop + len(places))
-            nodes += [{"id": r, "exec_s": 0, "kernel": _record(replace(_COPY, operands=(Operand(v),)))}
-                      for v, r in zip(made, readers, strict=True)]
-            edges += [{"source": v, "target": r, "transfer_s": 0} for v, r in zip(made, readers, strict=True)]
-            places += [destination] * len(readers)
-        graph = graph_from_records(nodes, [{"transfer_s": 0, **edge} for edge in edges], {"name": f"profile of {kernel.op}"})
-        costs = build_costs(graph, Topology.from_json({"devices": [{"name": name} for name in self._devices]}))
-        assignment = assignment_from_devices(graph, costs, [None] * first + places)
-        with TensorFlowExecutor(dict(enumerate(arrays)), devices=self._devices, warmup=False) as executor:
-            trace = executor.execute(graph, costs, assignment)
-            return trace, next(iter(executor.outputs.values()))
+    def __init__(self, devices: Sequence[str], number: np.ndarray, known_s: Sequence[Sequence[float | None]], known: Mapping[str, float]):
+        """Args: number: of each vertex's kernel; known_s: [K, D]; known: holds figures of links by name, too."""
+        self.runs = 0
+        self._number, self._known_s, self._known = number, known_s, known
+        self._kinds, self._alike = device_kinds(devices), distinct_links(devices)
+        self._names = [f"link {devices[pairs[0][0]]} {devices[pairs[0][1]]}" for pairs in self._alike]
+        self._link = {pair: i for i, pairs in enumerate(self._alike) for pair in pairs}
+        self._kernel: dict[tuple[int, str], list[float]] = defaultdict(list)
+        self._first: dict[tuple[int, str], list[float]] = defaultdict(list)
+        self._copy: dict[tuple[int, float], list[float]] = defaultdict(list)
+
+    @property
+    def knows_links(self) -> bool:
+        """Whether the figures of all links were known."""
+        return all(f"{name}: latency_s" in self._known for name in self._names)
+
+    def add(self, graph: DataflowGraph, trace: Trace, counts: bool) -> None:
+        """Takes in a run; one that does not count fills in where no other has shown anything."""
+        self.runs += 1
+        log = trace.log
+        to = self._kernel if counts else self._first
+        for v, d, seconds in zip(log.vertex.tolist(), log.device.tolist(), (log.end_s - log.start_s).tolist(), strict=True):
+            to[int(self._number[v]), self._kinds[d]].append(seconds)
+        if not counts:
+            return
+        for t, (p, s, d) in enumerate(zip(log.producer.tolist(), log.source.tolist(), log.destination.tolist(), strict=True)):
+            on = trace.device == d
+            # A destination that is busy takes its copies later, and could not have used them sooner.
+            busy = (on & (trace.start_s < trace.transfer_start_s[t]) & (trace.end_s > log.transfer_start_s[t])).any()
+            seconds = trace.transfer_end_s[t] - trace.transfer_start_s[t] if busy else log.transfer_end_s[t] - log.transfer_start_s[t]
+            self._copy[self._link[s, d], float(graph.output_bytes[p])].append(float(seconds))
+
+    @property
+    def kernel_s(self) -> np.ndarray:
+        """float64 [K, D]: what is known, else the median of what was measured."""
+        rows = [[self._seconds(k, d) for d in range(len(self._kinds))] for k in range(len(self._known_s))]
+        return np.array(rows, np.float64).reshape(len(rows), len(self._kinds))
+
+    def _seconds(self, k: int, d: int) -> float:
+        key = k, self._kinds[d]
+        return self._known_s[k][d] or float(np.median(self._kernel.get(key) or self._first[key]))
+
+    def graph(self, graph: DataflowGraph) -> DataflowGraph:
+        """`graph` with measured exec_s."""
+        return replace(graph, exec_s=np.where(graph.is_input[:, None], np.nan, self.kernel_s[self._number]))
+
+    def links(self) -> dict[str, np.ndarray]:
+        """`latency_s` and `bandwidth_bytes_per_s` [D, D], as a topology has them; links that carried nothing cost nothing."""
+        count = len(self._kinds)
+        latency_s, bandwidth, figures = np.zeros((count, count)), np.full((count, count), np.inf), self.link_figures()
+        for name, pairs in zip(self._names, self._alike, strict=True):
+            if f"{name}: latency_s" in figures:
+                at = tuple(np.transpose(pairs))
+                latency_s[at] = figures[f"{name}: latency_s"]
+                with np.errstate(divide="ignore"):
+                    bandwidth[at] = np.divide(1, figures[f"{name}: s_per_byte"])
+        return {"latency_s": latency_s, "bandwidth_bytes_per_s": bandwidth}
+
+    def link_figures(self) -> dict[str, float]:
+        """By name of link latency and seconds per byte; of links that carried something, or are known."""
+        found = {}
+        for i, name in enumerate(self._names):
+            keys = f"{name}: latency_s", f"{name}: s_per_byte"
+            points = {size: float(np.median(seconds)) for (link, size), seconds in self._copy.items() if link == i}
+            if keys[0] in self._known:
+                found |= {key: self._known[key] for key in keys}
+            elif points:
+                latency_s, bandwidth = fit_link(list(points), list(points.values()))
+                found |= {keys[0]: latency_s, keys[1]: 1 / bandwidth}
+        return found
 
 
 def profile(graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], effort: Effort | None = None,
-            progress: Callable[[int, int], None] | None = None) -> Profile:
+            progress: Callable[[int, int], None] | None = None, known: MutableMapping[str, float] | None = None) -> Profile:
     """`Profiler.profile` on as many TensorFlow devices as the topology has."""
-    return Profiler(prepare_devices(topology.num_devices), effort, progress).profile(graph, topology, inputs)
-
-
-def kernel_key(kernel: Kernel, tensor: Mapping[int, np.ndarray]) -> tuple:
-    """Equal for kernels that take equally long: operation, parameters, and of each operand shape, type, slice, and which are one tensor."""
-    places = [operand.vertex for operand in kernel.operands]
-    operands = tuple((tensor[o.vertex].shape, tensor[o.vertex].dtype.str, o.slice, places.index(o.vertex)) for o in kernel.operands)
-    return kernel.op, json.dumps(kernel.params, sort_keys=True), operands
+    return Profiler(prepare_devices(topology.num_devices), effort, progress).profile(graph, topology, inputs, known)
 
 
 def device_kinds(devices: Sequence[str]) -> list[str]:
@@ -214,10 +248,6 @@ def distinct_links(devices: Sequence[str]) -> list[list[tuple[int, int]]]:
     of_cpu = [all("CPU" in devices[d] for d in pair) for pair in pairs]
     alike = [pair for pair, yes in zip(pairs, of_cpu, strict=True) if yes]
     return [*([alike] if alike else []), *([pair] for pair, yes in zip(pairs, of_cpu, strict=True) if not yes)]
-
-
-def _record(kernel: Kernel) -> dict:
-    return {"op": kernel.op, "params": kernel.params, "operands": [{"vertex": o.vertex, "slice": o.slice} for o in kernel.operands]}
 
 
 def _present(value, graph: DataflowGraph, v: int, field: str, expected: str):

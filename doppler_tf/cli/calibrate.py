@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from doppler_tf.cli.bar import bar
 from doppler_tf.cli.options import add_graph, add_topology, positive, positive_real
 from doppler_tf.errors import ConfigError, DeadlockError, FormatError, field_error
 
@@ -38,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="emulated: seconds of wall clock to a modelled second (default: 1, or what makes a run last seconds)")
     parser.add_argument("--assignments", type=positive, default=50, metavar="N", help="assignments to run (default: 50)")
     parser.add_argument("--repeats", type=positive, metavar="N", help="runs of each, the median counts (default: 3, emulated 1)")
+    parser.add_argument("--no-fuse", action="store_true",
+                        help="tf: measure every vertex by itself, instead of fusing those that gain nothing by being placed apart")
+    parser.add_argument("--anew", action="store_true", help="tf: measure kernels and links again that are known from earlier graphs")
     parser.add_argument("--out", type=Path, default=Path("runs/calibrated"), metavar="DIR",
                         help="folder of the report and the measured graph and topology (default: runs/calibrated)")
 
@@ -52,10 +56,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise field_error(ConfigError, "calibrate", "", "--executor", f"one of {', '.join(EXECUTORS)}", args.executor)
     started = time.perf_counter()
     graph, given = load_costs(args.graph, args.topology)
+    unfused = len(graph.work_vertices)
+    if args.executor == "tf" and not args.no_fuse:
+        graph, given = _fused(graph, given)
     program = Program(graph) if args.executor == "tf" else None
     assignments, simulated_s = _assignments(graph, given, args.assignments, args.seed)
     _make_folder(args.out)
-    profile = None if program is None else _profile(graph, given, program.inputs)
+    profile = None if program is None else _profile(graph, given, program.inputs, args.anew)
     models = {GIVEN: given} if profile is None else {GIVEN: given, PROFILED: profile.costs}
     time_scale = 1.0 if program else args.time_scale or fitting_time_scale(max(simulated_s))
     repeats, durations = args.repeats or REPEATS[args.executor], Durations(graph, models)
@@ -64,7 +71,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     links = [] if profile is None else _links(profile.costs)
     found = {"graph": graph.name, "topology": given.topology.name, "executor": args.executor, "time_scale": time_scale,
              "assignments": len(assignments), "repeats": repeats,
-             "profile": None if profile is None else {"vertices": len(graph.work_vertices), "kernels": profile.num_kernels},
+             "profile": None if profile is None else {"vertices": len(graph.work_vertices), "unfused_vertices": unfused,
+                                                      "kernels": profile.num_kernels, "new_kernels": profile.new_kernels},
              "links": links, "kinds": durations.by_kind(), **_compared(graph, models, assignments, runs_s)}
     return {**found, "seconds": time.perf_counter() - started, "files": _write(args.out, found, profile)}
 
@@ -80,7 +88,9 @@ def render(result: dict[str, Any]) -> list:
               grid("one vertex or transfer, mean by kind", *kind_table(result["kinds"], list(result["models"])))]
     if result["links"]:
         tables.append(grid("", *link_table(result["links"])))
-    profiled = {} if profile is None else {"profiled": f"{profile['kernels']} different kernels of {profile['vertices']} vertices"}
+    fused = "" if profile is None or profile["vertices"] == profile["unfused_vertices"] else f", fused from {profile['unfused_vertices']}"
+    profiled = {} if profile is None else {"profiled": f"{profile['kernels']} different kernels of {profile['vertices']} vertices{fused}; "
+                                                       f"{profile['new_kernels']} measured now"}
     return [*tables, facts("", {**profiled, "runs of one assignment apart": percent(result["spread"]), "took": f"{result['seconds']:.1f} s",
                                 **{name: str(path) for name, path in result["files"].items()}})]
 
@@ -110,12 +120,28 @@ def _make_folder(out: Path) -> None:
         raise FormatError(f"{out}: cannot be written: {error.strerror}; choose another folder with --out") from None
 
 
-def _profile(graph: DataflowGraph, costs: CostModel, inputs: dict[int, np.ndarray]) -> Profile:
-    from doppler_tf.cli.tensorflow import import_quietly
+def _fused(graph: DataflowGraph, costs: CostModel) -> tuple[DataflowGraph, CostModel]:
+    from data import fuse
+    from doppler_tf.costs import build_costs
 
-    runtime = import_quietly("runtime")
-    with _bar("profiling") as show:
-        return runtime.profile(graph, costs.topology, inputs, progress=show)
+    graph = fuse(graph)
+    return graph, build_costs(graph, costs.topology)
+
+
+def _profile(graph: DataflowGraph, costs: CostModel, inputs: dict[int, np.ndarray], anew: bool) -> Profile:
+    """Measures what is not known of this machine, and keeps it."""
+    from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.formats.machine_json import load_machine, store_machine
+
+    runtime, machine = import_quietly("runtime"), load_machine()
+    # How fast a kernel runs depends on how many devices share the machine.
+    here = f"{costs.num_devices} devices: "
+    known = {} if anew else {key.removeprefix(here): value for key, value in machine.seconds.items() if key.startswith(here)}
+    with bar("profiling") as show:
+        found = runtime.profile(graph, costs.topology, inputs, progress=show, known=known)
+    machine.seconds |= {here + key: value for key, value in known.items()}
+    store_machine(machine)
+    return found
 
 
 def _measure(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], repeats: int, executor: Executor,
@@ -124,7 +150,7 @@ def _measure(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assig
     import numpy as np
 
     measured_s = np.zeros((len(assignments), repeats))
-    with _bar("running") as show:
+    with bar("running") as show:
         # Repeats of one assignment stand far apart, so that a burst of other work on the machine spoils one of them only.
         for done, (r, i) in enumerate(np.ndindex(repeats, len(assignments)), start=1):
             trace = executor.execute(graph, costs, assignments[i])
@@ -186,17 +212,3 @@ def _write(out: Path, found: dict[str, Any], profile: Profile | None) -> dict[st
     write_bytes(files["report"], markdown(found).encode())
     write_json(files["figures"], plain(found), indent=1)
     return files
-
-
-@contextlib.contextmanager
-def _bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, moved by (done, total)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from doppler_tf.cli.loudness import bars_wanted
-
-    with Progress(TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeRemainingColumn(),
-                  console=Console(stderr=True), disable=not bars_wanted()) as bar:
-        task = bar.add_task(f"{label:<9}", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
+    from doppler_tf.topology import Topology
 
     Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
+
+LOCAL = "local"
 
 
 def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostModel]:
@@ -19,11 +22,32 @@ def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostMode
     from doppler_tf.cli.compiling import announce_compiling
     from doppler_tf.costs import build_costs
     from doppler_tf.formats.graph_json import read_graph
-    from doppler_tf.formats.topology_json import read_topology
 
     announce_compiling()
     graph = read_graph(graph_path)
-    return graph, build_costs(graph, read_topology(topology), str(graph_path))
+    return graph, build_costs(graph, load_topology(topology), str(graph_path))
+
+
+def load_topology(spec: str) -> Topology:
+    """A preset, a file, or `local`: this machine, which is measured the first time and then read from disk."""
+    from doppler_tf.formats.topology_json import read_topology
+
+    if spec != LOCAL:
+        return read_topology(spec)
+    from doppler_tf.cli.bar import bar
+    from doppler_tf.cli.loudness import note
+    from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.formats.machine_json import load_machine, store_machine
+
+    machine = load_machine()
+    if machine.topology is None:
+        local = import_quietly("runtime.local")
+        with bar("measuring") as show:
+            machine.topology = local.local_topology(show)
+        kept = store_machine(machine)
+        note(f"--topology local: {', '.join(machine.topology.device_names)}, measured now"
+             + (f" and kept in {kept}; remove that file to measure anew" if kept else ""))
+    return machine.topology
 
 
 def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None) -> tuple[Assignment, str]:

@@ -6,7 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
-TOPOLOGIES = "p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
+TOPOLOGIES = "local (this machine, measured once), p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
 MOST_SAMPLES = 100_000
 DISPATCH = "fifo|b_level|order"
 

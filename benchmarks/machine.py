@@ -1,0 +1,190 @@
+"""What placing gains on this machine, beside what its user would do instead: `make bench NAME=machine`.
+
+Each small workload is cut for two devices, fused and calibrated here. Then everything runs in turn: TensorFlow alone on the whole program,
+TensorFlow's executor on our assignments, our engine on them, with barriers, and on one device. Figures are medians of these turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.plain_tensorflow import MODES, PlainTensorFlow
+from benchmarks.tables import finish, show
+from benchmarks.tensorflow_graph import TensorFlowGraph
+from data import build_workload, fuse, input_tiles, output_vertices, workload_program
+from doppler_tf.assignment import Assignment
+from doppler_tf.graph import DataflowGraph, Kernel, Operand
+from doppler_tf.heuristics.spread import spread_assignments
+from doppler_tf.placement import place
+from doppler_tf.report.calibration import agreement
+from doppler_tf.simulator import Simulator, simulate
+from doppler_tf.topology import cpu
+from doppler_tf.trace import Trace
+from doppler_tf.validation import validate_trace
+from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices, profile
+from runtime.calls import run_kernel
+from runtime.synchronous import LevelDispatcher
+
+WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
+DEVICES = 2
+RUNS, WARM = 15, 3
+SEARCH_S = 5.0
+FIDELITY, REPEATS = 30, 5
+
+
+def main() -> None:
+    """Prints the tables and the JSON line."""
+    parser = argparse.ArgumentParser(prog="benchmarks.machine", description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names parted by commas (default: all four)")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"turns (default: {RUNS})")
+    args = parser.parse_args()
+    devices = prepare_devices(DEVICES)
+    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before: what else runs here shows in the figures")
+    cases, fidelity = {}, {}
+    for name in args.workloads.split(","):
+        case = Case(name, devices)
+        cases[name], fidelity[name] = case.measure(args.runs), case.fidelity()
+    columns = ("vertices", "plain_s", "xla_s", "tensorflow_s", "engine_s", "synchronous_s", "one_device_s",
+               "engine_over_tensorflow", "engine_over_plain")
+    show("best found on two devices, beside TensorFlow alone", {name: {c: row[c] for c in columns} for name, row in cases.items()})
+    columns = ("critical_path_s", "critical_path_tensorflow_s", "critical_path_over_tensorflow", "critical_path_over_predicted",
+               "engine_over_predicted", "simulated_two_over_one", "two_over_one", "barrier_gain_share", "simulated_barrier_gain_share")
+    show("critical path; measured over predicted; two devices over one; less than with barriers",
+         {name: {c: row[c] for c in columns} for name, row in cases.items()})
+    show("overhead by vertex, of which between vertices and of a call",
+         {name: {c: row[c] for c in ("overhead_s", "gap_s", "call_s")} for name, row in cases.items()})
+    show(f"{FIDELITY} assignments, simulated and measured", fidelity)
+    finish({"cases": cases, "fidelity": fidelity})
+
+
+class Case:
+    """One workload, fused and calibrated, with its two assignments."""
+
+    def __init__(self, name: str, devices: Sequence[str]):
+        self._name, self._devices = name, devices
+        graph = fuse(build_workload(name, DEVICES, scale="small"))
+        record = graph.attributes["workload"]
+        self._inputs = input_tiles(graph, workload_program(record).draw_inputs(record["seed"]))
+        self._fetch = output_vertices(graph)
+        found = profile(graph, cpu(DEVICES), self._inputs)
+        self._graph, self._costs = found.graph, found.costs
+        self._critical = place(self._graph, self._costs, "critical_path").assignment
+        self._best = place(self._graph, self._costs, "auto", budget_s=SEARCH_S).assignment
+        self._one = place(self._graph, self._costs, "one_device").assignment
+
+    def measure(self, runs: int) -> dict[str, float | int]:
+        """Medians of `runs` turns, after some that do not count; all computing the same is checked first."""
+        graph, costs = self._graph, self._costs
+        with ExitStack() as stack:
+            plain = stack.enter_context(PlainTensorFlow(self._name, DEVICES))
+            engines = {name: stack.enter_context(self._engine()) for name in ("engine", "critical_path", "one_device")}
+            barriers = stack.enter_context(SynchronousExecutor(TensorFlowBackend(
+                self._inputs, self._fetch, self._devices, keep_inputs=True)))
+            yardsticks = {name: TensorFlowGraph(graph, assignment.device, self._inputs, self._fetch, self._devices, copies)
+                          for name, assignment, copies in (("tensorflow", self._best, True), ("shared", self._best, False),
+                                                           ("critical_path_tensorflow", self._critical, True))}
+            assignments = {"engine": self._best, "critical_path": self._critical, "one_device": self._one}
+            traces: dict[str, list[Trace]] = {}
+            turns = {**{name: lambda n=name: self._trace(engines[n], assignments[n], traces.setdefault(n, [])) for name in engines},
+                     "synchronous": lambda: self._trace(barriers, self._best, traces.setdefault("synchronous", [])),
+                     **{name: lambda n=name: timed(yardsticks[n].run) for name in yardsticks},
+                     **{f"plain_{mode}": lambda m=mode: plain.run(m) for mode in MODES}}
+            self._check(yardsticks["tensorflow"], engines["engine"])
+            rounds = [{name: turn() for name, turn in turns.items()} for _ in range(WARM + runs)][WARM:]
+            seconds = {name: [one[name] for one in rounds] for name in turns}
+        for trace in traces["engine"][-runs:]:
+            assert validate_trace(graph, costs, self._best, trace.log).work_conserving
+        median = {name: float(np.median(values)) for name, values in seconds.items()}
+        spread = {name: [float(x) for x in np.percentile(values, [25, 75])] for name, values in seconds.items()}
+        predicted = {name: simulate(graph, costs, assignment).makespan_s for name, assignment in assignments.items()}
+        with_barriers_s = Simulator().drive(LevelDispatcher(graph, costs, self._best), costs).makespan_s
+        gap_s = float(np.median([gaps_s(graph, trace) for trace in traces["engine"][-runs:]]))
+        call_s = call_seconds(self._devices[0])
+        plain_s = min(median["plain_default"], median["plain_xla"])
+        return {"vertices": len(graph.work_vertices), "plain_s": plain_s, "default_s": median["plain_default"],
+                "xla_s": median["plain_xla"], "tensorflow_s": median["tensorflow"], "shared_s": median["shared"],
+                "engine_s": median["engine"], "synchronous_s": median["synchronous"], "one_device_s": median["one_device"],
+                "critical_path_s": median["critical_path"], "critical_path_tensorflow_s": median["critical_path_tensorflow"],
+                "engine_over_tensorflow": median["engine"] / median["tensorflow"], "engine_over_plain": median["engine"] / plain_s,
+                "engine_over_shared": median["engine"] / median["shared"],
+                "critical_path_over_tensorflow": median["critical_path"] / median["critical_path_tensorflow"],
+                "engine_over_predicted": median["engine"] / predicted["engine"],
+                "critical_path_over_predicted": median["critical_path"] / predicted["critical_path"],
+                "two_over_one": median["engine"] / median["one_device"],
+                "simulated_two_over_one": predicted["engine"] / predicted["one_device"],
+                "barrier_gain_share": 1 - median["engine"] / median["synchronous"],
+                "simulated_barrier_gain_share": 1 - predicted["engine"] / with_barriers_s,
+                "overhead_s": gap_s + call_s, "gap_s": gap_s, "call_s": call_s, "quartiles_s": spread}
+
+    def fidelity(self) -> dict[str, float]:
+        """How far simulated and measured makespans agree, on assignments from one device to all."""
+        assignments = spread_assignments(self._graph, self._costs, FIDELITY, np.random.default_rng(7))
+        simulated_s = np.array([simulate(self._graph, self._costs, assignment).makespan_s for assignment in assignments])
+        with self._engine() as engine:
+            measured_s = np.median([[self._trace(engine, assignment, []) for assignment in assignments]
+                                    for _ in range(REPEATS + 1)][1:], axis=0)
+        found = agreement(simulated_s, measured_s)
+        return {"median_error": found.median_error, "worst_error": found.worst_error, "bias": found.bias,
+                "rank_correlation": found.rank_correlation}
+
+    def _engine(self) -> TensorFlowExecutor:
+        return TensorFlowExecutor(self._inputs, self._fetch, self._devices, keep_inputs=True)
+
+    def _trace(self, executor: TensorFlowExecutor, assignment: Assignment, traces: list[Trace]) -> float:
+        traces.append(executor.execute(self._graph, self._costs, assignment))
+        return traces[-1].makespan_s
+
+    def _check(self, yardstick: TensorFlowGraph, engine: TensorFlowExecutor) -> None:
+        expected = yardstick.run()
+        engine.execute(self._graph, self._costs, self._best)
+        for v, array in expected.items():
+            np.testing.assert_allclose(engine.outputs[v], array, rtol=1e-3, atol=1e-4)
+
+
+def gaps_s(graph: DataflowGraph, trace: Trace) -> float:
+    """Seconds by vertex between the instant when it could have begun and when it did.
+
+    It could begin when its device had ended its last vertex or copy and its last input was there: what passes until then is the news of
+    the end, the dispatcher, and the way to the thread.
+    """
+    on = {d: np.sort(np.concatenate([trace.end_s[trace.device == d], trace.transfer_end_s[trace.destination == d]]))
+          for d in np.unique(trace.device).tolist()}
+    end = np.zeros(graph.num_vertices)
+    end[trace.vertex] = trace.end_s
+    home = np.full(graph.num_vertices, -1)
+    home[trace.vertex] = trace.device
+    copied = {(int(p), int(d)): float(t) for p, d, t in zip(trace.producer, trace.destination, trace.transfer_end_s, strict=True)}
+    total = 0.0
+    for v, d, start_s in zip(trace.vertex.tolist(), trace.device.tolist(), trace.start_s.tolist(), strict=True):
+        at = graph.predecessors.vertex[graph.predecessors.ptr[v]:graph.predecessors.ptr[v + 1]].tolist()
+        arrived_s = max((end[u] if home[u] == d else copied[u, d] for u in at if not graph.is_input[u]), default=0.0)
+        before = on[d][on[d] <= start_s]
+        total += start_s - max(arrived_s, before[-1] if len(before) else 0.0)
+    return total / len(trace.vertex)
+
+
+def call_seconds(device: str) -> float:
+    """What calling a compiled kernel takes that has nothing to compute."""
+    kernel = Kernel("map", (Operand(0),), {"fn": "square", "subscripts": "a->a"})
+    with tf.device(device):
+        tensor = tf.ones(1)
+        seconds = [timed(lambda: run_kernel(kernel, [tensor])) for _ in range(500)]
+    return float(np.median(seconds))
+
+
+def timed(call: Callable) -> float:
+    """Wall-clock seconds of a call."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    main()

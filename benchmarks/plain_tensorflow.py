@@ -1,0 +1,75 @@
+"""The yardstick of `machine`: a workload's whole program, not cut, as one `tf.function` with TensorFlow's settings.
+
+`python -m benchmarks.plain_tensorflow NAME DEVICES` is a process of its own, because TensorFlow's threads are set once a process. It answers
+each line on stdin, `default` or `xla`, with the seconds of one run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+MODES = ("default", "xla")
+
+
+class PlainTensorFlow:
+    """Runs in that other process; a `with` block ends it."""
+
+    def __init__(self, workload: str, devices: int):
+        command = [sys.executable, "-m", "benchmarks.plain_tensorflow", workload, str(devices)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def run(self, mode: str) -> float:
+        """Seconds of one run; mode: `default` or `xla`."""
+        self._process.stdin.write(f"{mode}\n")
+        self._process.stdin.flush()
+        return float(self._process.stdout.readline())
+
+    def __enter__(self) -> PlainTensorFlow:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def main(workload: str, devices: int) -> None:
+    """Answers until stdin ends."""
+    from data import build_workload, workload_program
+
+    record = build_workload(workload, devices, scale="small").attributes["workload"]
+    program = workload_program(record)
+    calls = {mode: compiled(program, program.draw_inputs(record["seed"]), mode == "xla") for mode in MODES}
+    for line in sys.stdin:
+        started = time.perf_counter()
+        calls[line.strip()]()
+        print(time.perf_counter() - started, flush=True)
+
+
+def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[[], list[np.ndarray]]:
+    """A call that computes the outputs of `program` (an EinsumProgram) from tensors that are placed beforehand."""
+    import tensorflow as tf
+
+    from data.einsum_program import View
+    from runtime.kernels import KERNELS
+
+    def compute(known: dict[str, tf.Tensor]) -> list[tf.Tensor]:
+        for step in program.steps:
+            if isinstance(step, View):
+                known[step.name] = tf.slice(known[step.tensor], step.start, program.shapes[step.name])
+            else:
+                op, params = step.kernel
+                known[step.name] = KERNELS[op](params, [known[use.tensor] for use in step.operands])
+        return [known[name] for name in program.outputs]
+
+    inputs = {name: tf.constant(tensor) for name, tensor in tensors.items()}
+    function = tf.function(lambda given: compute(dict(given)), jit_compile=jit)
+    return lambda: [tensor.numpy() for tensor in function(inputs)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -121,7 +121,8 @@ class Profiler:
 
     def _run_rounds(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], measured: _Measured) -> None:
         """Runs rounds of assignments, each round's planned with what the rounds before have shown."""
-        given, rng, begun_s = build_costs(graph, topology), np.random.default_rng(0), time.perf_counter()
+        unknown = build_costs(replace(graph, exec_s=np.zeros((graph.num_vertices, 1))), topology)
+        rng, begun_s = np.random.default_rng(0), time.perf_counter()
         effort = self._effort
         runs = len(self._devices) + effort.spread
         failure = None
@@ -129,7 +130,7 @@ class Profiler:
             for r in range(effort.rounds + 1):
                 if r > 1 and time.perf_counter() - begun_s > effort.budget_s:
                     break
-                costs = given if not r else build_costs(measured.graph(graph), replace(topology, **measured.links()))
+                costs = unknown if not r else build_costs(measured.graph(graph), replace(topology, **measured.links()))
                 for i, assignment in enumerate(self._assignments(graph, costs, rng, 0 if not r else effort.spread), start=1):
                     try:
                         trace = executor.execute(graph, costs, assignment)

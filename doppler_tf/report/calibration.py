@@ -18,7 +18,7 @@ from doppler_tf.trace import Trace
 TRANSFER = "transfer"
 GIVEN, PROFILED = "given", "profiled"
 MODELS = {GIVEN: "the costs that graph and topology give",
-          PROFILED: "each kernel and link measured by itself, all else idle; `graph.json` and `topology.json` hold these"}
+          PROFILED: "each kernel and link as measured in other runs of the graph; `graph.json` and `topology.json` hold these"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 class Durations:
     """Seconds that vertices and transfers took in runs, beside what models say of the same ones.
 
-    A duration is the time between instruction and news of the end where the trace has a log: so long a device or link was taken.
+    A vertex takes the time between instruction and news of the end where the trace has a log: so long its device was taken. A transfer
+    takes its own time; what it waits for its destination before is not the link's.
     """
 
     def __init__(self, graph: DataflowGraph, models: Mapping[str, CostModel]):
@@ -75,8 +76,8 @@ class Durations:
         for v, d, seconds in zip(log.vertex.tolist(), log.device.tolist(), (log.end_s - log.start_s).tolist(), strict=True):
             self._vertex[v, d].append(seconds)
         told = [plan_transfers(self._graph, model, assignment.device).cost_s for model in self._models.values()]
-        rows = np.stack([log.transfer_end_s - log.transfer_start_s, *told], axis=1).tolist()
-        for key, row in zip(np.stack([log.producer, log.source, log.destination], axis=1).tolist(), rows, strict=True):
+        rows = np.stack([trace.transfer_end_s - trace.transfer_start_s, *told], axis=1).tolist()
+        for key, row in zip(np.stack([trace.producer, trace.source, trace.destination], axis=1).tolist(), rows, strict=True):
             self._transfer[tuple(key)].append(row)
 
     def by_kind(self) -> dict[str, dict[str, float]]:

@@ -13,7 +13,7 @@ from doppler_tf.topology import cpu
 from runtime import Effort, Profiler, profile
 from runtime.profiler import distinct_links
 
-QUICK = Effort(rounds=2, calls=2, sizes=2)
+QUICK = Effort(rounds=1, spread=4)
 
 
 def square(operand, fn="square", where=None):
@@ -27,12 +27,16 @@ def inputs_of(graph):
 
 @pytest.fixture
 def told(monkeypatch):
-    """Profiles a graph with seconds that a test makes up: kernels by number, links exactly."""
+    """Profiles a graph with seconds that a test makes up: kernels by number, links exactly; nothing is run."""
     def install(kernel_s, latency_s=1e-5, bandwidth=1e9):
-        def medians(self, jobs):
-            return {(where, what): latency_s + what / bandwidth if isinstance(where, tuple) else kernel_s(where) for where, what in jobs}
+        def made_up(self, graph, topology, inputs, measured):
+            measured.runs = 1
+            for k in range(len(measured._known_s)):
+                measured._kernel[k, "CPU"].append(kernel_s(k))
+            for size in (100.0, 1e6):
+                measured._copy[0, size].append(latency_s + size / bandwidth)
 
-        monkeypatch.setattr(Profiler, "_medians", medians)
+        monkeypatch.setattr(Profiler, "_run_rounds", made_up)
     return install
 
 
@@ -73,8 +77,33 @@ def test_a_workload_has_few_different_kernels_and_all_costs_are_measured():
     assert (found.costs.exec_s[graph.is_input] == 0).all()
     assert found.costs.topology.latency_s[0, 1] >= 0
     np.testing.assert_array_equal(found.costs.exec_s[:, 0], found.costs.exec_s[:, 1])  # logical CPUs are of one kind
-    total = QUICK.rounds * (found.num_kernels + QUICK.sizes)
+    total = QUICK.rounds * (2 + QUICK.spread)
     assert seen == [(i, total) for i in range(1, total + 1)]
+
+
+def test_a_second_graph_measures_only_what_is_new(monkeypatch):
+    small, known = build_workload("chainmm", 2, scale="small", n=64), {}
+    first = profile(small, cpu(2), inputs_of(small), QUICK, known=known)
+    assert first.new_kernels == first.num_kernels
+    assert len(known) == first.num_kernels + 2  # latency and seconds per byte of the one link
+    monkeypatch.setattr(Profiler, "_run_rounds", lambda *arguments: pytest.fail("nothing need be run"))
+    again = profile(small, cpu(2), inputs_of(small), QUICK, known=known)
+    assert again.new_kernels == 0
+    np.testing.assert_array_equal(again.costs.exec_s, first.costs.exec_s)
+    np.testing.assert_array_equal(again.costs.topology.latency_s, first.costs.topology.latency_s)
+
+
+def test_what_is_known_is_believed_and_what_is_new_is_added(told):
+    told(lambda k: 1e-3)
+    graph, known = build_workload("chainmm", 2, scale="small", n=32), {}
+    found = profile(graph, cpu(2), inputs_of(graph), QUICK, known=known)
+    name = next(key for key in known if key.startswith("CPU: einsum"))
+    known[name] = 7.0
+    del known[next(key for key in known if key.startswith("CPU: aggregate"))]
+    again = profile(graph, cpu(2), inputs_of(graph), QUICK, known=known)
+    assert again.new_kernels == 1
+    assert set(np.unique(again.costs.exec_s[graph.work_vertices]).tolist()) == {1e-3, 7.0}
+    assert len(known) == found.num_kernels + 2
 
 
 def test_the_medians_are_the_costs_and_survive_the_files(told, tmp_path):
@@ -84,7 +113,7 @@ def test_the_medians_are_the_costs_and_survive_the_files(told, tmp_path):
     expected = np.where(graph.is_input, 0.0, 1e-3 * (found.kernel + 1))
     np.testing.assert_array_equal(found.costs.exec_s, np.stack([expected] * 3, axis=1))
     carried = graph.output_bytes[graph.sources[graph.work_edges]]
-    np.testing.assert_allclose(found.costs.transfer_s(graph.work_edges, 0, 2), 1e-5 + carried / 1e9)
+    np.testing.assert_allclose(found.costs.transfer_s(graph.work_edges, 0, 2), 1e-5 + carried / 1e9, rtol=1e-6)
     write_graph(tmp_path / "g.json", found.graph)
     write_topology(tmp_path / "t.json", found.costs.topology)
     again = build_costs(read_graph(tmp_path / "g.json"), read_topology(tmp_path / "t.json"))
@@ -100,19 +129,6 @@ def test_explicit_transfer_seconds_give_way_to_the_measured_link(told):
                                [{"source": 0, "target": 1}, {"source": 1, "target": 2, "transfer_s": 7.0}])
     found = profile(graph, cpu(2), {0: np.ones((5, 5), np.float32)}, QUICK)
     assert float(found.costs.transfer_s(1, 0, 1)) == pytest.approx(1e-5 + 100 / 1e9)
-
-
-def test_the_median_is_over_the_calls_of_all_rounds():
-    calls = iter([np.array([1.0, 9.0]), np.array([5.0, 5.0]), np.array([2.0, 3.0])])
-    profiler = Profiler(["CPU:0"], Effort(rounds=3))
-    assert profiler._medians({"job": lambda: next(calls)}) == {"job": 4.0}
-
-
-@pytest.mark.parametrize(("seconds", "output_bytes", "calls"), [
-    (1e-3, 1e3, 5), (0.4, 1e3, 2), (60.0, 1e3, 1), (1e-3, 2**29, 2), (0.0, 0, 5),
-])
-def test_what_is_slow_or_large_is_called_less_often(seconds, output_bytes, calls):
-    assert Effort().affordable(seconds, output_bytes) == calls
 
 
 def test_logical_cpus_share_one_link_and_gpus_have_their_own():

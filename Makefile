@@ -18,17 +18,22 @@ setup: .venv/installed
 	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --no-compile --retries 2 -r requirements.txt 2>.venv/pip.log || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again (.venv/pip.log says more)" >&2; exit 2; }
 	@touch $@
 
+# As many pieces and devices as this machine has cores, up to 8.
+CORES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 8 ? 8 : n)))
+
 demo: setup
 	@rm -rf $(DEMO)
-	@echo "1. A real workload: one Llama layer, cut for 4 devices"
-	@$(CLI) workload llama_layer --devices 4 --scale small --out $(DEMO)/llama_layer.json
-	@echo "2. Three stages: imitate the critical path, learn in the simulator, learn from real runs"
-	@$(CLI) train $(DEMO)/llama_layer.json --topology cpu:4 --run-dir $(DEMO) --real 64
-	@echo "3. The learned assignment beside the heuristics and the lower bound"
-	@$(CLI) compare $(DEMO)/llama_layer.json --topology cpu:4 --policy $(DEMO) --methods one_device,round_robin,random,critical_path,policy
-	@echo "4. The learned assignment on the runtime"
-	@$(CLI) run $(DEMO)/llama_layer.json --topology cpu:4 --assignment $(DEMO)/assignments/llama_layer.json --executor tf --trace $(DEMO)/traces/llama_layer.json --gantt $(DEMO)/report/llama_layer.png
-	@echo "5. All of it on a page"
+	@echo "1. A real workload: one Llama layer, cut for $(CORES) devices"
+	@$(CLI) workload llama_layer --devices $(CORES) --scale small --out $(DEMO)/llama_layer.json
+	@echo "2. Its kernels and the links, measured on this machine"
+	@$(CLI) calibrate $(DEMO)/llama_layer.json --topology local --assignments 12 --out $(DEMO)/measured
+	@echo "3. Three stages: imitate the critical path, learn in the simulator, learn from real runs"
+	@$(CLI) train $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --run-dir $(DEMO) --real 256
+	@echo "4. The learned assignment beside TensorFlow alone and the heuristics, on this machine"
+	@$(CLI) compare $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --policy $(DEMO) --methods one_device,round_robin,critical_path,annealing --measure 15
+	@echo "5. A run of it, checked and drawn"
+	@$(CLI) run $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --assignment $(DEMO)/assignments/llama_layer.json --executor tf --trace $(DEMO)/traces/llama_layer.json --gantt $(DEMO)/report/llama_layer.png
+	@echo "6. All of it on a page"
 	@$(CLI) report $(DEMO)
 	@echo "Look at it: $(DEMO)/report/index.html, $(DEMO)/traces/llama_layer.json (ui.perfetto.dev), $(BIN)/tensorboard --logdir $(DEMO)/train"
 

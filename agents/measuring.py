@@ -1,13 +1,11 @@
-"""Measured runs: what they took, what they show of the costs, how many more there may be, and which assignment they say is best."""
+"""Measured runs: what they took, what they show of the costs, and how many more there may be."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-
-import numpy as np
+from collections.abc import Callable
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
@@ -89,49 +87,3 @@ class Measured:
     def believed_costs(self) -> CostModel:
         """The caller's costs, corrected by what the last runs took."""
         return refitted_costs(self._graph, self._costs, self._factors) if self._factors else self._costs
-
-
-def halve(count: int, always: Sequence[int], runs: int, run: Callable[[int], float]) -> list[list[float]]:
-    """Sequential halving (Karnin, Koren, Somekh 2013): all candidates are run, the better half by median again, and so on, so that
-    most runs are spent on those that are hard to tell apart.
-
-    Args:
-      count: candidates, numbered from 0; always: those that are run to the end, however slow.
-      runs: how many there may be; run: one of a candidate, in seconds, NaN where it failed.
-
-    Returns:
-      By candidate its seconds, failed runs left out. Who was dropped early has fewer.
-    """
-    seconds: list[list[float]] = [[] for _ in range(count)]
-    alive, rounds, left = list(range(count)), max(1, math.ceil(math.log2(max(count, 2)))), runs
-    for r in range(rounds):
-        members = sorted({*alive, *always})
-        # Turn by turn, so that a burst of other work on the machine strikes all alike.
-        for _ in range(left // (rounds - r) // len(members)):
-            for c in members:
-                seconds[c] += [value for value in (run(c),) if not math.isnan(value)]
-            left -= len(members)
-        alive = sorted(alive, key=lambda c: median_s(seconds[c]))[:max(1, len(alive) // 2)]
-    return seconds
-
-
-def median_s(seconds: Sequence[float]) -> float:
-    """The median; infinity of none."""
-    return float(np.median(seconds)) if len(seconds) else math.inf
-
-
-def clearly_faster(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
-    """Whether `after` is faster by more than twice the standard error of the difference.
-
-    Args:
-      before, after: by graph the runs, in units that may be added up over graphs; fewer than two prove nothing.
-    """
-    if any(len(runs) < 2 for runs in (*before, *after)):
-        return False
-    gain = sum(map(median_s, before)) - sum(map(median_s, after))
-    return gain > 2 * math.hypot(*(_error_s(runs) for runs in (*before, *after)))
-
-
-def _error_s(runs: Sequence[float]) -> float:
-    """Standard error of the median, from the median distance to it (of normal errors: sigma / 1.48, and the error 1.25 sigma / sqrt(n))."""
-    return 1.25 * 1.48 * median_s(np.abs(np.asarray(runs) - median_s(runs))) / math.sqrt(len(runs))

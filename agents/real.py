@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -11,15 +12,18 @@ import tensorflow as tf
 from agents import summaries
 from agents.config import TrainConfig
 from agents.driver import Episodes
-from agents.measuring import Budget, Measured, clearly_faster, halve, median_s
+from agents.measuring import Budget, Measured
 from agents.stages import Best, Learner, copy_variables
-from doppler_tf.assignment import Assignment
 from doppler_tf.executor import Executor
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.finalists import Choice, baselines, choose, clearly_faster, median_s
 
 # Of the budget, what is spent on choosing; the rest is for learning.
 _CHOOSING = 0.3
-# Candidates of the choice: the greedy assignments of both policies, and others up to so many, if each can be run about 4 times.
+# Candidates of the choice: the baselines, the greedy assignments of both policies, and others up to so many, if each can be run about
+# 4 times.
 _CANDIDATES, _EACH = 16, 4
+_BEFORE, _AFTER = "greedy before", "greedy"
 
 
 class RealStage:
@@ -72,44 +76,50 @@ class RealStage:
     def choose(self) -> dict[str, dict]:
         """Runs the candidates against each other, and keeps the policy and the assignments that win.
 
-        The policy of stage III must win by more than twice the standard error of the difference, else that of stage II stays.
+        The policy of stage III must win by more than twice the standard error of the difference, else that of stage II stays. What a user
+        would try first (`finalists.baselines`) is run as often as the policies, so that no kept assignment is slower than that as measured.
 
         Returns:
           By graph name the medians `before_s` (greedy, the policy before stage III), `greedy_s` (the kept policy) and `best_s` (the kept
-          assignment), None where no run succeeded; the numbers of runs that each is based on; all `runs`, those that `failed`, and how
-          the last of them did.
+          assignment), None where no run succeeded; the numbers of runs that each is based on; `method`, what made the kept assignment;
+          `baselines`, of each `median_s` and `runs`; all `runs`, those that `failed`, and how the last of them did.
         """
         learner = self._learner
-        candidates, seconds = [], []
-        for g, measured in enumerate(self.measured):
-            runs = self.budget.left() // (len(self.measured) - g)
-            candidates.append(self._candidates(g, runs // _EACH))
-            assignments = [learner.assignment(g, episode) for episode in candidates[g]]
-            seconds.append(halve(len(assignments), (0, 1), runs, partial(self._run, measured, assignments)))
+        finals = [self._finals(g) for g in range(len(self.measured))]
         units = [bound or 1.0 for bound in learner.bounds_s]
-        before, after = ([np.divide(runs[c], unit) for runs, unit in zip(seconds, units, strict=True)] for c in (0, 1))
+        before, after = ([np.divide(each.seconds(role), unit) for each, unit in zip(finals, units, strict=True)]
+                         for role in (_BEFORE, _AFTER))
         better = clearly_faster(before, after)
         if not better:
             copy_variables(learner.earlier_network, learner.best_network)
         found = {}
-        for g, (graph, measured) in enumerate(zip(learner.graphs, self.measured, strict=True)):
-            most = max(map(len, seconds[g]))
-            # Whoever was dropped early has few runs, and may look fast by luck.
-            best = min((c for c, runs in enumerate(seconds[g]) if 2 * len(runs) >= most), key=lambda c, s=seconds[g]: median_s(s[c]))
-            if most:
-                learner.best[g] = candidates[g][best]
+        for g, (graph, measured, each) in enumerate(zip(learner.graphs, self.measured, finals, strict=True)):
+            if each.choice.chosen is not None:
+                learner.best[g] = each.candidates[each.choice.chosen]
             else:  # nothing is known that would speak for another than before
-                learner.best[g] = self._earlier[g] if self._earlier else candidates[g][0]
-            kept = {"before": seconds[g][0], "greedy": seconds[g][int(better)], "best": seconds[g][best]}
-            found[graph.name] = {**{f"{key}_s": median_s(runs) if runs else None for key, runs in kept.items()},
-                                 **{f"{key}_runs": len(runs) for key, runs in kept.items()},
+                learner.best[g] = self._earlier[g] if self._earlier else each.candidates[each.name_of[_BEFORE]]
+            best = () if each.choice.chosen is None else each.choice.finalists[each.choice.chosen].seconds
+            kept = {"before": each.seconds(_BEFORE), "greedy": each.seconds(_AFTER if better else _BEFORE), "best": best}
+            tried = {name: each.seconds(name) for name in each.name_of if name not in (_BEFORE, _AFTER)}
+            found[graph.name] = {**{f"{key}_s": _median(runs) for key, runs in kept.items()},
+                                 **{f"{key}_runs": len(runs) for key, runs in kept.items()}, "method": learner.best[g].method,
+                                 "baselines": {name: {"median_s": _median(runs), "runs": len(runs)} for name, runs in tried.items()},
                                  "runs": measured.runs, "failed": measured.failed, "last_error": measured.last_error}
         learner.believe(learner.costs)
         return found
 
-    def _run(self, measured: Measured, assignments: list[Assignment], c: int) -> float:
-        """Seconds of a run of candidate c; NaN if it failed, or if there was no time for it."""
-        return measured.run(assignments[c]) if self.budget.left() else np.nan
+    def _finals(self, g: int) -> _Finals:
+        """Runs the candidates of graph g on its part of what is left of the budget."""
+        learner, measured, runs = self._learner, self.measured[g], self.budget.left() // (len(self.measured) - g)
+        candidates, name_of = self._candidates(g, runs // _EACH)
+        assignments = {name: learner.assignment(g, episode) for name, episode in candidates.items()}
+
+        def run(name: str) -> float:
+            """NaN also where there was no time left for it."""
+            return measured.run(assignments[name]) if self.budget.left() else np.nan
+
+        always = list(dict.fromkeys(name_of.values()))
+        return _Finals(candidates, name_of, choose({name: c.makespan_s for name, c in candidates.items()}, always, runs, run))
 
     def _run_promising(self, episodes: Episodes, simulated_s: np.ndarray) -> np.ndarray:
         """float64 [B]: measured seconds of the greedy episode and the best sampled ones by simulation, NaN elsewhere.
@@ -157,18 +167,32 @@ class RealStage:
             mixed_s[rows] = np.where(ran, measured_s[rows], ratio * refitted_s[rows])
         return mixed_s
 
-    def _candidates(self, g: int, most: int) -> list[Best]:
-        """The greedy episodes before and after, the best by simulation, and others from the pool, different, as long as there is room."""
-        learner = self._learner
-        greedy = [learner.greedy(network)[g] for network in (learner.earlier_network, learner.best_network)]
-        found, seen = greedy, {learner.assignment(g, episode).device.tobytes() for episode in greedy}
+    def _candidates(self, g: int, most: int) -> tuple[dict[str, Best], dict[str, str]]:
+        """The baselines, the greedy episodes before and after, the best by simulation, and others from the pool, as long as there is room.
+
+        Returns:
+          Different ones by name, and by what is always run (baselines, _BEFORE, _AFTER) the name of the one that is the same.
+        """
+        learner, graph, costs = self._learner, self._learner.graphs[g], self._learner.costs[g]
+        candidates: dict[str, Best] = {}
+        first: dict[bytes, str] = {}
+        name_of: dict[str, str] = {}
+
+        def add(name: str, episode: Best) -> None:
+            name_of[name] = first.setdefault(learner.assignment(g, episode).device.tobytes(), name)
+            candidates[name_of[name]] = episode  # what a policy found as well counts as its own
+
+        simulator = FastSimulator(graph, costs)
+        for name, assignment in baselines(graph, costs, self._config.seed).items():
+            add(name, learner.as_episode(g, assignment, float(simulator.makespans(assignment.device[None])[0])))
+        for name, network in ((_BEFORE, learner.earlier_network), (_AFTER, learner.best_network)):
+            add(name, learner.greedy(network)[g])
+        always, room = dict(name_of), min(max(most, len(candidates) + 1), _CANDIDATES)
         known = (learner.best[g],) if np.isfinite(learner.best[g].makespan_s) else ()
-        for episode in (*known, *self._pool[g]):
-            key = learner.assignment(g, episode).device.tobytes()
-            if len(found) < min(max(most, 3), _CANDIDATES) and key not in seen:
-                seen.add(key)
-                found.append(episode)
-        return found
+        for i, episode in enumerate((*known, *self._pool[g])):
+            if len(candidates) < room or learner.assignment(g, episode).device.tobytes() in first:
+                add(f"found {i}", episode)
+        return candidates, always
 
     def _compared(self, g: int, episodes: Episodes, refitted_s: np.ndarray, measured_s: np.ndarray) -> dict[str, float]:
         """Measured beside simulated, of the same episodes of graph g.
@@ -189,3 +213,23 @@ class RealStage:
         if not np.isnan(measured_s[rows.start]):
             found |= {summaries.MEASURED_GREEDY: measured_s[rows.start], summaries.GREEDY: refitted_s[rows.start]}
         return {tag: float(value) for tag, value in found.items()}
+
+
+class _Finals(NamedTuple):
+    """How the choice among the candidates of one graph came out.
+
+    Attributes:
+      candidates: different ones by name; name_of: by what is always run the name of the candidate that it is; choice: among them.
+    """
+
+    candidates: dict[str, Best]
+    name_of: dict[str, str]
+    choice: Choice
+
+    def seconds(self, role: str) -> tuple[float, ...]:
+        """The runs of what is always run."""
+        return self.choice.finalists[self.name_of[role]].seconds
+
+
+def _median(runs: Sequence[float]) -> float | None:
+    return median_s(runs) if runs else None

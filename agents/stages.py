@@ -46,11 +46,12 @@ _variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDicti
 
 @dataclass(eq=False)
 class Best:
-    """An episode of one graph: int32 [T] order and device by step (padded vertices), and its simulated seconds."""
+    """An episode of one graph: int32 [T] order and device by step (padded vertices), its simulated seconds, and what made it."""
 
     makespan_s: float
     order: np.ndarray
     device: np.ndarray
+    method: str = "policy"
 
 
 class Learner:
@@ -131,13 +132,10 @@ class Learner:
         """Takes annealed assignments as the best episodes, and learns to repeat them before they are varied; returns how many simulations
         each took."""
         simulations = []
-        for g, (graph, costs, arrays) in enumerate(zip(self.graphs, self.costs, self.arrays, strict=True)):
+        for g, (graph, costs) in enumerate(zip(self.graphs, self.costs, strict=True)):
             found = _annealed(graph, costs, self.config.seed, self.bounds_s[g])
             simulations.append(found.simulations)
-            order, device = self.best[g].order.copy(), self.best[g].device.copy()
-            order[:], device[:] = self.batch.num_vertices - 1, 0
-            order[:arrays.num_work], device[:arrays.num_work] = np.arange(arrays.num_work), found.assignment.device[graph.work_vertices]
-            self.best[g] = Best(found.makespan_s, order, device)
+            self.best[g] = self.as_episode(g, Assignment(found.assignment.device, graph.work_vertices, "policy"), found.makespan_s)
         self.agent.set_learning_rate(_FASTER * self.config.learning_rate)
         for step in range(0, _repeated(self.config), _REORDERED):
             episodes = self._run(self.config.seed, _REPEATING + step)
@@ -275,7 +273,15 @@ class Learner:
     def assignment(self, g: int, episode: Best) -> Assignment:
         """An episode of graph g as an executor takes it."""
         device, order = self.arrays[g].to_devices(episode.order[None], episode.device[None])
-        return Assignment(device[0], order[0], "policy")
+        return Assignment(device[0], order[0], episode.method)
+
+    def as_episode(self, g: int, assignment: Assignment, makespan_s: float) -> Best:
+        """An assignment of graph g, with an order, as if it were an episode; makespan_s: simulated."""
+        arrays, steps = self.arrays[g], self.batch.num_vertices - 1
+        order, device = np.full(steps, steps, np.int32), np.zeros(steps, np.int32)
+        order[:arrays.num_work] = np.searchsorted(arrays.graph.work_vertices, assignment.order)
+        device[:arrays.num_work] = assignment.device[assignment.order]
+        return Best(makespan_s, order, device, assignment.method)
 
     def episode(self, episodes: Episodes, row: int, makespan_s: np.ndarray) -> Best:
         """One of a batch, with its seconds."""

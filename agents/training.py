@@ -141,6 +141,10 @@ class _Run:
 
     def _real(self, stage: RealStage, first: int, progress: bool) -> None:
         """Stage III: rounds while the budget lasts, each followed by a checkpoint, as its runs cannot be had again; then the choice."""
+        if self.done == first:  # what is best without measuring, to compare with
+            for g, best in enumerate(self.learner.best):
+                if np.isfinite(best.makespan_s):
+                    self._write(g, best, ".simulated.json")
         stage.begin(self.done - first)
         with bar("real", stage.budget.used, stage.budget.runs, 1, progress) as advance:
             while stage.batch:
@@ -212,7 +216,8 @@ class _Run:
 
     def save(self) -> None:
         """Writes a checkpoint of all that the next update depends on."""
-        best = [{"makespan_s": _finite(b.makespan_s), "order": b.order.tolist(), "device": b.device.tolist()} for b in self.learner.best]
+        best = [{"makespan_s": _finite(b.makespan_s), "order": b.order.tolist(), "device": b.device.tolist(), "method": b.method}
+                for b in self.learner.best]
         real = self.real and {"used": self.real.budget.used, "spent_s": self.real.budget.spent_s, "measured": self.measured,
                               "runs": [[m.runs, m.failed] for m in self.real.measured]}
         order = self.learner.elite_order
@@ -235,9 +240,15 @@ class _Run:
                 measured.runs, measured.failed = runs, failed
         self.learner.greedy_s = [np.inf if s is None else s for s in state["greedy_s"]]
         self.learner.best = [Best(np.inf if b["makespan_s"] is None else b["makespan_s"], np.array(b["order"], np.int32),
-                                  np.array(b["device"], np.int32)) for b in state["best"]]
+                                  np.array(b["device"], np.int32), b.get("method", "policy")) for b in state["best"]]
         if state["elite_order"] is not None:
             self.learner.elite_order = np.array(state["elite_order"], np.int32)
+
+    def _write(self, g: int, best: Best, ending: str) -> None:
+        """Writes an assignment of graph g."""
+        graph = self.learner.graphs[g]
+        write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}{ending}", graph, self.learner.costs[g],
+                         self.learner.assignment(g, best), best.makespan_s)
 
     def outcome(self) -> dict[str, dict]:
         """Writes the best assignment of each graph; returns the figures."""
@@ -245,8 +256,7 @@ class _Run:
         learned = sum(self.updates.values()) * self.learner.rows
         for g, (greedy_s, best) in enumerate(self.learner.final(self.config.seed, self.measured is not None)):
             graph, measured = self.learner.graphs[g], (self.measured or {}).get(self.learner.graphs[g].name)
-            write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}.json", graph, self.learner.costs[g],
-                             self.learner.assignment(g, best), best.makespan_s)
+            self._write(g, best, ".json")
             result[graph.name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best.makespan_s,
                                   "lower_bound_s": self.learner.bounds_s[g],
                                   "episodes": learned + (measured["runs"] if measured else 0), "seconds": round(self.seconds, 3),

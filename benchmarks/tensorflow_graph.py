@@ -1,52 +1,5 @@
-"""The yardstick of `runtime`: TensorFlow's own executor on the same assignment, as device scopes in one `tf.function`."""
+"""The yardstick of `runtime` and `machine`: TensorFlow's own executor on the same assignment."""
 
-from __future__ import annotations
+from runtime.tensorflow_graph import TensorFlowGraph
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
-import tensorflow as tf
-
-from doppler_tf.graph import DataflowGraph
-from runtime.kernels import run_kernel
-
-
-class TensorFlowGraph:
-    """One graph under one assignment; inputs are placed once, where they are first used.
-
-    Between logical devices of one CPU TensorFlow shares buffers; with `copies` each tensor is copied once to every other device that
-    uses it, as the engine does. TensorFlow knows no exclusive devices: its threads take any operation of any device that is ready.
-    """
-
-    def __init__(self, graph: DataflowGraph, device: np.ndarray, inputs: Mapping[int, np.ndarray], fetch: Sequence[int],
-                 devices: Sequence[str], copies: bool):
-        """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names."""
-        self._graph, self._device, self._fetch, self._devices, self._copies = graph, device.tolist(), fetch, devices, copies
-        placed = {}
-        for u, v in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True):
-            if u in inputs and u not in placed:
-                with tf.device(devices[self._device[v]]):
-                    placed[u] = tf.identity(inputs[u])
-        self._inputs = placed
-        self._call = tf.function(self._compute)
-
-    def run(self) -> dict[int, np.ndarray]:
-        """Computes everything; the arrays to fetch, by vertex."""
-        return {v: tensor.numpy() for v, tensor in zip(self._fetch, self._call(), strict=True)}
-
-    def _compute(self) -> list[tf.Tensor]:
-        made: dict[tuple[int, int], tf.Tensor] = {}  # by vertex and device
-        for v in self._graph.topological_order.tolist():
-            if not self._graph.is_input[v]:
-                kernel, d = self._graph.kernel[v], self._device[v]
-                with tf.device(self._devices[d]):
-                    made[v, d] = run_kernel(kernel, [self._operand(made, operand.vertex, d) for operand in kernel.operands])
-        return [made[v, self._device[v]] for v in self._fetch]
-
-    def _operand(self, made: dict[tuple[int, int], tf.Tensor], vertex: int, device: int) -> tf.Tensor:
-        if self._graph.is_input[vertex]:
-            return self._inputs[vertex]
-        if (vertex, device) not in made:
-            whole = made[vertex, self._device[vertex]]
-            made[vertex, device] = tf.raw_ops.DeepCopy(x=whole) if self._copies else whole
-        return made[vertex, device]
+__all__ = ["TensorFlowGraph"]

@@ -19,10 +19,11 @@ def fuse(graph: DataflowGraph) -> DataflowGraph:
       producer's tensor, which is as large, so that no transfer grows.
     - *Runs.* A run is a path on which each vertex after the first needs inputs, earlier vertices of the path and tensors that the first
       needs too, nothing else, and on which the last alone is needed outside. No two vertices of a run could run at once, it can start
-      when its first vertex can, and nobody outside waits for less than all of it. On equal devices no assignment gains by splitting it.
+      when its first vertex can, and nobody outside waits for less than all of it. Splitting it over equal devices could gain only what
+      it gives to others, a turn between two vertices of the run, or a transfer in the middle that is smaller than those before.
 
     A fused vertex keeps the id of its last vertex, so that outputs are found where they were. Its kernel `fused` lists what runs in the
-    call (see `_kernel`). A pin, a colocation group or an explicit cost keeps a vertex by itself.
+    call (see `_kernel`). A pin, a colocation group or an explicit `exec_s` keeps a vertex by itself.
     """
     groups = _runs(graph, _joined(graph))
     if len(groups) == len(graph.work_vertices):
@@ -43,9 +44,10 @@ def _joined(graph: DataflowGraph) -> list[Group]:
     outputs, order = _output_ids(graph), [v for v in graph.topological_order.tolist() if not graph.is_input[v]]
     end = {}
     for v in reversed(order):
+        reader = next(iter(readers[v]), v)
         joins = (len(readers[v]) == 1 and len(producers[v]) == 1 and graph.ids[v] not in outputs and _may_join(graph, v)
-                 and _may_join(graph, next(iter(readers[v]))) and _is_elementwise(graph, v))
-        end[v] = end[next(iter(readers[v]))] if joins else v
+                 and _may_join(graph, reader) and _is_elementwise(graph, v) and _takes_all(graph, reader, v))
+        end[v] = end[reader] if joins else v
     groups: dict[int, Group] = {v: [] for v in order if end[v] == v}
     for v in order:
         groups[end[v]].append(v)
@@ -70,7 +72,8 @@ def _runs(graph: DataflowGraph, groups: Sequence[Group]) -> list[Group]:
             following = [i for i in readers[last] if producers[i] <= there]
             if len(following) != 1 or not _may_join(graph, groups[following[0]][-1]):
                 break  # two that follow could run side by side
-            awaited = (awaited | readers[last]) - set(following)
+            awaited |= readers[last]
+            awaited -= set(following)
             run += following
             there |= set(following)
             if not awaited:
@@ -98,9 +101,16 @@ def _is_elementwise(graph: DataflowGraph, v: int) -> bool:
     kernel = graph.kernel[v]
     if kernel.op != "map":
         return False
-    terms, output = kernel.params["subscripts"].split("->")
-    return all(graph.is_input[o.vertex] or (o.slice is None and sorted(term) == sorted(output))
-               for o, term in zip(kernel.operands, terms.split(","), strict=True))
+    left, _, output = str(kernel.params.get("subscripts")).partition("->")
+    terms = left.split(",")
+    return len(terms) == len(kernel.operands) and all(
+        graph.is_input[o.vertex] or (o.slice is None and sorted(term) == sorted(output))
+        for o, term in zip(kernel.operands, terms, strict=True))
+
+
+def _takes_all(graph: DataflowGraph, reader: int, v: int) -> bool:
+    """Whether the reader takes v's whole tensor: of a part, less crosses than of what v reads."""
+    return all(o.slice is None for o in graph.kernel[reader].operands if o.vertex == v)
 
 
 def _output_ids(graph: DataflowGraph) -> set:
@@ -133,13 +143,16 @@ def _kernel(graph: DataflowGraph, nodes: Sequence[Mapping], group: Group) -> dic
 
 
 def _edges(graph: DataflowGraph, edges: Sequence[Mapping], group_of: Mapping[int, Group]) -> list[dict]:
-    """Edges between groups; of several from one vertex to one group the largest stays."""
+    """Edges between groups; of several from one vertex to one group the dearest stays."""
+    def cost(edge: Mapping) -> tuple[float, float]:
+        return edge.get("transfer_s", 0.0), edge.get("bytes", np.inf)  # without bytes, all of the source's output crosses
+
     kept: dict[tuple, dict] = {}
     for u, v, edge in zip(graph.sources.tolist(), graph.targets.tolist(), edges, strict=True):
         if u in group_of and group_of[u] is group_of.get(v):
             continue
         target = graph.ids[group_of[v][-1]] if v in group_of else edge["target"]
         known = kept.get((edge["source"], target))
-        if known is None or known.get("bytes", 0) < edge.get("bytes", 0):
+        if known is None or cost(known) < cost(edge):
             kept[edge["source"], target] = {**edge, "target": target}
     return list(kept.values())

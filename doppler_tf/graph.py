@@ -45,7 +45,8 @@ class DataflowGraph:
 
     Made by `formats.records.graph_from_records`, which checks the RULES: vertex ids are unique; edges join known vertices, at
     most one for each ordered pair; there is no cycle; there is at least one vertex that is not an input; input vertices have no
-    predecessors; a kernel's operands are predecessors; every number given is finite and >= 0.
+    predecessors; a kernel's operands are predecessors; the steps of a `fused` kernel (see `data.fuse`) take its operands and earlier
+    steps; every number given is finite and >= 0.
 
     Attributes:
       name: the workload's name.

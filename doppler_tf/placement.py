@@ -39,6 +39,7 @@ class Placement:
       lower_bound_s: no assignment is faster than this.
       seconds: wall-clock time spent.
       makespans_s: the best by member of the portfolio.
+      assignments: the assignments that these are of.
     """
 
     assignment: Assignment
@@ -47,6 +48,7 @@ class Placement:
     lower_bound_s: float
     seconds: float
     makespans_s: Mapping[str, float]
+    assignments: Mapping[str, Assignment]
 
     @property
     def gap(self) -> float:
@@ -125,7 +127,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         Simulator(dispatch).execute(graph, costs, assignment)  # raises the DeadlockError that says who waits for what
     names = costs.topology.device_names
     return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s, bound_s,
-                     time.perf_counter() - started, {key: value for key, (value, _) in best.items()})
+                     time.perf_counter() - started, {key: value for key, (value, _) in best.items()},
+                     {key: found for key, (_, found) in best.items()})
 
 
 def learned_samples(graph: DataflowGraph) -> int:

@@ -79,7 +79,7 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec]) -> d
       inputs: shape and type of each input vertex that has consumers, by vertex.
 
     Raises:
-      GraphError: a kernel that does not fit its operands.
+      GraphError: a kernel that is unknown, lacks parameters or does not fit its operands.
     """
     specs, calls = dict(inputs), {}
     for v in graph.topological_order.tolist():
@@ -89,8 +89,8 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec]) -> d
         operands = [specs[operand.vertex] for operand in kernel.operands]
         try:
             calls[v] = _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
-        except (ValueError, TypeError, tf.errors.OpError) as error:
-            reason, shapes = next(iter(str(error).splitlines()), type(error).__name__), ", ".join(str(spec.shape) for spec in operands)
+        except Exception as error:  # whatever tracing makes of parameters that somebody wrote
+            reason, shapes = f"{type(error).__name__}: {error}".splitlines()[0], ", ".join(str(spec.shape) for spec in operands)
             raise GraphError(f"{graph.name}: vertex {graph.vertex_label(v)!r}: kernel: expected one that fits its operands, got "
                              f"{kernel.op} of shapes {shapes} ({reason}); mend the kernel") from error
         specs[v] = calls[v].output

@@ -38,7 +38,7 @@ class Effort:
       budget_s: no further round is begun after so many seconds.
     """
 
-    rounds: int = 4
+    rounds: int = 6
     spread: int = 6
     budget_s: float = 60.0
 

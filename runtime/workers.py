@@ -6,6 +6,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
@@ -125,7 +126,8 @@ class Workers:
 def _serve(inbox: SimpleQueue[Task | None], core: int | None) -> None:
     """A thread's life."""
     if core is not None:
-        os.sched_setaffinity(0, {core})  # of this thread alone
+        with suppress(OSError):  # a core that has gone meanwhile; any other does
+            os.sched_setaffinity(0, {core})  # of this thread alone
     while (task := inbox.get()) is not None:
         task.ended(completion := _perform(task))
         del task, completion  # an idle thread must hold no tensors of the run that it last served

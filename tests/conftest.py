@@ -12,6 +12,8 @@ from doppler_tf.errors import ConfigError
 
 # What XLA compiles in tests stays beside pytest's own cache, not in the user's home.
 os.environ.setdefault("DOPPLER_XLA_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"))
+# Nothing measured before decides what a test finds.
+os.environ.setdefault("DOPPLER_MACHINE", "off")
 import agents  # noqa: F401  (prepares the environment before whichever room imports TensorFlow first)
 from tests.browser import browser  # noqa: F401  (a fixture)
 

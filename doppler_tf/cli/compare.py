@@ -14,12 +14,14 @@ from doppler_tf.cli.options import DISPATCH, add_graph, add_topology, names, pos
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
 
 if TYPE_CHECKING:
+    from doppler_tf.assignment import Assignment
     from doppler_tf.cli.inputs import Policy
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
 
 EXAMPLE = "python -m doppler_tf compare chainmm.json --topology p100x4 --methods random,critical_path --seeds 3"
 GREEDY = "policy_greedy"
+LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each method and seed; searches take them all")
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds and show mean and best (default: 1)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
+    parser.add_argument("--measure", type=positive, metavar="N",
+                        help="also run everything N times on this machine, in turn, beside TensorFlow alone, the engine with barriers and "
+                             "TensorFlow's executor; with --policy RUN the assignments that the run wrote, too")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -53,11 +58,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     graph, costs = load_costs(args.graph, args.topology)
     learned = _learned(load_policy(args.policy)) if "policy" in methods else {}
     members = [member for method in methods for member in (learned if method == "policy" else (method,))]
+    if args.measure is not None:
+        _check_measurable(graph)
     _load_compiled(graph, costs, ["one_device", *(member for member in members if member not in learned)])
     proven_s = [lower_bounds(graph, costs).best_s]
-    rows = {member: _row(args, graph, costs, member, learned, proven_s) for member in members}
+    best: dict[str, Assignment] = {}
+    rows = {member: _row(args, graph, costs, member, learned, proven_s, best) for member in members}
+    measured = None if args.measure is None else _measure(args, graph, costs, best)
     return {"graph": graph.name, "topology": costs.topology.name, "dispatch": args.dispatch, "seeds": args.seeds,
-            "lower_bound_s": max(proven_s), "methods": rows}
+            "lower_bound_s": max(proven_s), "methods": rows, "measured": measured}
 
 
 def render(result: dict[str, Any]) -> list:
@@ -72,12 +81,62 @@ def render(result: dict[str, Any]) -> list:
     makespan = f"mean of {result['seeds']} seeds" if many else "makespan"
     columns = ("method", "best of", makespan, "above the bound", *(("best",) if many else ()), "took")
     return [grid(f"{result['graph']} on {result['topology']}", columns, rows, fastest),
-            facts("", {"lower bound": unit.text(bound_s), "dispatch": result["dispatch"]})]
+            facts("", {"lower bound": unit.text(bound_s), "dispatch": result["dispatch"]}),
+            *([] if result["measured"] is None else [_measured_table(result)])]
+
+
+def _measured_table(result: dict[str, Any]):
+    from doppler_tf.cli.side_by_side import ALONE
+    from doppler_tf.report.tables import NOTHING, grid, time_unit
+
+    rows = result["measured"]
+    unit = time_unit([row["median_s"] for row in rows.values()])
+    shown = [(name, NOTHING if row["simulated_s"] is None else unit.text(row["simulated_s"]), unit.text(row["median_s"]),
+              f"{unit.text(row['low_s'])} to {unit.text(row['high_s'])}", f"{row['median_s'] / rows[ALONE]['median_s']:.2f}")
+             for name, row in rows.items()]
+    fastest = min(range(len(shown)), key=lambda i: list(rows.values())[i]["median_s"])
+    runs = next(iter(rows.values()))["runs"]
+    columns = ("what", "simulated", "measured", "half of all", f"over {ALONE}")
+    return grid(f"measured on this machine: medians of {runs} turns", columns, shown, fastest)
+
+
+def _check_measurable(graph: DataflowGraph) -> None:
+    from doppler_tf.cli.executors import has_kernels
+
+    if not has_kernels(graph):
+        raise ConfigError(f"--measure: expected a graph with kernels, got {graph.name} without; make the graph with `workload`, or leave "
+                          f"out --measure")
+
+
+def _measure(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel,
+             found: dict[str, Assignment]) -> dict[str, dict[str, float | int | None]]:
+    """Runs what was found, and what a training run wrote for this graph, in turn; with barriers what is best by simulation or learned."""
+    from doppler_tf.cli.bar import bar
+    from doppler_tf.cli.inputs import load_assignment
+    from doppler_tf.cli.side_by_side import measure_side_by_side
+    from doppler_tf.formats.files import file_name
+    from doppler_tf.simulator import Simulator
+
+    found = {name: assignment for name, assignment in found.items() if name != GREEDY or "policy" not in found}
+    leader = min(found, key=lambda name: Simulator(args.dispatch).execute(graph, costs, found[name]).makespan_s, default=None)
+    for name, ending in ((LEARNED_SIMULATED, ".simulated.json"), (LEARNED, ".json")):
+        path = None if args.policy is None else args.policy / "assignments" / f"{file_name(graph.name)}{ending}"
+        if path is not None and path.exists():
+            assignment, _ = load_assignment(path, graph, costs, args.dispatch)
+            leader = name if assignment.method in ("", "policy") else f"{name} ({assignment.method})"
+            found[leader] = assignment
+    if leader is None:
+        raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
+    with bar("measuring") as show:
+        return measure_side_by_side(args.graph, graph, costs, found, leader, args.dispatch, args.measure, show)
 
 
 def _row(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, member: str, learned: dict[str, Policy],
-         proven_s: list[float]) -> dict[str, float]:
-    """One method over all seeds; infinite where it runs out of memory, which is a result too; lower bounds are added to `proven_s`."""
+         proven_s: list[float], best: dict[str, Assignment]) -> dict[str, float]:
+    """One method over all seeds; infinite where it runs out of memory, which is a result too.
+
+    Lower bounds are added to `proven_s`, the fastest assignment to `best`.
+    """
     from doppler_tf.heuristics import SEARCHES
     from doppler_tf.placement import learned_samples, place, tried
 
@@ -89,6 +148,8 @@ def _row(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, membe
         started = time.perf_counter()
         try:
             placed = place(graph, costs, member, samples, seed, args.dispatch, args.budget_s, learned)
+            if placed.makespan_s < min(makespans_s, default=math.inf):
+                best[member] = placed.assignment
             makespans_s.append(placed.makespan_s)
             proven_s.append(placed.lower_bound_s)
         except DeadlockError:

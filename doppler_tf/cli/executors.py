@@ -77,16 +77,17 @@ def check_executor(name: str) -> None:
 
 
 def make_executor(name: str, dispatch: str, program: Program | None, time_scale: float, seed: int,
-                  timeout_s: float | None = None, truth: Topology | None = None) -> Engine:
+                  timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False) -> Engine:
     """An executor: real kernels where there is a program, else emulated devices at `time_scale`; timeout_s: as Engine's; truth: as
-    EmulatedBackend's."""
+    EmulatedBackend's; keep_inputs: as TensorFlowBackend's."""
     runtime = import_quietly("runtime")
     if name == "synchronous":
         return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed, truth=truth) if program is None
-                                           else runtime.TensorFlowBackend(program.inputs, program.fetch), timeout_s)
+                                           else runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=keep_inputs),
+                                           timeout_s)
     if program is None:
         return runtime.EmulatedExecutor(time_scale, seed=seed, dispatch=dispatch, timeout_s=timeout_s, truth=truth)
-    return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, timeout_s=timeout_s)
+    return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, keep_inputs=keep_inputs, timeout_s=timeout_s)
 
 
 def true_topology(spec: str | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:

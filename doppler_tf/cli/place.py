@@ -1,13 +1,20 @@
-"""Find an assignment: one method, or the portfolio; the best by simulation wins."""
+"""Find an assignment: one method, or the portfolio; the best by simulation wins, or the best of measured runs."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, output_file, positive_real, sample_count
-from doppler_tf.errors import ConfigError
+from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, output_file, positive, positive_real, sample_count
+from doppler_tf.errors import CancelledError, ConfigError, DopplerError, UserError
+
+if TYPE_CHECKING:
+    from doppler_tf.assignment import Assignment
+    from doppler_tf.costs import CostModel
+    from doppler_tf.graph import DataflowGraph
+    from doppler_tf.placement import Placement
 
 EXAMPLE = "python -m doppler_tf place chainmm.json --topology p100x4 --out placed.json --gantt chainmm.png"
 
@@ -27,12 +34,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
                         help="take this many seconds; the portfolio then brings in searches (annealing, local_search, cp_sat)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
+    parser.add_argument("--measure", type=positive, metavar="N",
+                        help="choose by N runs in all of what was found and of simple placements, on this machine's devices, which needs "
+                             "a graph with kernels, or with --time-scale on emulated ones")
+    parser.add_argument("--time-scale", type=positive_real, metavar="X",
+                        help="of --measure: emulated devices, X seconds of wall clock to a modelled second")
     parser.add_argument("--out", type=output_file, metavar="A.json", help="assignment file to write")
     add_pictures(parser, trace=False)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Places, writes the assignment where asked, and says how far above the lower bound it stands."""
+    """Places, measures where asked, writes the assignment, and says how far above the lower bound it stands."""
     from doppler_tf import placement
     from doppler_tf.cli.inputs import load_costs, load_policy
     from doppler_tf.cli.verdict import write_pictures
@@ -41,28 +53,116 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.method == "policy" and args.policy is None:
         raise ConfigError("--method policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
+    if args.time_scale is not None and args.measure is None:
+        raise ConfigError("--time-scale: expected --measure N beside it, got none; add it, or leave out --time-scale")
     graph, costs = load_costs(args.graph, args.topology)
+    if args.measure is not None:
+        _prepare(args, graph, costs)
     learned = {} if args.policy is None else {"policy": load_policy(args.policy)}
     placed = placement.place(graph, costs, args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned)
-    assignment = placed.assignment
+    assignment, makespan_s, measured = placed.assignment, placed.makespan_s, {}
+    if args.measure is not None:
+        assignment, makespan_s, measured = _measure(args, graph, costs, placed)
     if args.out is not None:
-        write_assignment(args.out, graph, costs, assignment, placed.makespan_s, args.dispatch)
+        write_assignment(args.out, graph, costs, assignment, makespan_s, args.dispatch)
     if args.gantt is not None:
         trace = Simulator(args.dispatch).execute(graph, costs, assignment)
         write_pictures(args, graph, costs, assignment, trace, placed.lower_bound_s)
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": args.dispatch,
-            "makespan_s": placed.makespan_s, "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds,
-            "members": dict(placed.makespans_s), "out": args.out}
+            "makespan_s": makespan_s, "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds,
+            "members": dict(placed.makespans_s), **measured, "out": args.out}
 
 
 def render(result: dict[str, Any]) -> list:
-    """A table of the portfolio's members and one of facts."""
+    """A table of the portfolio's members, one of what was measured, one of facts."""
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     bound_s, members = result["lower_bound_s"], result["members"]
     unit = time_unit([result["makespan_s"], *members.values()])
     rows = [(name, unit.text(makespan_s), over(makespan_s, bound_s)) for name, makespan_s in members.items()]
-    winner = list(members).index(result["method"])
+    winner = min(range(len(rows)), key=lambda i: list(members.values())[i])
     return [grid(f"{result['graph']} on {result['topology']}", ("method", "makespan", "above the bound"), rows, winner),
+            *([_measured_table(result)] if "measured" in result else []),
+            *([result["reason"], ""] if result.get("reason") else []),
             facts("", {"lower bound": unit.text(bound_s), "placed in": f"{result['seconds']:.2f} s", "dispatch": result["dispatch"],
                        "written to": str(result["out"] or "nowhere; --out keeps it")})]
+
+
+def _measured_table(result: dict[str, Any]):
+    from doppler_tf.report.tables import NOTHING, grid, time_unit
+
+    rows = sorted(result["measured"].items(), key=lambda item: math.inf if item[1]["median_s"] is None else item[1]["median_s"])
+    unit = time_unit([row[key] for _, row in rows for key in ("simulated_s", "high_s")])
+    shown = [(name, unit.text(row["simulated_s"]), unit.text(row["median_s"]),
+              f"{unit.text(row['low_s'])} to {unit.text(row['high_s'])}" if row["runs"] else NOTHING, f"{row['runs']:,}")
+             for name, row in rows]
+    winner = [name for name, _ in rows].index(result["chosen"])
+    return grid("measured: medians", ("finalist", "simulated", "measured", "half of all", "runs"), shown, winner)
+
+
+def _prepare(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel) -> None:
+    """Raises ConfigError for what cannot be measured; makes the devices before TensorFlow's first operation, which a policy brings."""
+    from doppler_tf.cli.executors import has_kernels
+    from doppler_tf.cli.tensorflow import import_quietly
+
+    if args.time_scale is not None:
+        return
+    if not has_kernels(graph):
+        raise ConfigError(f"--measure: expected a graph with kernels, got {graph.name} without; make the graph with `workload`, or give "
+                          f"--time-scale X for emulated devices")
+    if args.policy is not None:
+        import_quietly("agents.config")
+        import_quietly("runtime").prepare_devices(costs.num_devices)
+
+
+def _measure(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel,
+             placed: Placement) -> tuple[Assignment, float, dict[str, Any]]:
+    """The chosen assignment, its simulated seconds, and what the command says of the runs.
+
+    Raises the last run's error where none succeeded.
+    """
+    import numpy as np
+
+    from doppler_tf.cli.bar import bar
+    from doppler_tf.cli.executors import Program, make_executor
+    from doppler_tf.cli.loudness import note
+    from doppler_tf.fastsim import FastSimulator
+    from doppler_tf.finalists import Spent, baselines, choose, finalists_of, spent, why_one_device
+
+    always = baselines(graph, costs, args.seed, args.dispatch)
+    finalists = finalists_of(placed, always, args.dispatch)
+    found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
+    orders = None if args.dispatch != "order" else np.stack([a.order for a in finalists.values()])
+    makespans_s = FastSimulator(graph, costs, args.dispatch).makespans(np.stack([a.device for a in finalists.values()]), orders)
+    if args.measure < len(finalists):
+        note(f"--measure {args.measure}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
+    program = Program(graph) if args.time_scale is None else None
+    runs: dict[str, list[Spent]] = {name: [] for name in finalists}
+    failed: list[DopplerError] = []
+    with (make_executor("tf" if program else "emulated", args.dispatch, program, args.time_scale or 1.0, args.seed, keep_inputs=True)
+          as executor, bar("measuring") as show):
+        def timed(name: str) -> float:
+            show(sum(map(len, runs.values())) + len(failed), args.measure)
+            try:
+                trace = executor.execute(graph, costs, finalists[name])
+            except (CancelledError, UserError):
+                raise
+            except DopplerError as error:
+                failed.append(error)
+                return math.nan
+            runs[name].append(spent(graph, trace))
+            return trace.makespan_s
+
+        outcome = choose(dict(zip(finalists, makespans_s.tolist(), strict=True)), [*always, found], args.measure, timed)
+    if failed:
+        note(f"--measure: {len(failed)} runs failed, the last one so: {failed[-1]}")
+    if outcome.chosen is None and failed:
+        raise failed[-1]
+    chosen = outcome.chosen or found
+    reason = None
+    if runs[chosen] and costs.num_devices > 1 and runs[chosen][0].devices == 1:
+        several = [name for name, each in runs.items() if each and each[0].devices > 1]
+        best = min(several, key=lambda name: outcome.finalists[name].median_s, default=None)
+        reason = None if best is None else why_one_device(runs[chosen], runs[best], best)
+    return finalists[chosen], outcome.finalists[chosen].simulated_s, {
+        "measured": {name: finalist.to_json() for name, finalist in outcome.finalists.items()}, "chosen": chosen, "reason": reason}

@@ -89,6 +89,8 @@ def render(result: dict[str, Any]) -> list:
         if measured := row.get("measured"):
             medians = [(measured[f"{key}_s"], measured[f"{key}_runs"]) for key in ("before", "greedy", "best")]
             shown = [NOTHING if median_s is None else f"{unit.text(median_s)} ({count})" for median_s, count in medians]
+            if measured.get("method", "policy") != "policy":
+                shown[-1] += f", {measured['method']}"
             runs.append((name, *shown, f"{measured['runs']:,}", f"{measured['failed']:,}"))
     columns = ("graph", "greedy", "best", "lower bound", "best above it", "episodes", "took")
     measured = ("graph", "greedy before", "greedy", "best", "runs", "failed")

@@ -12,7 +12,7 @@ from types import NoneType
 import numpy as np
 
 from doppler_tf.errors import GraphError, field_error, shown
-from doppler_tf.formats.rules import check_structure
+from doppler_tf.formats.rules import check_structure, is_box
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph, Kernel, Operand
 
 ROLES = ("shard", "reduce")
@@ -244,10 +244,9 @@ def _kernel(record, node: Mapping, index: Mapping, shared: dict[tuple, Operand],
 def _slice(part, node: Mapping, where: str) -> tuple[tuple[int, int], ...] | None:
     if part is None:
         return None
-    for axis in part if isinstance(part, LISTS) else [None]:
-        if not isinstance(axis, LISTS) or len(axis) != 2 or not type(axis[0]) is type(axis[1]) is int or not 0 <= axis[0] <= axis[1]:
-            raise field_error(GraphError, where, _vertex_label(node), "kernel.operands.slice",
-                              "null or a list of [start, stop], one an axis", part)
+    if not is_box(part):
+        raise field_error(GraphError, where, _vertex_label(node), "kernel.operands.slice",
+                          "null or a list of [start, stop], one an axis", part)
     return tuple(map(tuple, part))
 
 

@@ -11,9 +11,12 @@ from doppler_tf.graph import DataflowGraph
 
 def one_device(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """All vertices on the device that runs them all soonest; pinned ones on theirs."""
-    work = graph.work_vertices
-    fastest = int(np.argmin(costs.exec_s[work].sum(axis=0)))
-    ranked = np.tile(np.roll(np.arange(costs.num_devices), -fastest), (graph.num_vertices, 1))
+    return all_on(graph, costs, int(np.argmin(costs.exec_s[graph.work_vertices].sum(axis=0))))
+
+
+def all_on(graph: DataflowGraph, costs: CostModel, device: int) -> Assignment:
+    """All vertices on that device; pinned ones on theirs."""
+    ranked = np.tile(np.roll(np.arange(costs.num_devices), -device), (graph.num_vertices, 1))
     return Assignment(_first_allowed(graph, costs, ranked), graph.topological_order[~graph.is_input[graph.topological_order]], "one_device")
 
 

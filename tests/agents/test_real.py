@@ -66,6 +66,32 @@ def test_it_learns_what_only_runs_show(run, fork):
         assert Simulator().execute(fork, build_costs(fork, TRUTH), assignment).makespan_s == 8.0
 
 
+def test_what_is_kept_is_not_slower_than_a_baseline_and_the_file_says_what_it_is(run, fork):
+    folder, _, result = run
+    measured, kept = result["measured"], read_assignment(folder / "assignments" / "fork.json", fork, build_costs(fork, PLANNED))
+    assert {"one_device", "round_robin", "critical_path"} <= set(measured["baselines"])
+    # Of a baseline whose runs all failed nothing is known.
+    assert all(measured["best_s"] <= baseline["median_s"] for baseline in measured["baselines"].values() if baseline["runs"])
+    assert kept.method == measured["method"]
+
+
+def test_a_baseline_that_no_policy_finds_is_kept(tmp_path):
+    """A fork of twenty: a policy that does not learn never draws all on one device, 22 s, which is best in truth."""
+    nodes = [{"id": v, "exec_s": 1.0, "output_bytes": 1} for v in range(22)]
+    edges = [edge for v in range(1, 21) for edge in ({"source": 0, "target": v}, {"source": v, "target": 21})]
+    wide = graph_from_records(nodes, edges, {"name": "wide"})
+    folder, config = tmp_path / "run", replace(CONFIG, imitation=0, simulated=8, real=64, batch=4, real_updates=0, learning_rate=1e-9)
+    result = train([wide], PLANNED, folder, config, executor=Measured())["wide"]
+    measured, costs = result["measured"], build_costs(wide, PLANNED)
+    kept = read_assignment(folder / "assignments" / "wide.json", wide, costs)
+    assert (measured["method"], kept.method) == ("one_device", "one_device")
+    assert np.unique(kept.device).size == 1
+    assert result["best_makespan_s"] == Simulator().execute(wide, costs, kept).makespan_s == 22.0
+    assert measured["best_s"] == measured["baselines"]["one_device"]["median_s"] < measured["before_s"]
+    assert measured["best_s"] <= min(baseline["median_s"] for baseline in measured["baselines"].values())
+    assert train([wide], PLANNED, folder, config, executor=Measured(), resume=True)["wide"] == result
+
+
 def test_failed_runs_count_in_the_budget_alone(run):
     _, executor, result = run
     measured = result["measured"]
@@ -107,7 +133,7 @@ def test_without_a_stage_before_it_and_whatever_is_raised_it_goes_on(fork, tmp_p
             return super().execute(graph, costs, assignment)
 
     for imitation in (0, 32):
-        config = replace(CONFIG, imitation=imitation, simulated=0, real=32)
+        config = replace(CONFIG, imitation=imitation, simulated=0, real=64)
         result = train([fork], PLANNED, tmp_path / f"run{imitation}", config, executor=Foreign())["fork"]
         assert result["measured"]["last_error"] == "RuntimeError: a library's own error"
         assert result["measured"]["best_runs"] >= 2

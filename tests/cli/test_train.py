@@ -105,6 +105,8 @@ def test_real_runs_are_shown_and_told(train, monkeypatch):
     outcome, _ = train("--time-scale", 1)
     assert outcome.json["graphs"]["diamond"]["measured"] == measured
     shown = outcome.err
+    monkeypatch.setitem(OUTCOME, "measured", {**measured, "best_s": 4.0, "best_runs": 7, "method": "one_device"})
+    assert "4,000 ms (7), one_device" in train("--time-scale", 1)[0].err
     assert [fragment for fragment in ("greedy before", "6,000 ms (9)", "5,000 ms (8)", " 99 ", " 3 ") if fragment not in shown] == [], shown
 
 

@@ -1,7 +1,7 @@
-"""The yardstick of `machine`: a workload's whole program, not cut, as one `tf.function` with TensorFlow's settings.
+"""What a user would do without placing: a graph's whole program, not cut, as one `tf.function` with TensorFlow's settings.
 
-`python -m benchmarks.plain_tensorflow NAME DEVICES` is a process of its own, because TensorFlow's threads are set once a process. It answers
-each line on stdin, `default` or `xla`, with the seconds of one run.
+`python -m doppler_tf.cli.plain_tensorflow GRAPH` is a process of its own, as TensorFlow's threads are set once a process. It answers each
+line on stdin, `default` or `xla`, with the seconds of one run.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
+
+from doppler_tf.errors import ExecutionError
 
 MODES = ("default", "xla")
 
@@ -19,15 +22,21 @@ MODES = ("default", "xla")
 class PlainTensorFlow:
     """Runs in that other process; a `with` block ends it."""
 
-    def __init__(self, workload: str, devices: int):
-        command = [sys.executable, "-m", "benchmarks.plain_tensorflow", workload, str(devices)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    def __init__(self, graph: str | Path):
+        """Args: graph: a file that `workload` or `calibrate` wrote, with the program's record."""
+        self._graph = graph
+        self._process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.plain_tensorflow", str(graph)], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def run(self, mode: str) -> float:
-        """Seconds of one run; mode: `default` or `xla`."""
-        self._process.stdin.write(f"{mode}\n")
-        self._process.stdin.flush()
-        return float(self._process.stdout.readline())
+        """Seconds of one run; mode: `default` or `xla`. Raises ExecutionError where the process has failed."""
+        try:
+            self._process.stdin.write(f"{mode}\n")
+            self._process.stdin.flush()
+            return float(self._process.stdout.readline())
+        except (OSError, ValueError):
+            raise ExecutionError(f"{self._graph}: TensorFlow alone could not run the whole program; "
+                                 f"`python -m doppler_tf.cli.plain_tensorflow {self._graph}` shows why") from None
 
     def __enter__(self) -> PlainTensorFlow:
         return self
@@ -37,11 +46,12 @@ class PlainTensorFlow:
         self._process.wait()
 
 
-def main(workload: str, devices: int) -> None:
+def main(path: str) -> None:
     """Answers until stdin ends."""
-    from data import build_workload, workload_program
+    from data import workload_program
+    from doppler_tf.formats.graph_json import read_graph
 
-    record = build_workload(workload, devices, scale="small").attributes["workload"]
+    record = read_graph(path).attributes["workload"]
     program = workload_program(record)
     calls = {mode: compiled(program, program.draw_inputs(record["seed"]), mode == "xla") for mode in MODES}
     for line in sys.stdin:
@@ -51,7 +61,7 @@ def main(workload: str, devices: int) -> None:
 
 
 def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[[], list[np.ndarray]]:
-    """A call that computes the outputs of `program` (an EinsumProgram) from tensors that are placed beforehand."""
+    """A call that computes the outputs of an EinsumProgram from tensors that are placed beforehand."""
     import tensorflow as tf
 
     from data.einsum_program import View
@@ -72,4 +82,4 @@ def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1])

@@ -1,0 +1,71 @@
+"""Assignments run in turn on this machine, beside what a user would do without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from doppler_tf.assignment import Assignment
+    from doppler_tf.costs import CostModel
+    from doppler_tf.graph import DataflowGraph
+
+ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
+BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
+# Turns that do not count: the first runs compile and place inputs.
+_WARM = 2
+
+
+def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], leader: str,
+                         dispatch: str, turns: int, progress: Callable[[int, int], None]) -> dict[str, dict[str, float | int | None]]:
+    """Runs each assignment on the engine; `leader` also with barriers and on TensorFlow's executor; and the whole program uncut.
+
+    In each turn everything runs once, so that a burst of other work on the machine strikes all alike.
+
+    Args:
+      graph_path: where `graph` was read from; another process reads its program from there.
+      turns: how many are counted.
+
+    Returns:
+      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None where nothing is simulated).
+    """
+    import numpy as np
+
+    from doppler_tf.cli.executors import Program
+    from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
+    from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.simulator import Simulator
+
+    program, runtime = Program(graph), import_quietly("runtime")
+    devices = runtime.prepare_devices(costs.num_devices)
+    yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
+        graph, assignments[leader].device, program.inputs, program.fetch, devices, copies=True)
+    with ExitStack() as stack:
+        engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, keep_inputs=True))
+        barriers = stack.enter_context(runtime.SynchronousExecutor(
+            runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=True)))
+        plain = stack.enter_context(PlainTensorFlow(graph_path))
+        calls = {ALONE: lambda: plain.run("default"), ALONE_XLA: lambda: plain.run("xla"),
+                 **{name: lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in assignments.items()},
+                 BARRIERS.format(leader): lambda: barriers.execute(graph, costs, assignments[leader]).makespan_s,
+                 THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
+        seconds: dict[str, list[float]] = {name: [] for name in calls}
+        for turn in range(_WARM + turns):
+            for name, call in calls.items():
+                seconds[name].append(call())
+            progress(turn + 1, _WARM + turns)
+    simulated_s = {name: Simulator(dispatch).execute(graph, costs, a).makespan_s for name, a in assignments.items()}
+    rows = {}
+    for name, values in seconds.items():
+        low_s, median_s, high_s = np.percentile(values[_WARM:], [25, 50, 75]).tolist()
+        rows[name] = {"median_s": median_s, "low_s": low_s, "high_s": high_s, "runs": turns, "simulated_s": simulated_s.get(name)}
+    return rows
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = perf_counter()
+    call()
+    return perf_counter() - started

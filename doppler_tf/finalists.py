@@ -1,0 +1,231 @@
+"""Finalists: assignments run against each other, always those among them that a user would try first; the fastest as measured is chosen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import DeadlockError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.simple import all_on
+from doppler_tf.placement import Placement, place
+from doppler_tf.trace import Trace
+
+# Of a portfolio's members, how many at most are measured.
+_MEMBERS = 8
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """What is known of one finalist.
+
+    Attributes:
+      simulated_s: what the cost model says.
+      seconds: its runs, failed ones left out.
+    """
+
+    simulated_s: float
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def median_s(self) -> float:
+        """The median of its runs; infinity of none."""
+        return median_s(self.seconds)
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """`median_s`, the quartiles `low_s` and `high_s` (None of no run), `runs`, `simulated_s`."""
+        low_s, middle_s, high_s = np.percentile(self.seconds, [25, 50, 75]).tolist() if self.seconds else (None, None, None)
+        return {"median_s": middle_s, "low_s": low_s, "high_s": high_s, "runs": len(self.seconds), "simulated_s": self.simulated_s}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The outcome of `choose`.
+
+    Attributes:
+      finalists: by name.
+      chosen: the name of the fastest; None where nothing has run.
+    """
+
+    finalists: Mapping[str, Finalist]
+    chosen: str | None
+
+
+def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: str = "fifo") -> dict[str, Assignment]:
+    """What a user would try first, different assignments that can run, by method.
+
+    They are `one_device` (the one that takes least by simulation), `round_robin`, `critical_path` (the best of 50), and the best of what
+    `place` finds without a search.
+    """
+    single = [all_on(graph, costs, device) for device in range(costs.num_devices)]
+    makespans_s = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in single]), np.stack([a.order for a in single]))
+    fastest = int(np.argmin(makespans_s))
+    found = {"one_device": single[fastest]} if np.isfinite(makespans_s[fastest]) else {}
+    try:
+        placed = place(graph, costs, seed=seed, dispatch=dispatch)
+    except DeadlockError:
+        return found
+    for name in ("round_robin", "critical_path", placed.assignment.method):
+        if np.isfinite(placed.makespans_s[name]):
+            found.setdefault(name, placed.assignments[name])
+    return _different(found, dispatch)
+
+
+def finalists_of(placed: Placement, always: Mapping[str, Assignment], dispatch: str = "fifo") -> dict[str, Assignment]:
+    """The assignments of `always`, and the best 8 others among the members of a placement, its winner first.
+
+    A member that another assignment has the name of is called `NAME (placed)`.
+    """
+    ranked = sorted(placed.assignments, key=lambda name: placed.makespans_s[name])
+    members = {name if name not in always else f"{name} (placed)": placed.assignments[name] for name in ranked
+               if np.isfinite(placed.makespans_s[name])}
+    return dict(list(_different({**always, **members}, dispatch).items())[:len(always) + _MEMBERS])
+
+
+def _different(assignments: Mapping[str, Assignment], dispatch: str) -> dict[str, Assignment]:
+    """Of those that run alike the first."""
+    first: dict[tuple[bytes, bytes], str] = {}
+    for name, a in assignments.items():
+        order = b"" if dispatch != "order" or a.order is None else np.asarray(a.order, np.int32).tobytes()
+        first.setdefault((np.asarray(a.device, np.int32).tobytes(), order), name)
+    return {name: assignments[name] for name in first.values()}
+
+
+def choose(simulated_s: Mapping[str, float], always: Sequence[str], runs: int, run: Callable[[str], float]) -> Choice:
+    """Runs finalists turn by turn, ever fewer of them, and chooses the one with the lowest median.
+
+    Whoever has less than half as many runs as another cannot be chosen: it was dropped early, or failed. So none of `always` that ran as
+    often as the others has a lower median than the chosen one.
+
+    Args:
+      simulated_s: of every finalist, by name.
+      always: the names of those that are run to the end, however slow; they come first where runs are fewer than finalists.
+      runs: how many there may be; one run of several finalists compares nothing and is not made.
+      run: one of a finalist, in seconds, NaN where it failed.
+    """
+    names = list(dict.fromkeys([*always, *simulated_s]))
+    kept = names[:runs] if runs >= min(2, len(names)) else []
+    lasting = range(min(len(always), len(kept)))
+    seconds = dict(zip(kept, halve(len(kept), lasting, runs, lambda c: run(kept[c])), strict=True)) if kept else {}
+    finalists = {name: Finalist(value, tuple(seconds.get(name, ()))) for name, value in simulated_s.items()}
+    most = max((len(f.seconds) for f in finalists.values()), default=0)
+    # Whoever was dropped early has few runs, and may look fast by luck.
+    often = [name for name, f in finalists.items() if most and 2 * len(f.seconds) >= most]
+    return Choice(finalists, min(often, key=lambda name: finalists[name].median_s, default=None))
+
+
+def halve(count: int, always: Sequence[int], runs: int, run: Callable[[int], float]) -> list[list[float]]:
+    """Sequential halving (Karnin, Koren, Somekh 2013): all candidates are run, the better half by median again, and so on, so that
+    most runs are spent on those that are hard to tell apart.
+
+    Args:
+      count: candidates, numbered from 0; always: those that are run to the end, however slow.
+      runs: how many there may be; run: one of a candidate, in seconds, NaN where it failed.
+
+    Returns:
+      By candidate its seconds, failed runs left out. Who was dropped early has fewer.
+    """
+    seconds: list[list[float]] = [[] for _ in range(count)]
+    alive, rounds, left = list(range(count)), max(1, math.ceil(math.log2(max(count, 2)))), runs
+    for r in range(rounds):
+        members = sorted({*alive, *always})
+        # Nobody is dropped unseen while there are runs for all.
+        turns = max(left // (rounds - r) // len(members), min(left // len(members), 1))
+        # Turn by turn, so that a burst of other work on the machine strikes all alike.
+        for _ in range(turns):
+            for c in members:
+                seconds[c] += [value for value in (run(c),) if not math.isnan(value)]
+            left -= len(members)
+        alive = sorted(alive, key=lambda c: median_s(seconds[c]))[:max(1, len(alive) // 2)]
+    return seconds
+
+
+def median_s(seconds: Sequence[float]) -> float:
+    """The median; infinity of none."""
+    return float(np.median(seconds)) if len(seconds) else math.inf
+
+
+def clearly_faster(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]]) -> bool:
+    """Whether `after` is faster by more than twice the standard error of the difference.
+
+    Args:
+      before, after: by graph the runs, in units that may be added up over graphs; fewer than two prove nothing.
+    """
+    if any(len(runs) < 2 for runs in (*before, *after)):
+        return False
+    gain = sum(map(median_s, before)) - sum(map(median_s, after))
+    return gain > 2 * math.hypot(*(_error_s(runs) for runs in (*before, *after)))
+
+
+def _error_s(runs: Sequence[float]) -> float:
+    """Standard error of the median, from the median distance to it (of normal errors: sigma / 1.48, and the error 1.25 sigma / sqrt(n))."""
+    return 1.25 * 1.48 * median_s(np.abs(np.asarray(runs) - median_s(runs))) / math.sqrt(len(runs))
+
+
+class Spent(NamedTuple):
+    """What the devices that ran a vertex spent one run's time on; the last three are means over them, and add up to the makespan.
+
+    Attributes:
+      devices: how many they are.
+      vertices_s: seconds of all vertices, added up.
+      busy_s: a vertex was running.
+      waiting_s: the inputs of the next vertex were not all there, or there was none.
+      overhead_s: they were there, and it had not started yet.
+    """
+
+    devices: float
+    vertices_s: float
+    busy_s: float
+    waiting_s: float
+    overhead_s: float
+
+
+def spent(graph: DataflowGraph, trace: Trace) -> Spent:
+    """What the time of a run went into, from its complete trace."""
+    device, end_s = np.full(graph.num_vertices, -1, np.int64), np.zeros(graph.num_vertices)
+    device[trace.vertex], end_s[trace.vertex] = trace.device, trace.end_s
+    count, used = int(device.max(initial=0)) + 1, np.unique(trace.device)
+    arrived_s = end_s[graph.sources]
+    crossing = np.flatnonzero(~graph.is_input[graph.sources] & (device[graph.sources] != device[graph.targets]))
+    sent = trace.producer.astype(np.int64) * count + trace.destination
+    row = np.argsort(sent, kind="stable")
+    at = np.searchsorted(sent[row], graph.sources[crossing].astype(np.int64) * count + device[graph.targets[crossing]])
+    arrived_s[crossing] = trace.transfer_end_s[row][at]
+    ready_s = np.zeros(graph.num_vertices)
+    np.maximum.at(ready_s, graph.targets, arrived_s)
+    waiting_s = overhead_s = 0.0
+    for d in used:
+        rows = np.flatnonzero(trace.device == d)
+        rows = rows[np.argsort(trace.start_s[rows], kind="stable")]
+        latest_s = np.maximum.accumulate(trace.end_s[rows])
+        free_s = np.concatenate([[0.0], latest_s[:-1]])
+        gap_s = np.maximum(trace.start_s[rows] - free_s, 0.0)
+        absent_s = np.clip(ready_s[trace.vertex[rows]] - free_s, 0.0, gap_s)
+        waiting_s += absent_s.sum() + trace.makespan_s - latest_s[-1]
+        overhead_s += (gap_s - absent_s).sum()
+    waiting_s, overhead_s = float(waiting_s) / max(len(used), 1), float(overhead_s) / max(len(used), 1)
+    return Spent(len(used), float((trace.end_s - trace.start_s).sum()), trace.makespan_s - waiting_s - overhead_s, waiting_s, overhead_s)
+
+
+def why_one_device(alone: Sequence[Spent], spread: Sequence[Spent], name: str) -> str:
+    """Why one device is faster than several, in two sentences with medians.
+
+    Args:
+      alone: runs of the chosen assignment, all on one device; spread: runs of the best on several devices; name: what that is called.
+    """
+    one, many = (Spent(*np.median(np.array(runs), axis=0).tolist()) for runs in (alone, spread))
+    took = [_text(median_s([sum(run[2:]) for run in runs])) for runs in (alone, spread)]
+    return (f"On one device the vertices ran in {took[0]}, on {many.devices:.0f} devices at best ({name}) in {took[1]}. Beside others a "
+            f"vertex took {many.vertices_s / one.vertices_s:.2f} times as long, and each device waited {_text(many.waiting_s)} for "
+            f"transfers and other devices and lost {_text(many.overhead_s)} between vertices ({_text(one.overhead_s)} on one device).")
+
+
+def _text(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.2f} ms"

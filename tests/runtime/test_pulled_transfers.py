@@ -1,0 +1,136 @@
+"""Logical CPU devices: who copies, on which core, and one executor for several graphs."""
+
+import os
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from data import (
+    assemble_outputs,
+    build_workload,
+    evaluate_program,
+    fuse,
+    input_tiles,
+    output_vertices,
+    relative_error,
+    workload_program,
+)
+from doppler_tf.assignment import assignment_from_devices
+from doppler_tf.costs import build_costs
+from doppler_tf.formats.records import graph_from_records
+from doppler_tf.topology import cpu
+from doppler_tf.validation import validate_trace
+from runtime import TensorFlowExecutor
+from runtime.tensors import TensorFlowSession
+
+
+def place(graph, devices, seed=0):
+    costs = build_costs(graph, cpu(devices))
+    return costs, assignment_from_devices(graph, costs, np.random.default_rng(seed).integers(0, devices, graph.num_vertices).tolist())
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """(method, device, what the test asks for on the thread that does it) of all vertices and transfers."""
+    noted = []
+
+    def spy(name, device_of, look):
+        method = getattr(TensorFlowSession, name)
+
+        def call(self, *args):
+            noted.append((name, args[device_of], look()))
+            return method(self, *args)
+
+        monkeypatch.setattr(TensorFlowSession, name, call)
+
+    def install(look):
+        spy("run_vertex", 1, look)
+        spy("run_transfer", 3, look)
+        return noted
+
+    return install
+
+
+@pytest.mark.parametrize("name", ["chainmm", "ffnn", "llama_block"])
+@pytest.mark.parametrize("prepare", [lambda graph: graph, fuse], ids=["apart", "fused"])
+def test_a_transfer_is_done_by_its_destinations_thread(name, prepare, seen):
+    graph = prepare(build_workload(name, 2, scale="small"))
+    program = workload_program(graph.attributes["workload"])
+    tensors = program.draw_inputs(0)
+    noted, expected = seen(lambda: threading.current_thread().name), evaluate_program(program, tensors)
+    with TensorFlowExecutor(input_tiles(graph, tensors), output_vertices(graph)) as executor:
+        for seed in range(3):
+            costs, assignment = place(graph, 2, seed)
+            trace = executor.execute(graph, costs, assignment)
+            assert relative_error(assemble_outputs(graph, executor.outputs), expected) <= 1e-5
+            assert validate_trace(graph, costs, assignment, trace).violations == ()
+            assert validate_trace(graph, costs, assignment, trace.log).work_conserving
+            taken = sorted([*zip(trace.start_s, trace.end_s, assignment.device[trace.vertex], strict=True),
+                            *zip(trace.transfer_start_s, trace.transfer_end_s, trace.destination, strict=True)])
+            for d in range(2):
+                mine = [(start, end) for start, end, device in taken if device == d]
+                assert all(end <= start for (_, end), (start, _) in pairwise(mine))  # one thread: one at a time
+    assert {method for method, _, _ in noted} == {"run_vertex", "run_transfer"}
+    assert {(device, thread) for _, device, thread in noted} == {(0, "CPU:0#0"), (1, "CPU:1#0")}
+
+
+def test_every_device_stays_on_a_core_of_its_own_where_there_are_enough_and_the_caller_where_it_was(seen):
+    mine = sorted(os.sched_getaffinity(0))
+    noted = seen(lambda: os.sched_getaffinity(0))
+    for devices in {min(2, len(mine)), 4}:
+        noted.clear()
+        graph, inputs = maps("relu", "square", "relu", "square")
+        with TensorFlowExecutor(inputs) as executor:
+            executor.execute(graph, *place(graph, devices))
+        assert noted
+        assert all(cores == ({mine[d]} if devices <= len(mine) else set(mine)) for _, d, cores in noted)
+    assert sorted(os.sched_getaffinity(0)) == mine
+
+
+FUNCTIONS = {"relu": lambda x: np.maximum(x, 0), "square": np.square, "exp": np.exp}
+
+
+def maps(*functions, shape=(2, 3), dtype=np.float32):
+    """A chain of maps of one input, and the input."""
+    nodes = [{"id": 0, "input": True}]
+    nodes += [{"id": v, "flops": 1, "output_bytes": 24,
+               "kernel": {"op": "map", "params": {"fn": fn, "subscripts": "ab->ab"}, "operands": [{"vertex": v - 1}]}}
+              for v, fn in enumerate(functions, start=1)]
+    edges = [{"source": v - 1, "target": v} for v in range(1, len(nodes))]
+    return graph_from_records(nodes, edges, {"name": "toy"}), {0: np.random.default_rng(0).normal(size=shape).astype(dtype)}
+
+
+def expected(functions, x):
+    for fn in functions:
+        x = FUNCTIONS[fn](x)
+    return x
+
+
+@pytest.mark.parametrize("keep_inputs", [False, True])
+def test_one_executor_runs_different_graphs_in_turn(keep_inputs):
+    chains = [("relu", "square", "exp"), ("exp", "relu", "square"), ("square", "exp")]
+    graphs, inputs = [maps(*chain)[0] for chain in chains], maps("relu")[1]
+    with TensorFlowExecutor(inputs, keep_inputs=keep_inputs) as executor:
+        for seed in range(3):
+            for graph, chain in zip(graphs, chains, strict=True):
+                trace = executor.execute(graph, *place(graph, 2, seed))
+                assert executor.outputs.keys() == {len(chain)}
+                np.testing.assert_allclose(executor.outputs[len(chain)], expected(chain, inputs[0]), rtol=1e-5)
+                assert trace.peak_tensor_bytes.sum() >= 48  # an input and an output
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((5, 4), np.float32), ((3, 2), np.float32), ((2, 3), np.float64), ((1, 1), np.float64)])
+def test_executors_of_one_graph_may_have_inputs_of_other_shapes_and_types(shape, dtype):
+    chain = ("relu", "square", "exp")
+    (graph, first), (_, second) = maps(*chain), maps(*chain, shape=shape, dtype=dtype)
+    with TensorFlowExecutor(first) as one, TensorFlowExecutor(second) as other:
+        for seed in range(2):
+            for executor, inputs in ((one, first), (other, second)):
+                costs, assignment = place(graph, 2, seed)
+                trace = executor.execute(graph, costs, assignment)
+                got = executor.outputs[len(chain)]
+                assert (got.shape, got.dtype) == (inputs[0].shape, inputs[0].dtype)
+                np.testing.assert_allclose(got, expected(chain, inputs[0]), rtol=1e-5)
+                assert trace.peak_tensor_bytes.max() >= 2 * inputs[0].nbytes

@@ -1,0 +1,149 @@
+"""Lanes and their threads: guests, order, cores, and what closing joins."""
+
+import os
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+
+from runtime.workers import Task, Workers
+
+HOST, GUEST, OTHER = (1, 1), (0, 1), (2, 1)
+
+
+@pytest.fixture
+def workers():
+    made = Workers()
+    yield made
+    assert made.close(grace_s=5)
+
+
+class Journal:
+    """Tasks that say when and where they run; `wait` returns the tags of all in the order in which they ended."""
+
+    def __init__(self, workers):
+        self.workers, self.began, self.ended, self.threads, self.given = workers, [], [], [], 0
+        self.all_ended = threading.Semaphore(0)
+
+    def submit(self, lane, tag, call=lambda: None):
+        def begin():
+            self.began.append(tag)
+            self.threads.append(threading.current_thread())
+            call()
+
+        def end(completion):
+            self.ended.append(completion)
+            self.all_ended.release()
+
+        self.given += 1
+        self.workers.submit(Task(lane, tag, begin, end))
+
+    def wait(self):
+        for _ in range(self.given):
+            assert self.all_ended.acquire(timeout=5)
+        return [completion.tag for completion in self.ended]
+
+
+@pytest.fixture
+def journal(workers):
+    return Journal(workers)
+
+
+def test_a_guests_tasks_are_done_by_its_hosts_thread_one_at_a_time_as_they_come(workers, journal):
+    workers.prepare(HOST, "CPU:1", 1)
+    workers.lodge(GUEST, HOST)
+    workers.lodge(OTHER, HOST)
+    released, tags = threading.Event(), list(range(30))
+    journal.submit(HOST, "first", released.wait)  # the rest comes while it runs
+    for tag in tags:
+        journal.submit((GUEST, OTHER, GUEST)[tag % 3], tag, lambda: time.sleep(1e-4))
+        if tag % 10 == 0:
+            journal.submit(GUEST, f"after {tag}")
+    released.set()
+    arrival = ["first", *(t for tag in tags for t in ((tag, f"after {tag}") if tag % 10 == 0 else (tag,)))]
+    assert journal.wait() == journal.began == arrival
+    assert {thread.name for thread in journal.threads} == {"CPU:1#0"}
+    assert all(one.ended_s <= next_one.begun_s for one, next_one in pairwise(journal.ended))
+    assert [completion.lane for completion in journal.ended[1:4]] == [GUEST, GUEST, OTHER]
+
+
+def test_a_guest_starts_no_thread_however_often_it_is_prepared_or_lodged(workers, journal):
+    before = threading.active_count()
+    workers.prepare(HOST, "CPU:1", 1)
+    for _ in range(2):
+        workers.lodge(GUEST, HOST)
+        workers.prepare(GUEST, "CPU:0->CPU:1", 7)
+    for tag in range(20):
+        journal.submit(GUEST, tag)
+    assert threading.active_count() == before + 1
+    assert journal.wait() == list(range(20))
+    assert {thread.name for thread in journal.threads} == {"CPU:1#0"}
+
+
+def test_a_guest_of_a_host_with_two_threads_waits_for_one_of_them(workers, journal):
+    workers.prepare(HOST, "CPU:1", 2)
+    workers.lodge(GUEST, HOST)
+    both = threading.Barrier(2, timeout=5)
+    for tag in "ab":
+        journal.submit(HOST, tag, both.wait)
+    journal.submit(GUEST, "copy")
+    journal.wait()
+    assert [completion.error for completion in journal.ended] == [None] * 3  # a and b have met
+    assert journal.began[2] == "copy"
+    assert {thread.name for thread in journal.threads} == {"CPU:1#0", "CPU:1#1"}
+
+
+def test_a_lane_that_is_no_guest_grows_as_tasks_come(workers, journal):
+    workers.prepare(OTHER, "CPU:2->CPU:1", 1)
+    both = threading.Barrier(2, timeout=5)
+    for tag in "ab":
+        journal.submit(OTHER, tag, both.wait)
+    journal.wait()
+    assert {thread.name for thread in journal.threads} == {"CPU:2->CPU:1#0", "CPU:2->CPU:1#1"}
+
+
+def test_what_a_guests_task_raises_is_its_completions_and_the_thread_lives_on(workers, journal):
+    workers.prepare(HOST, "CPU:1", 1)
+    workers.lodge(GUEST, HOST)
+    journal.submit(GUEST, "bad", lambda: 1 // 0)
+    journal.submit(HOST, "good")
+    assert journal.wait() == ["bad", "good"]
+    assert [type(completion.error) for completion in journal.ended] == [ZeroDivisionError, type(None)]
+
+
+def test_closing_joins_the_hosts_threads_and_all_may_be_used_again(workers, journal):
+    for _ in range(2):
+        before = threading.active_count()
+        workers.prepare(HOST, "CPU:1", 2)
+        workers.lodge(GUEST, HOST)
+        journal.submit(GUEST, "copy", lambda: time.sleep(0.02))
+        assert workers.close(grace_s=5)
+        assert threading.active_count() == before
+        assert [completion.tag for completion in journal.ended] == journal.began
+    assert journal.wait() == ["copy", "copy"]
+    assert not any(thread.is_alive() for thread in journal.threads)
+
+
+def test_a_threads_core_is_its_own_and_its_guests_and_nobody_elses(workers, journal):
+    mine, cores = os.sched_getaffinity(0), []
+    for core in (min(mine), max(mine)):
+        workers.prepare((core, core), f"CPU:{core}", 1, core)
+        workers.lodge((-1, core), (core, core))
+        for lane in ((core, core), (-1, core)):
+            journal.submit(lane, core, lambda: cores.append(os.sched_getaffinity(0)))
+        journal.wait()
+        journal.given = 0
+    workers.prepare("free", "free", 1)
+    journal.submit("free", "free", lambda: cores.append(os.sched_getaffinity(0)))
+    journal.wait()
+    assert cores == [{min(mine)}, {min(mine)}, {max(mine)}, {max(mine)}, mine]
+    assert os.sched_getaffinity(0) == mine
+
+
+def test_a_core_that_is_not_there_keeps_nobody_from_work(workers, journal):
+    mine, cores = os.sched_getaffinity(0), []
+    workers.prepare(HOST, "CPU:1", 1, core=100_000)
+    journal.submit(HOST, "task", lambda: cores.append(os.sched_getaffinity(0)))
+    assert journal.wait() == ["task"]
+    assert cores == [mine]

@@ -21,7 +21,7 @@ TIMED = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3} (DEBUG|INFO) (doppler_
 ESCAPE, COLOUR = "\x1b", re.compile("\x1b\\[[0-9;]*3[0-7]m")
 BARS = """
 import sys
-from doppler_tf.cli import calibrate, cell_queue
+from doppler_tf.cli import bar, cell_queue
 from doppler_tf.cli.loudness import bars_wanted, set_loudness
 from doppler_tf.cli.tensorflow import import_quietly
 set_loudness(quiet="quiet" in sys.argv)
@@ -30,7 +30,7 @@ if "train" in sys.argv:
         advance(1, "greedy 1 s")
 with cell_queue._bar(3, 1) as show:
     show(2, "cell")
-with calibrate._bar("running") as show:
+with bar.bar("running") as show:
     show(1, 2)
 """
 

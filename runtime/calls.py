@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import context, execute
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context, core
 
 from doppler_tf.errors import GraphError
 from doppler_tf.graph import DataflowGraph, Kernel, Operand
@@ -19,14 +20,13 @@ from runtime import kernels
 _KEPT = 8192
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
-_NO_WORK = frozenset(("Placeholder", "Const", "Identity", "NoOp"))
 
 
 class KernelCall:
     """A kernel on operands of given shapes and types.
 
     XLA makes one loop of elementwise operations that follow each other, and the interpreter is held for one call instead of several.
-    A single operation gains nothing by that: TensorFlow's own product of matrices is faster than XLA's.
+    XLA does not improve a product of matrices that stands alone: TensorFlow's own operation is faster.
 
     Attributes:
       name: equal in all processes for kernels that compute the same from operands of the same shapes and types.
@@ -41,35 +41,62 @@ class KernelCall:
 
         self.name, self._kernel, self._arguments = name, kernel, arguments
         traced = tf.function(compute, jit_compile=True, autograph=False).get_concrete_function(*arguments)
-        work = [op.type for op in traced.graph.get_operations() if op.type not in _NO_WORK]
-        # A function lives as long as it is referred to.
-        self._function = traced if len(work) > 1 or not _PRODUCTS.issuperset(work) else None
-        self._function_name = traced.name
         # The first operand of each argument: operands that are one tensor are one argument.
-        self._picks = [[o.vertex for o in kernel.operands].index(i) for i in range(len(arguments))]
+        picks = [[o.vertex for o in kernel.operands].index(i) for i in range(len(arguments))]
+        position = {tensor.op.name: pick for tensor, pick in zip(traced.inputs, picks, strict=True)}
+        last = _source(traced.outputs[0])
+        # A function lives as long as it is referred to.
+        self._function, self._op, self._picks, self._attributes = traced, traced.name, picks, None
+        if last.name in position:
+            self._op, self._picks, self._attributes = "Identity", [position[last.name]], ("T", traced.outputs[0].dtype.as_datatype_enum)
+        elif last.type in _PRODUCTS and all(_source(x).name in position for x in last.inputs):
+            self._op, self._picks = last.type, [position[_source(x).name] for x in last.inputs]
+            self._attributes = tuple(part for attr in last.op_def.attr for part in (attr.name, _value(last, attr.name)))
         self.output = tf.TensorSpec(traced.outputs[0].shape, traced.outputs[0].dtype)
         self.output_bytes = self.output.shape.num_elements() * self.output.dtype.size
         self._warm: set[str] = set()
 
-    def __call__(self, operands: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Computes on the current device; operands: in the kernel's order, whole. Raises what TensorFlow raises."""
-        if self._function is None:
-            return kernels.run_kernel(self._kernel, operands)
-        # Calling the concrete function itself would keep the interpreter 70 us longer.
-        return execute.quick_execute(self._function_name, 1, [operands[i] for i in self._picks], None, context.context())[0]
+    def __call__(self, operands: Sequence[tf.Tensor], device: str) -> tf.Tensor:
+        """Computes on a device of this process; operands: in the kernel's order, whole. Raises what TensorFlow raises."""
+        return execute_on(device, self._op, [operands[i] for i in self._picks], self._attributes)
 
     def warm(self, device: str) -> None:
         """Makes the first call on a device, which takes many times a later one: XLA compiles, TensorFlow looks for its kernels."""
         if device not in self._warm:
             with tf.device(device):
                 zeros = [tf.zeros(spec.shape, spec.dtype) for spec in self._arguments]
-                self([zeros[operand.vertex] for operand in self._kernel.operands])
+            self([zeros[operand.vertex] for operand in self._kernel.operands], device)
             self._warm.add(device)
 
 
-def run_kernel(kernel: Kernel, operands: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Executes one kernel on the current device in one call; operands: the whole outputs of its operands' vertices, in order."""
-    return _call_on(_Identity(kernel), *[(x.shape, x.dtype) for x in operands])(operands)
+def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes: tuple | None = None) -> tf.Tensor:
+    """Executes an operation, or a function by its name, on a device, and returns its only output.
+
+    TensorFlow's public ways (`tf.device`, `tf.raw_ops`, calling a function) do the same and hold the interpreter 10 to 70 us longer.
+
+    Args:
+      attributes: names and values in turn.
+
+    Raises:
+      tf.errors.OpError: as the public ways do.
+    """
+    try:
+        return pywrap_tfe.TFE_Py_Execute(context.context()._handle, device, operation, inputs, attributes, 1)[0]
+    except core._NotOkStatusException as error:
+        raise core._status_to_exception(error) from None
+
+
+def _source(tensor: tf.Tensor) -> tf.Operation:
+    """What computes a tensor of a traced function."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor.op
+
+
+def _value(op: tf.Operation, attribute: str) -> object:
+    """An attribute as `execute_on` takes it."""
+    value = op.get_attr(attribute)
+    return value.as_datatype_enum if isinstance(value, tf.DType) else value
 
 
 def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec]) -> dict[int, KernelCall]:

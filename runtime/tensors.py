@@ -16,10 +16,10 @@ from doppler_tf.costs import CostModel
 from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import ConfigError, DeviceLostError, GraphError
 from doppler_tf.graph import DataflowGraph
-from runtime.calls import KernelCall, kernel_calls, run_kernel
+from runtime.calls import KernelCall, execute_on, kernel_calls
 from runtime.devices import prepare_devices
 from runtime.engine import Engine
-from runtime.kernels import run_kernel as run_eagerly
+from runtime.kernels import run_kernel
 from runtime.residency import Residency
 
 # The process that serves a device, where it is not this one; and what TensorFlow says of it when it is gone.
@@ -73,8 +73,8 @@ class TensorFlowBackend:
             device = devices[assignment.device[v]]
             if not _SERVER.match(device):
                 call.warm(device)
-        return TensorFlowSession(graph, devices[:costs.num_devices], placed, {v: int(assignment.device[v]) for v in sorted(kept)},
-                                 frozenset(self._placed), self._share_on_cpu, {v: call.output_bytes for v, call in calls.items()})
+        return TensorFlowSession(graph, calls, devices[:costs.num_devices], placed, {v: int(assignment.device[v]) for v in sorted(kept)},
+                                 frozenset(self._placed), self._share_on_cpu)
 
     def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._calls is None or self._calls[0] is not graph:
@@ -106,18 +106,22 @@ class TensorFlowBackend:
 class TensorFlowSession:
     """A Session that holds tensors by (vertex, device)."""
 
-    def __init__(self, graph: DataflowGraph, devices: Sequence[str], placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int],
-                 staying: Collection[tuple[int, int]], share_on_cpu: bool, size_bytes: Mapping[int, int]):
-        """Args: placed: the inputs; kept: the device of every vertex whose output outlives the run; staying: inputs that the backend
-        keeps when this session frees them; share_on_cpu: as the backend's; size_bytes: of each vertex's output."""
-        self._kernel, self._devices, self._resident, self._kept, self._staying = graph.kernel, devices, placed, kept, staying
+    def __init__(self, graph: DataflowGraph, calls: Mapping[int, KernelCall], devices: Sequence[str],
+                 placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int], staying: Collection[tuple[int, int]],
+                 share_on_cpu: bool):
+        """Args: calls: of every vertex that is no input; placed: the inputs; kept: the device of every vertex whose output outlives the
+        run; staying: inputs that the backend keeps when this session frees them; share_on_cpu: as the backend's."""
+        self._kernel, self._calls, self._devices = graph.kernel, calls, devices
+        self._resident, self._kept, self._staying = placed, kept, staying
         # Functions do not run on tensors that another process holds; single operations do.
         self._is_served = [bool(_SERVER.match(device)) for device in devices]
+        self._is_gpu = ["GPU" in device for device in devices]
         self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
         # A copy within this machine's memory takes a core, and nobody can use it before its destination has ended what it runs.
         self.instant_transfers, self.pulled_transfers = False, all(self._on_this_cpu)
         self._share_on_cpu, self._cores = share_on_cpu, sorted(os.sched_getaffinity(0))
-        self._size_bytes = {**size_bytes, **{v: _size_bytes(tensor) for (v, _), tensor in placed.items()}}
+        self._size_bytes = {v: call.output_bytes for v, call in calls.items()}
+        self._size_bytes.update({v: _size_bytes(tensor) for (v, _), tensor in placed.items()})
         held_bytes = np.zeros(len(devices))
         for v, d in placed:
             held_bytes[d] += self._size_bytes[v]
@@ -131,12 +135,16 @@ class TensorFlowSession:
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Runs the vertex's kernel on tensors that are all resident on its device."""
-        kernel = self._kernel[vertex]
+        kernel, name = self._kernel[vertex], self._devices[device]
         operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
         try:
-            with tf.device(self._devices[device]):
-                output = (run_eagerly if self._is_served[device] else run_kernel)(kernel, operands)
-                if "GPU" in self._devices[device]:
+            if self._is_served[device]:
+                with tf.device(name):
+                    output = run_kernel(kernel, operands)
+            else:
+                output = self._calls[vertex](operands, name)
+            if self._is_gpu[device]:
+                with tf.device(name):
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
             self._store(vertex, device, output)
         except tf.errors.OpError as error:
@@ -146,12 +154,15 @@ class TensorFlowSession:
     def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
         """Copies a vertex's whole output."""
         # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
-        shared = self._on_this_cpu[source] and self._on_this_cpu[destination]
+        copied = self._on_this_cpu[source] and self._on_this_cpu[destination] and not self._share_on_cpu
         try:
-            with tf.device(self._devices[destination]):
-                tensor = self._resident[producer, source]
-                copy = tf.raw_ops.DeepCopy(x=tensor) if shared and not self._share_on_cpu else tf.identity(tensor)
-                self._store(producer, destination, copy)
+            tensor = self._resident[producer, source]
+            if copied:
+                copy = execute_on(self._devices[destination], "DeepCopy", [tensor], ("T", tensor.dtype.as_datatype_enum))
+            else:
+                with tf.device(self._devices[destination]):
+                    copy = tf.identity(tensor)
+            self._store(producer, destination, copy)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, source, destination)
             raise

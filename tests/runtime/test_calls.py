@@ -10,8 +10,8 @@ from data import assemble_outputs, build_workload, evaluate_program, execute_til
 from doppler_tf.errors import GraphError
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import Kernel, Operand
-from runtime import kernels
-from runtime.calls import KernelCall, kernel_calls, run_kernel
+from runtime import calls, kernels
+from runtime.calls import KernelCall, execute_on, kernel_calls
 
 PRODUCT = ("einsum", {"subscripts": "ac,cb->ab"}, (4, 4), (4, 4))
 STEPS = [{"op": "map", "params": {"fn": "relu", "subscripts": "ab->ab"}, "operands": [{"from": 1, "slice": None}]},
@@ -41,8 +41,16 @@ def specs(tensors):
     return [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
 
 
+def call_of(kernel, tensors):
+    """The call, and the tensors as its operands."""
+    vertices = list(dict.fromkeys(operand.vertex for operand in kernel.operands))
+    arguments = {operand.vertex: x for operand, x in zip(kernel.operands, tensors, strict=True)}
+    moved = Kernel(kernel.op, tuple(Operand(vertices.index(o.vertex), o.slice) for o in kernel.operands), kernel.params)
+    return KernelCall("toy", moved, specs(arguments[v] for v in vertices))
+
+
 def check(kernel, tensors):
-    got, expected = run_kernel(kernel, tensors), kernels.run_kernel(kernel, tensors)
+    got, expected = call_of(kernel, tensors)(tensors, tensors[0].device), kernels.run_kernel(kernel, tensors)
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
@@ -67,12 +75,24 @@ def test_operands_may_be_slices_and_the_same_tensor_more_than_once(places, slice
 @pytest.mark.parametrize(("operation", "compiled"), [
     (PRODUCT, False), (OPS["batch"], False), (OPS["one"], False), (OPS["sum"], True), (OPS["map"], True), (OPS["fused"], True)])
 def test_what_is_compiled(operation, compiled, monkeypatch):
-    """A call that is not compiled goes through the eager kernels each time, a compiled one only when it is traced."""
+    """A call that is not compiled names TensorFlow's own operation, a compiled one a function."""
     kernel, tensors = make(*operation)
-    call, eager = KernelCall("toy", kernel, specs(tensors)), []
-    monkeypatch.setattr(kernels, "run_kernel", lambda kernel, operands: eager.append(kernel) or tf.zeros(()))
-    call(tensors)
-    assert len(eager) == (0 if compiled else 1)
+    call, seen = KernelCall("toy", kernel, specs(tensors)), []
+    monkeypatch.setattr(calls, "execute_on", lambda device, op, inputs, attributes: seen.append(op))
+    call(tensors, "CPU:0")
+    assert [op in ("MatMul", "BatchMatMulV2", "Einsum", "Identity") for op in seen] == [not compiled]
+
+
+def test_a_transposed_product_and_its_swapped_operands():
+    """Both reach TensorFlow's operation: what is transposed as an attribute, the operands in the order of the subscripts."""
+    for subscripts, shapes in (("ca,cb->ab", ((4, 2), (4, 3))), ("ac,bc->ab", ((2, 4), (3, 4))), ("ca,bc->ba", ((4, 2), (3, 4)))):
+        check(*make("einsum", {"subscripts": subscripts}, *shapes))
+
+
+def test_an_error_of_tensorflow_reaches_the_caller_as_usual():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="Matrix size-incompatible"):
+        execute_on(tf.zeros(1).device, "MatMul", [tf.zeros((2, 3)), tf.zeros((2, 3))],
+                   ("transpose_a", False, "transpose_b", False, "T", tf.float32.as_datatype_enum))
 
 
 def test_output_is_known_beforehand():
@@ -99,14 +119,14 @@ def test_equal_kernels_on_equal_shapes_share_one_call():
     graph = graph_of(relu("a", "x"), relu("b", "a"), ("t", "reduce", total, ["a"]), ("c", "map", add, ["a", "b"]),
                      ("d", "map", add, ["a", "a"]), ("e", "map", add, ["b", "a"]))
     at = {key: v for v, key in enumerate(graph.ids)}
-    calls = kernel_calls(graph, {at["x"]: tf.TensorSpec((2, 3), tf.float32)})
-    assert calls[at["a"]] is calls[at["b"]]
-    assert calls[at["c"]] is calls[at["e"]]
-    assert len({calls[at[v]].name for v in "acdt"}) == 4
-    assert calls[at["t"]].output.shape == (2,)
+    found = kernel_calls(graph, {at["x"]: tf.TensorSpec((2, 3), tf.float32)})
+    assert found[at["a"]] is found[at["b"]]
+    assert found[at["c"]] is found[at["e"]]
+    assert len({found[at[v]].name for v in "acdt"}) == 4
+    assert found[at["t"]].output.shape == (2,)
     for other in (tf.TensorSpec((3, 2), tf.float32), tf.TensorSpec((2, 3), tf.float64)):
         others = kernel_calls(graph, {at["x"]: other})
-        assert not {call.name for call in calls.values()} & {call.name for call in others.values()}
+        assert not {call.name for call in found.values()} & {call.name for call in others.values()}
         assert others[at["c"]].output == other
 
 
@@ -125,23 +145,24 @@ def test_a_kernel_that_cannot_run_is_refused_with_its_vertex(op, params, reason)
 def test_a_call_warms_once_a_device(four_devices, monkeypatch):
     kernel, tensors = make(*OPS["sum"])
     call, seen = KernelCall("toy", kernel, specs(tensors)), []
-    monkeypatch.setattr(KernelCall, "__call__", lambda self, operands: seen.append([x.device[-5:] for x in operands]))
+    monkeypatch.setattr(KernelCall, "__call__", lambda self, operands, device: seen.append([device, *[x.device for x in operands]]))
     for device in (*four_devices[:2], *four_devices[:2]):
         call.warm(device)
-    assert seen == [[device[-5:]] * 3 for device in four_devices[:2]]
+    assert [{name[-5:] for name in names} for names in seen] == [{device[-5:]} for device in four_devices[:2]]
 
 
 @pytest.mark.parametrize("name", ["product", "sum", "fused"])
 def test_two_threads_on_two_devices(name, four_devices):
     """Each has its own numbers, and its results where it is."""
-    kernel, _ = make(*OPS[name])
+    kernel, drawn = make(*OPS[name])
+    call = call_of(kernel, drawn)
 
     def work(device):
         with tf.device(four_devices[device]):
             for trial in range(50):
                 rng = np.random.default_rng([device, trial])
                 tensors = [tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in OPS[name][2:]]
-                got = run_kernel(kernel, tensors)
+                got = call(tensors, four_devices[device])
                 assert got.device == tensors[0].device
                 np.testing.assert_allclose(got, kernels.run_kernel(kernel, tensors), rtol=1e-5, atol=1e-6)
         return got.device
@@ -155,11 +176,11 @@ def test_a_fused_workload_call_by_call():
     program = workload_program(graph.attributes["workload"])
     tensors = program.draw_inputs(0)
     values = {v: tf.constant(x) for v, x in input_tiles(graph, tensors).items()}
-    calls = kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in values.items()})
+    found = kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in values.items()})
     for v in graph.topological_order.tolist():
         if not graph.is_input[v]:
-            values[v] = calls[v]([values[operand.vertex] for operand in graph.kernel[v].operands])
-            assert calls[v].output == tf.TensorSpec(values[v].shape, values[v].dtype)
+            values[v] = found[v]([values[operand.vertex] for operand in graph.kernel[v].operands], tf.zeros(1).device)
+            assert found[v].output == tf.TensorSpec(values[v].shape, values[v].dtype)
     got = assemble_outputs(graph, {v: x.numpy() for v, x in values.items()})
     assert relative_error(got, evaluate_program(program, tensors)) <= 1e-5
     assert relative_error(got, execute_tiles(graph, tensors)) <= 1e-5

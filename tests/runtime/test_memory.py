@@ -8,7 +8,6 @@ from itertools import groupby
 import numpy as np
 import pytest
 
-import runtime.tensors
 from data import build_workload, input_tiles, output_vertices, workload_program
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
@@ -19,6 +18,8 @@ from doppler_tf.topology import cpu
 from doppler_tf.trace import peak_bytes
 from doppler_tf.validation import validate_trace
 from runtime import EmulatedExecutor, SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor
+from runtime.calls import KernelCall
+from runtime.tensors import TensorFlowSession
 
 
 def topology(devices, memory_bytes=None, slots=1):
@@ -168,16 +169,17 @@ def test_what_does_not_fit_on_one_device_runs_on_four(chain):
 
 
 def test_tensors_go_after_their_last_use(chain, monkeypatch):
-    run_kernel, made, most = runtime.tensors.run_kernel, [], []
+    compute, made, most = KernelCall.__call__, [], []
 
-    def watched(kernel, operands):
-        output = run_kernel(kernel, operands)
+    def watched(self, operands, device):
+        output = compute(self, operands, device)
         made.append(weakref.ref(output))
         most.append(sum(ref() is not None for ref in made))
         return output
 
-    monkeypatch.setattr(runtime.tensors, "run_kernel", watched)
     with TensorFlowExecutor(chain.inputs, chain.fetch, warmup=False) as executor:
+        executor.execute(chain.graph, *chain.place(1))  # compiles
+        monkeypatch.setattr(KernelCall, "__call__", watched)
         executor.execute(chain.graph, *chain.place(1))
         gc.collect()
         alive = sum(ref() is not None for ref in made)
@@ -186,20 +188,24 @@ def test_tensors_go_after_their_last_use(chain, monkeypatch):
 
 
 def test_a_failed_run_leaves_no_tensor_even_to_who_keeps_the_error(chain, monkeypatch):
-    run_kernel, made = runtime.tensors.run_kernel, []
+    compute, run_vertex, made = KernelCall.__call__, TensorFlowSession.run_vertex, []
 
-    def broken(kernel, operands):
-        if kernel is doomed:
-            raise ValueError("it broke")
-        output = run_kernel(kernel, operands)
+    def watched(self, operands, device):
+        output = compute(self, operands, device)
         made.append(weakref.ref(output))
         return output
 
-    monkeypatch.setattr(runtime.tensors, "run_kernel", broken)
+    def broken(self, vertex, device):
+        if vertex == doomed:
+            raise ValueError("it broke")
+        run_vertex(self, vertex, device)
+
+    monkeypatch.setattr(KernelCall, "__call__", watched)
+    monkeypatch.setattr(TensorFlowSession, "run_vertex", broken)
     costs, assignment = chain.place(4)
     with TensorFlowExecutor(chain.inputs, chain.fetch, warmup=False) as executor:
         for v in np.random.default_rng(0).choice(chain.graph.work_vertices, 20).tolist():
-            doomed = chain.graph.kernel[v]
+            doomed = v
             with pytest.raises(ExecutionError, match="it broke") as kept:
                 executor.execute(chain.graph, costs, assignment)
             assert kept.value.__cause__ is not None

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import runtime.tensors
 from data import (
     WORKLOADS,
     assemble_outputs,
@@ -24,6 +23,8 @@ from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
 from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices
+from runtime.calls import KernelCall
+from runtime.tensors import TensorFlowSession
 
 
 class Case:
@@ -58,15 +59,15 @@ def chain():
 
 @pytest.fixture
 def spied(monkeypatch):
-    """Calls `spy(kernel, operands)` before each kernel."""
+    """Calls `spy(vertex)` before each vertex, on the thread that runs it."""
     def install(spy):
-        run_kernel = runtime.tensors.run_kernel
+        run_vertex = TensorFlowSession.run_vertex
 
-        def call(kernel, operands):
-            spy(kernel, operands)
-            return run_kernel(kernel, operands)
+        def spied_on(self, vertex, device):
+            spy(vertex)
+            return run_vertex(self, vertex, device)
 
-        monkeypatch.setattr(runtime.tensors, "run_kernel", call)
+        monkeypatch.setattr(TensorFlowSession, "run_vertex", spied_on)
     return install
 
 
@@ -92,17 +93,19 @@ def test_the_synchronous_engine_computes_the_same(case):
     assert not report.work_conserving
 
 
-def test_kernels_read_only_what_is_on_their_device_and_never_the_coordinators_thread(chain, spied, four_devices):
-    seen = set()
+def test_kernels_read_only_what_is_on_their_device_and_never_the_coordinators_thread(chain, monkeypatch, four_devices):
+    seen, compute = set(), KernelCall.__call__
 
-    def spy(kernel, operands):
-        current = tf.constant(0.0).device
-        seen.add((current, threading.current_thread().name.split("#")[0]))
-        assert {operand.device for operand in operands} == {current}
+    def spy(self, operands, device):
+        output = compute(self, operands, device)
+        seen.add((device, threading.current_thread().name.split("#")[0]))
+        assert {tf.DeviceSpec.from_string(x.device).device_index for x in (*operands, output)} == {tf.DeviceSpec.from_string(device).device_index}
+        return output
 
-    spied(spy)
     costs, assignment = chain.place(4, seed=2)
     with TensorFlowExecutor(chain.inputs, warmup=False) as executor:
+        executor.execute(chain.graph, costs, assignment)  # compiles, on this thread
+        monkeypatch.setattr(KernelCall, "__call__", spy)
         executor.execute(chain.graph, costs, assignment)
     full_names = [tf.DeviceSpec.from_string(name) for name in four_devices]
     assert {(tf.DeviceSpec.from_string(d).device_index, thread) for d, thread in seen} == {
@@ -119,19 +122,19 @@ def test_inputs_may_stay_on_the_devices(chain, keep_inputs):
 
 @pytest.mark.parametrize(("warmup", "calls"), [(True, 3), (False, 2)])
 def test_only_the_first_run_is_done_twice(chain, spied, warmup, calls):
-    kernels = []
-    spied(lambda kernel, operands: kernels.append(kernel))
+    ran = []
+    spied(ran.append)
     with TensorFlowExecutor(chain.inputs, warmup=warmup) as executor:
         for seed in range(2):
             executor.execute(chain.graph, *chain.place(2, seed))
-    assert len(kernels) == calls * len(chain.graph.work_vertices)
+    assert len(ran) == calls * len(chain.graph.work_vertices)
 
 
 def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chain, spied):
     doomed = None
 
-    def spy(kernel, operands):
-        if kernel is doomed:
+    def spy(vertex):
+        if vertex == doomed:
             raise tf.errors.InvalidArgumentError(None, None, "matrices of other sizes")
 
     spied(spy)
@@ -141,8 +144,7 @@ def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chai
     threads = threading.active_count()
     for seed in range(50):
         costs, assignment = chain.place(4, seed)
-        v = int(np.random.default_rng(seed).choice(chain.graph.work_vertices))
-        doomed = chain.graph.kernel[v]
+        v = doomed = int(np.random.default_rng(seed).choice(chain.graph.work_vertices))
         with pytest.raises(ExecutionError) as caught:
             executor.execute(chain.graph, costs, assignment)
         assert chain.graph.vertex_label(v) in str(caught.value)
@@ -160,7 +162,7 @@ def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chai
 def test_a_vertex_without_kernel_is_refused_before_anything_runs(chain, spied):
     graph = graph_from_records([{"id": "a", "exec_s": 1.0, "output_bytes": 4}], [], {"name": "toy"})
     costs = build_costs(graph, cpu(1))
-    spied(lambda kernel, operands: pytest.fail("ran"))
+    spied(lambda vertex: pytest.fail("ran"))
     with pytest.raises(GraphError, match="toy: vertex 'a': kernel: expected one, got none"):
         TensorFlowExecutor({}).execute(graph, costs, assignment_from_devices(graph, costs, [0]))
 
@@ -202,14 +204,14 @@ class TestSession:
         np.testing.assert_array_equal(outputs[2], [[16.0, 81.0]])
 
     def test_a_transfer_moves_the_bytes(self, session, monkeypatch):
-        run_kernel, seen = runtime.tensors.run_kernel, []
+        compute, seen = KernelCall.__call__, []
 
-        def keep(kernel, operands):
-            output = run_kernel(kernel, operands)
+        def keep(self, operands, device):
+            output = compute(self, operands, device)
             seen.append((operands[0], output))
             return output
 
-        monkeypatch.setattr(runtime.tensors, "run_kernel", keep)
+        monkeypatch.setattr(KernelCall, "__call__", keep)
         session.run_vertex(1, 0)
         session.run_transfer(0, 1, 0, 1)
         session.run_vertex(2, 1)

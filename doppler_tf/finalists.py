@@ -51,7 +51,7 @@ class Choice:
 
     Attributes:
       finalists: by name.
-      chosen: the name of the fastest; None where nothing has run.
+      chosen: the name of the fastest (see `choose`); None where nothing has run.
     """
 
     finalists: Mapping[str, Finalist]
@@ -99,10 +99,11 @@ def _different(assignments: Mapping[str, Assignment], dispatch: str) -> dict[str
 
 
 def choose(simulated_s: Mapping[str, float], always: Sequence[str], runs: int, run: Callable[[str], float]) -> Choice:
-    """Runs finalists turn by turn, ever fewer of them, and chooses the one with the lowest median.
+    """Runs finalists turn by turn, ever fewer of them, and chooses the fastest.
 
-    Whoever has less than half as many runs as another cannot be chosen: it was dropped early, or failed. So none of `always` that ran as
-    often as the others has a lower median than the chosen one.
+    A finalist with less than half as many runs as another cannot be chosen: it was dropped early, or failed. The one with the lowest
+    median is chosen if it is one of `always`, or clearly faster than the fastest of these. Else that one is chosen: the lowest of many
+    medians is often low by luck, and a later run would show it. So none of `always` has a lower median than the chosen one.
 
     Args:
       simulated_s: of every finalist, by name.
@@ -118,7 +119,11 @@ def choose(simulated_s: Mapping[str, float], always: Sequence[str], runs: int, r
     most = max((len(f.seconds) for f in finalists.values()), default=0)
     # Whoever was dropped early has few runs, and may look fast by luck.
     often = [name for name, f in finalists.items() if most and 2 * len(f.seconds) >= most]
-    return Choice(finalists, min(often, key=lambda name: finalists[name].median_s, default=None))
+    fastest = min(often, key=lambda name: finalists[name].median_s, default=None)
+    simple = min((name for name in often if name in always), key=lambda name: finalists[name].median_s, default=fastest)
+    if simple is not None and clearly_faster([finalists[simple].seconds], [finalists[fastest].seconds]):
+        return Choice(finalists, fastest)
+    return Choice(finalists, simple)
 
 
 def halve(count: int, always: Sequence[int], runs: int, run: Callable[[int], float]) -> list[list[float]]:

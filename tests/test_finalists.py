@@ -125,6 +125,18 @@ def test_few_runs_go_to_the_baselines_and_one_run_compares_nothing():
     assert choose({}, [], 30, lambda name: 1.0).chosen is None
 
 
+@pytest.mark.parametrize(("found", "chosen"), [((2.9, 3.0, 2.7), "base"), ((2.1, 2.2, 1.9), "found")])
+def test_a_finalist_must_be_clearly_faster_than_the_baselines(found, chosen):
+    """Their medians are 3.0 and its 2.9 or 2.1; runs of one finalist differ by 0.3."""
+    takes, calls = {"base": (3.0, 3.3, 2.7), "slow": (9.0,), "found": found}, dict.fromkeys(("base", "slow", "found"), 0)
+
+    def run(name):
+        calls[name] += 1
+        return takes[name][calls[name] % len(takes[name])]
+
+    assert choose(dict.fromkeys(takes, 1.0), ["base", "slow"], 30, run).chosen == chosen
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_choice_among_noisy_runs_is_not_slower_than_a_baseline(seed):
     """In truth the baselines are the fastest but for one; noise of 5%, of which a median of 10 runs keeps less than 3%."""

@@ -1,4 +1,4 @@
-"""What the engine drives: a backend opens a session for each run, and the session does the work that instructions ask for."""
+"""The protocols that the engine drives: a backend opens a session for each run, and the session carries out instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from doppler_tf.graph import DataflowGraph
 
 
 class Session(Protocol):
-    """One run on one backend. `run_*` are called on worker threads and block until the work is done; the rest by the coordinator.
+    """One run on one backend. `Worker threads call `run_*`, which block until the work is done. The coordinator calls the rest.
 
     `run_*`, `free` and `outputs` raise DeviceLostError where a device is gone, anything else where that alone has failed.
 
@@ -25,7 +25,7 @@ class Session(Protocol):
     pulled_transfers: bool
 
     def core(self, device: int) -> int | None:
-        """The processor core that the threads of a device stay on; None: wherever the system puts them."""
+        """The processor core that the threads of a device stay on; None: any core."""
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Computes a vertex, whose inputs are resident on `device`; its output is resident there on return."""
@@ -34,11 +34,11 @@ class Session(Protocol):
         """Copies the producer's output from `source`; it is resident at `destination` on return."""
 
     def free(self, producer: int, device: int) -> None:
-        """Drops the producer's output from `device`: nothing there will use it again. Never blocks."""
+        """Drops the producer's output from `device`, where nothing will use it again. Never blocks."""
 
     def cancel(self) -> None:
-        """The run is over before its end: every tensor is dropped, what calls in progress still make is not kept, and they return
-        as soon as they can. Never blocks or fails."""
+        """Ends the run early: drops every tensor. Calls in progress return as soon as they can, and their outputs are dropped too. Never
+        blocks or fails."""
 
     def outputs(self) -> dict[int, np.ndarray]:
         """After a complete run: the arrays of the vertices whose output nothing consumes, by vertex; empty without kernels."""
@@ -48,7 +48,7 @@ class Session(Protocol):
 
 
 class Backend(Protocol):
-    """Where work is done.
+    """A kind of devices.
 
     Attributes:
       device_kind: as in `Trace`: `tf` or `emulated`.
@@ -61,5 +61,5 @@ class Backend(Protocol):
     warmup: bool
 
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> Session:
-        """All that comes before the clock starts: checks, and inputs placed. Raises a UserError for what cannot be run, DeviceLostError
-        where a device is gone, anything else where inputs cannot be placed."""
+        """Checks everything and places the inputs, before the clock starts. Raises a UserError if the graph cannot be run, DeviceLostError
+        if a device is lost, any other error if inputs cannot be placed."""

@@ -1,4 +1,4 @@
-"""One run under the wall clock: who tells the dispatcher what has ended, what was measured, what devices held, what went wrong."""
+"""One run under the wall clock: it passes events to the dispatcher and instructions to the threads, and keeps times, bytes and failures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from runtime.workers import Completion, Task, Workers
 class Coordinator:
     """Drives one run of one assignment.
 
-    The dispatcher belongs to whoever holds the turn. A worker that has ended a task puts that down and, if the turn is free, takes it:
-    it tells the dispatcher of all that was put down by then, at one instant, and hands out the instructions. Nobody waits for the turn:
-    who finds it taken leaves the rest to its holder, who looks again after giving it back. The calling thread begins, sleeps and ends.
+    One thread at a time holds the turn and may use the dispatcher. A worker that has ended a task appends it to a list. If the turn is free,
+    the worker takes it, tells the dispatcher of the whole list at one instant, and hands out the instructions. No thread waits for the
+    turn: its holder looks at the list again after giving the turn back. The calling thread only begins the run and sleeps until its end.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, dispatcher: Dispatcher, session: Session,
                  workers: Workers, cancelled: threading.Event):
-        """Args: cancelled: whoever sets it calls `wake` afterwards."""
+        """Args: cancelled: the thread that sets it must call `wake` afterwards."""
         self._graph, self._costs, self._assignment = graph, costs, assignment
         self._dispatcher, self._session, self._workers = dispatcher, session, workers
         self._bytes: list[float] = costs.output_bytes.tolist()
@@ -77,16 +77,16 @@ class Coordinator:
             self._news.wait(self._patience_s())
 
     def wake(self) -> None:
-        """Has the calling thread look at what goes on; for any thread, at any time."""
+        """Makes the calling thread check the state of the run. Any thread may call it at any time."""
         self._news.set()
 
     def stop(self, wait_s: float) -> None:
-        """No more is dispatched, from now on; waits `wait_s` at most for the holder of the turn, which nobody gets any more, to notice."""
+        """Ends dispatching, and waits at most `wait_s` for the holder of the turn to notice. No thread gets the turn afterwards."""
         self._stopped = True
         self._turn.acquire(timeout=wait_s)
 
     def left(self) -> list[StartVertex | StartTransfer]:
-        """After `stop`: tasks whose end nobody has told."""
+        """After `stop`: the tasks that have not ended."""
         told = {completion.tag for completion in tuple(self._ended)}
         return [task for task, _ in self._in_flight() if task not in told]
 
@@ -105,7 +105,7 @@ class Coordinator:
                        peak_bytes=self._residency.peak_bytes, peak_tensor_bytes=self._session.peak_tensor_bytes())
 
     def _is_over(self) -> bool:
-        """Whether every vertex has ended. Raises what keeps the run from that."""
+        """Whether every vertex has ended. Raises the run's failure, if there is one."""
         self._news.clear()
         if self._failure is not None:
             raise self._failure
@@ -125,7 +125,7 @@ class Coordinator:
         return CancelledError(f"{self._graph.name}: cancelled {busy}")
 
     def _patience_s(self) -> float | None:
-        """Until the oldest task may be said to hang; None: for ever."""
+        """Seconds until the oldest task has used up `timeout_s`; None: no limit."""
         if self._timeout_s is None:
             return None
         in_flight = self._in_flight()
@@ -133,16 +133,16 @@ class Coordinator:
         return min(max(oldest_s + self._timeout_s - perf_counter(), 0.0), threading.TIMEOUT_MAX)
 
     def _in_flight(self) -> tuple[tuple[StartVertex | StartTransfer, float], ...]:
-        """Tasks and their submissions, oldest first; for any thread, as a tuple is made of a dictionary at one stroke."""
+        """Tasks and their times of submission, oldest first. Any thread may call it: the interpreter copies a dictionary in one step."""
         return tuple(self._submitted_s.items())
 
     def _heard(self, completion: Completion) -> None:
-        """On the worker's own thread: a task has ended."""
+        """Notes the end of a task. It runs on the worker's own thread."""
         self._ended.append(completion)
         self._take_turns()
 
     def _take_turns(self) -> None:
-        """Tells the dispatcher of all ends that nobody has told yet, unless someone is at it, who will then see to these, too."""
+        """Tells the dispatcher of every end on the list. If another thread holds the turn, that thread does it."""
         while self._ended and not self._stopped and self._turn.acquire(blocking=False):
             try:
                 self._advance([self._ended.popleft() for _ in range(len(self._ended))])
@@ -191,7 +191,7 @@ class Coordinator:
         self._submitted_s[task] = perf_counter()
         given = Task(lane, task, call, self._heard)
         if self._session.instant_transfers and isinstance(task, StartTransfer):
-            self._ended.append(self._workers.perform(given))  # the holder of the turn looks again
+            self._ended.append(self._workers.perform(given))  # the holder of the turn looks at the list again
         else:
             self._workers.submit(given)
 
@@ -216,14 +216,14 @@ class Coordinator:
         return TransferEnded(task.transfer)
 
     def _fail(self, what: str, error: BaseException) -> NoReturn:
-        """Raises what a failure means for the run."""
+        """Raises the error of the run that a task's failure causes."""
         if isinstance(error, KeyboardInterrupt):
             raise error
         raise run_error(self._graph, what, error) from error
 
 
 def run_error(graph: DataflowGraph, what: str, error: BaseException) -> ExecutionError:
-    """What a failure of the backend means for the run, and where a device is gone what can be done about it."""
+    """The error of a run that a failure of the backend causes. If a device is lost, the message says what to do."""
     reason = next(iter(str(error).splitlines()), "")
     message = f"{graph.name}: {what}: {type(error).__name__}{': ' if reason else ''}{reason}"
     if isinstance(error, DeviceLostError):
@@ -232,7 +232,7 @@ def run_error(graph: DataflowGraph, what: str, error: BaseException) -> Executio
 
 
 def _others(in_flight: Sequence) -> str:
-    """How many are in flight beside the oldest."""
+    """A phrase for the number of tasks in flight beside the oldest."""
     return f", {len(in_flight) - 1} more in progress" if len(in_flight) > 1 else ""
 
 

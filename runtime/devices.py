@@ -28,7 +28,7 @@ def prepare_devices(count: int, gpu_memory_mb: int = 4096) -> list[str]:
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
     if kind == "GPU":
         tf.config.experimental.enable_tensor_float_32_execution(False)
-    with contextlib.suppress(RuntimeError):  # initialised already: what there is may still suffice
+    with contextlib.suppress(RuntimeError):  # already initialised: the present devices may suffice
         _configure(kind, count, gpu_memory_mb)
     names = [device.name for device in tf.config.list_logical_devices(kind)]
     if len(names) < count:

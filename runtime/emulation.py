@@ -35,7 +35,7 @@ class EmulatedBackend:
     warmup = False
 
     def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, truth: Topology | None = None):
-        """Takes what the devices are like.
+        """Takes the properties of the devices.
 
         Args:
           noise_sigma: shape of the log-normal factors, drawn anew for each run from `seed`.
@@ -81,7 +81,7 @@ class EmulatedSession:
         self._cancelled = threading.Event()
 
     def core(self, device: int) -> None:
-        """Threads that wait need none."""
+        """None: threads that wait need no core."""
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Waits for the vertex's exec seconds."""
@@ -92,18 +92,18 @@ class EmulatedSession:
         self._wait(self._transfer_wait_s[transfer])
 
     def free(self, producer: int, device: int) -> None:
-        """Nothing is held."""
+        """Does nothing: there are no tensors."""
 
     def cancel(self) -> None:
         """Ends every wait."""
         self._cancelled.set()
 
     def outputs(self) -> dict[int, np.ndarray]:
-        """None are computed."""
+        """Empty: nothing is computed."""
         return {}
 
     def peak_tensor_bytes(self) -> None:
-        """There are no tensors."""
+        """None: there are no tensors."""
 
     def _wait(self, seconds: float) -> None:
         """Sleeps most of the time, then yields until the instant has come; never shorter than asked, unless cancelled."""
@@ -111,7 +111,7 @@ class EmulatedSession:
         if seconds > SPIN_S and self._cancelled.wait(seconds - SPIN_S):
             return
         while perf_counter() < until_s:
-            time.sleep(0)  # gives the interpreter lock away
+            time.sleep(0)  # releases the interpreter's lock
 
 
 class EmulatedExecutor(Engine):

@@ -26,7 +26,7 @@ from runtime.workers import Workers
 
 MakeDispatcher = Callable[[DataflowGraph, CostModel, Assignment], Dispatcher]
 
-# How long after a failure threads may take to return from what they have in hand.
+# After a failure, the time that threads have to return from their present task.
 GRACE_S = 0.5
 
 
@@ -40,7 +40,7 @@ class Engine:
     """
 
     def __init__(self, backend: Backend, make_dispatcher: MakeDispatcher, timeout_s: float | None = None, restart_on_loss: bool = False):
-        """Takes a backend and what decides the order of things.
+        """Takes a backend and a kind of dispatcher.
 
         Args:
           timeout_s: wall-clock seconds that one vertex or transfer may take before the run fails; None: any.
@@ -56,11 +56,11 @@ class Engine:
         self._timeout_s, self._restart_on_loss = timeout_s, restart_on_loss
         self._workers = Workers()
         self._one_run_at_a_time = threading.Lock()
-        self._cancelled = threading.Event()  # a new one for each `execute`: cancelling a run never reaches the next
+        self._cancelled = threading.Event()  # a new one for each `execute`, so that cancelling a run does not cancel the next
         self._warm = not backend.warmup
         self._session: Session | None = None
         self._coordinator: Coordinator | None = None
-        self._executed: tuple[DataflowGraph, CostModel] | None = None  # of a run that came to its end
+        self._executed: tuple[DataflowGraph, CostModel] | None = None  # of the last complete run
         self._lost: tuple[int, ...] = ()
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
@@ -90,7 +90,7 @@ class Engine:
 
     @property
     def outputs(self) -> dict[int, np.ndarray]:
-        """Arrays that the last run left, by vertex (see the backend); empty without kernels, before a run and after a failure.
+        """The output arrays of the last run by vertex (see the backend). Empty without kernels, before a run and after a failure.
 
         Raises ExecutionError where one cannot be fetched (DeviceLostError: the device that holds it has been lost since).
         """
@@ -103,7 +103,7 @@ class Engine:
             raise run_error(graph, f"fetching outputs failed{_on(costs, error)}", error) from error
 
     def cancel(self) -> None:
-        """Ends the run in progress with a CancelledError; for any thread, at any time. Without a run in progress nothing happens."""
+        """Ends the run in progress, if there is one, with a CancelledError. Any thread may call it at any time."""
         self._cancelled.set()
         coordinator = self._coordinator
         if coordinator is not None:
@@ -122,7 +122,7 @@ class Engine:
         self.close()
 
     def _run_on_what_is_left(self, graph: DataflowGraph, costs: CostModel, asked: Assignment) -> Trace:
-        """Runs `asked`, and as often as a device is lost, if that is wished, all of it again without that device."""
+        """Runs `asked`. If a device is lost and `restart_on_loss` is set, runs all of it again without that device."""
         while True:
             left = without_devices(graph, costs, asked, self._lost) if self._lost else asked
             if left is None:
@@ -141,7 +141,7 @@ class Engine:
                 return replace(trace, lost=self._lost, assignment=left) if self._lost else trace
 
     def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
-        self._forget()  # the last run's tensors go before new ones come
+        self._forget()  # frees the last run's tensors first
         dispatcher = self._make_dispatcher(graph, costs, assignment)
         try:
             self._session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
@@ -157,12 +157,12 @@ class Engine:
         return trace
 
     def _abort(self, error: BaseException) -> None:
-        """Leaves nothing of a run that ends with `error`, and tells in it which threads could not be joined."""
+        """Cleans up after a run that ends with `error`, and adds to its message which threads could not be joined."""
         coordinator, session, workers = self._coordinator, self._session, self._workers
         grace_s = GRACE_S if self._timeout_s is None else min(GRACE_S, self._timeout_s)
         self._forget()
-        self._workers = Workers()  # whatever the old ones still do, the next run's know nothing of it
-        try:  # each step is taken, though Ctrl-C may strike again in the one before
+        self._workers = Workers()  # the old threads cannot reach the next run
+        try:  # every step is taken, even if Ctrl-C interrupts the step before
             if session is not None:
                 session.cancel()
         finally:
@@ -186,6 +186,6 @@ class Engine:
 
 
 def _on(costs: CostModel, error: Exception) -> str:
-    """On which device it happened, where the backend says so: it was lost."""
+    """A phrase that names the lost device, if the error has one."""
     device = error.device if isinstance(error, DeviceLostError) else None
     return "" if device is None else f" on device {costs.topology.device_names[device]!r}"

@@ -1,4 +1,4 @@
-"""The kernels of the graphs in eager TensorFlow: operation name -> function of parameters and operands."""
+"""The kernels of the graphs in TensorFlow: operation name -> function of parameters and operands. They run eagerly and when traced."""
 
 from __future__ import annotations
 

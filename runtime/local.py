@@ -20,7 +20,7 @@ _CHAIN = 4  # vertices of each sort, which hand their tensors on, so that links 
 
 
 def count_local_devices() -> int:
-    """GPUs, or where there are none the cores that this process may use."""
+    """The number of GPUs; without GPUs, the number of cores that this process may use."""
     return len(tf.config.list_physical_devices("GPU")) or len(os.sched_getaffinity(0))
 
 

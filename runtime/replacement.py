@@ -13,7 +13,7 @@ from doppler_tf.graph import DataflowGraph
 
 
 def without_devices(graph: DataflowGraph, costs: CostModel, assignment: Assignment, lost: Collection[int]) -> Assignment | None:
-    """The assignment with all that lies on lost devices moved to others; None where a pin, or nothing left, forbids it.
+    """The assignment with all vertices of lost devices moved to other devices; None if a pin forbids it or no device is left.
 
     In topological order each vertex, or colocation group, goes to the device that would then have the least work to do.
     """

@@ -6,21 +6,21 @@ import numpy as np
 
 
 class Residency:
-    """What each device holds now, and the most it ever held. Not for two threads at once."""
+    """The bytes that each device holds now, and the most that it ever held. Not safe for several threads."""
 
     def __init__(self, held_bytes: np.ndarray):
-        """Args: held_bytes: [D], what is there from the start."""
+        """Args: held_bytes: [D], held at the start."""
         self._held: list[float] = held_bytes.tolist()
         self._peak = list(self._held)
 
     def add(self, device: int, size_bytes: float) -> None:
-        """A tensor comes, or room is reserved for it."""
+        """Adds a tensor, or reserves memory for it."""
         self._held[device] += size_bytes
         if self._held[device] > self._peak[device]:
             self._peak[device] = self._held[device]
 
     def remove(self, device: int, size_bytes: float) -> None:
-        """A tensor goes."""
+        """Removes a tensor."""
         self._held[device] -= size_bytes
 
     @property

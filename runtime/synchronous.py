@@ -28,13 +28,13 @@ class LevelDispatcher(Dispatcher):
         level = _work_levels(graph)
         work, producer = graph.work_vertices, self.transfers.producer
         self._level: list[int] = level.tolist()
-        # By level: vertices and transfers that have yet to end. The sentinel at the end never opens.
+        # By level: vertices and transfers that have not ended. The last entry is a sentinel that never opens.
         self._pending: list[int] = [*np.bincount(np.concatenate([level[work], level[producer]])).tolist(), 1]
         self._held: list[list[int]] = [[] for _ in self._pending]
         self._open_level = 0
 
     def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
-        """As Dispatcher.advance; opens the next level once nothing of the present one is left."""
+        """As Dispatcher.advance; opens the next level when the present one has ended."""
         events = list(events)
         for event in events:
             v = event.vertex if isinstance(event, VertexEnded) else int(self.transfers.producer[event.transfer])
@@ -56,7 +56,7 @@ class LevelDispatcher(Dispatcher):
 
 
 def _work_levels(graph: DataflowGraph) -> np.ndarray:
-    """int64 [N]: levels as if inputs were not there; `graph.levels` counts them, which would put a barrier where none is needed."""
+    """int64 [N]: levels of the graph without its inputs. `graph.levels` counts inputs, which would add a needless barrier."""
     level = np.zeros(graph.num_vertices, np.int64)
     depth = np.zeros(graph.num_vertices, np.int64)
     for i, members in enumerate(graph.levels):

@@ -1,4 +1,4 @@
-"""Real kernels: a Backend of eager TensorFlow operations on logical devices, with explicit copies between them."""
+"""Real kernels: a Backend that calls each vertex's kernel on its TensorFlow device and copies tensors between devices."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from runtime.engine import Engine
 from runtime.kernels import run_kernel
 from runtime.residency import Residency
 
-# The process that serves a device, where it is not this one; and what TensorFlow says of it when it is gone.
+# The name of a device that another process serves; words in TensorFlow's errors when that process is gone.
 _SERVER, _GONE = re.compile(r"/job:(?!localhost/)[^/]+/replica:\d+/task:\d+"), ("UnavailableError", "UNAVAILABLE", "poisoned")
 
 
 class TensorFlowBackend:
-    """A Backend that computes: device d of the topology is TensorFlow device `devices[d]`."""
+    """A Backend that computes. Device d of the topology is TensorFlow device `devices[d]`."""
 
     device_kind = "tf"
     time_scale = 1.0
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False):
-        """Takes what belongs to one graph.
+        """Takes the inputs of one graph.
 
         Args:
           inputs: the tensor of each input vertex, by vertex index.
@@ -51,7 +51,7 @@ class TensorFlowBackend:
         self._calls: tuple[DataflowGraph, dict[int, KernelCall]] | None = None
 
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> TensorFlowSession:
-        """Checks that everything can run, places the inputs where they are used and compiles what has not run on its device before.
+        """Checks that every vertex can run, places inputs where they are used, and compiles calls that are new on their device.
 
         Raises:
           GraphError: a vertex without a kernel, or with one that does not fit its operands.
@@ -95,7 +95,7 @@ class TensorFlowBackend:
                 try:
                     with tf.device(devices[d]):
                         tensor = tf.identity(self._inputs[v])
-                    _size_bytes(tensor)  # a server answers for a shape only later than for the call, if it is still there
+                    _size_bytes(tensor)  # a lost server raises here: the shape is asked for after the call
                     placed[v, d] = tensor
                 except tf.errors.OpError as error:
                     _raise_if_lost(error, devices, d)
@@ -113,11 +113,11 @@ class TensorFlowSession:
         run; staying: inputs that the backend keeps when this session frees them; share_on_cpu: as the backend's."""
         self._kernel, self._calls, self._devices = graph.kernel, calls, devices
         self._resident, self._kept, self._staying = placed, kept, staying
-        # Functions do not run on tensors that another process holds; single operations do.
+        # Functions cannot run on tensors that another process holds; single operations can.
         self._is_served = [bool(_SERVER.match(device)) for device in devices]
         self._is_gpu = ["GPU" in device for device in devices]
         self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
-        # A copy within this machine's memory takes a core, and nobody can use it before its destination has ended what it runs.
+        # A copy within this machine's memory takes a core. Its destination cannot use it before the vertex that runs there has ended.
         self.instant_transfers, self.pulled_transfers = False, all(self._on_this_cpu)
         self._share_on_cpu, self._cores = share_on_cpu, sorted(os.sched_getaffinity(0))
         self._size_bytes = {v: call.output_bytes for v, call in calls.items()}
@@ -127,14 +127,14 @@ class TensorFlowSession:
             held_bytes[d] += self._size_bytes[v]
         self._residency = Residency(held_bytes)
         self._over = False
-        self._lock = threading.Lock()  # for what comes and goes; no kernel and no copy runs while it is held
+        self._lock = threading.Lock()  # guards the resident tensors; no kernel and no copy runs while it is held
 
     def core(self, device: int) -> int | None:
-        """Of a logical CPU one of its own, where there are enough: threads that wake on one core are told apart only milliseconds later."""
+        """A core of its own for a logical CPU, if there are enough: threads that wake on one core share it for milliseconds."""
         return self._cores[device] if all(self._on_this_cpu) and len(self._devices) <= len(self._cores) else None
 
     def run_vertex(self, vertex: int, device: int) -> None:
-        """Runs the vertex's kernel on tensors that are all resident on its device."""
+        """Runs the vertex's kernel. All its operands must be resident on its device."""
         kernel, name = self._kernel[vertex], self._devices[device]
         operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
         try:
@@ -145,7 +145,7 @@ class TensorFlowSession:
                 output = self._calls[vertex](operands, name)
             if self._is_gpu[device]:
                 with tf.device(name):
-                    tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for that device's stream alone
+                    tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for the stream of that device only
             self._store(vertex, device, output)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, device)
@@ -153,7 +153,7 @@ class TensorFlowSession:
 
     def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
         """Copies a vertex's whole output."""
-        # Between GPUs `identity` copies, and has done so on return; between logical devices of one CPU it only shares the buffer.
+        # Between GPUs `identity` copies before it returns. Between logical devices of one CPU it only shares the buffer.
         copied = self._on_this_cpu[source] and self._on_this_cpu[destination] and not self._share_on_cpu
         try:
             tensor = self._resident[producer, source]
@@ -177,7 +177,7 @@ class TensorFlowSession:
                 self._residency.remove(device, self._size_bytes[producer])
 
     def cancel(self) -> None:
-        """Kernels cannot be stopped; those that run come to their end, and their outputs go the way of all others."""
+        """Drops all tensors. Kernels that run cannot be stopped; their outputs are dropped when they end."""
         with self._lock:
             self._over = True
             self._resident.clear()

@@ -1,4 +1,4 @@
-"""Worker threads by lane (a device or a link): tasks in through one queue a lane; whoever has done one says so to who gave it."""
+"""Worker threads by lane (a device or a link). Each lane has one queue of tasks; a thread reports the end of each task to its sender."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class Task(NamedTuple):
-    """Work for a lane; `tag` (hashable) says what it is when it has ended, which `ended` hears on the thread that did it."""
+    """Work for a lane. `tag` (hashable) identifies it. The thread that did it calls `ended`."""
 
     lane: Hashable
     tag: Any
@@ -22,7 +22,7 @@ class Task(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """A task's end: when the thread that did it began and ended (`perf_counter` seconds), and what it raised, if anything."""
+    """The end of a task: when its thread began and ended it (`perf_counter` seconds), and the error that it raised, if any."""
 
     lane: Hashable
     tag: Any
@@ -32,7 +32,7 @@ class Completion(NamedTuple):
 
 
 class _Lane:
-    """One inbox and the threads that serve it; `busy` counts the tasks that are not over."""
+    """One inbox and the threads that serve it. `busy` counts the tasks that have not ended."""
 
     def __init__(self, name: str, core: int | None):
         self.name, self.core = name, core
@@ -42,12 +42,12 @@ class _Lane:
 
     def grow(self, count: int) -> None:
         while len(self.threads) < count:
-            # Daemons: neither a caller who forgets close() nor a task that hangs may keep the interpreter from ending.
+            # Daemons: the interpreter must end even if the caller forgets close() or a task hangs.
             thread = threading.Thread(target=_serve, args=(self.inbox, self.core), daemon=True, name=f"{self.name}#{len(self.threads)}")
             self.threads.append(thread)
             try:
                 thread.start()
-            except KeyboardInterrupt:  # it may be on its way, and nobody can join one that has not got there
+            except KeyboardInterrupt:  # the thread may be starting, and a thread that has not started cannot be joined
                 until_s = perf_counter() + 0.1
                 while not thread.is_alive() and perf_counter() < until_s:
                     sleep(1e-3)
@@ -55,14 +55,14 @@ class _Lane:
 
 
 class _Guest(_Lane):
-    """A lane whose tasks the threads of another lane do, in the order in which they come."""
+    """A lane without threads. The threads of another lane do its tasks, in order of arrival."""
 
     def __init__(self, host: _Lane):
         super().__init__(host.name, host.core)
         self.inbox = host.inbox
 
     def grow(self, count: int) -> None:
-        """Its host has the threads."""
+        """Does nothing: the host has the threads."""
 
 
 class Workers:
@@ -77,7 +77,7 @@ class Workers:
         self._lanes: dict[Hashable, _Lane] = {}
 
     def prepare(self, lane: Hashable, name: str, count: int, core: int | None = None) -> None:
-        """Has `count` threads ready on `lane`, so that starting them falls outside of any clock; `core`: where they stay, if anywhere."""
+        """Starts `count` threads on `lane` before the clock starts. Args: core: the processor core that they stay on; None: any."""
         if lane not in self._lanes:
             self._lanes[lane] = _Lane(name, core)
         self._lanes[lane].grow(count)
@@ -95,12 +95,12 @@ class Workers:
         lane.inbox.put(task)
 
     def perform(self, task: Task) -> Completion:
-        """Does a task on the calling thread, in the name of its lane; `ended` is not told."""
+        """Does a task of a lane on the calling thread, without calling `ended`."""
         self._lanes[task.lane].busy += 1
         return _perform(task)
 
     def release(self, lane: Hashable) -> None:
-        """A task of `lane` is over: its thread is, or is about to be, free."""
+        """Notes that a task of `lane` has ended, so that its thread is free or about to be."""
         self._lanes[lane].busy -= 1
 
     def close(self, grace_s: float) -> bool:
@@ -118,24 +118,24 @@ class Workers:
             lane.inbox.put(None)
         threads = [thread for lane in lanes.values() for thread in lane.threads]
         for thread in threads:
-            if thread.is_alive():  # one that never started cannot be joined
+            if thread.is_alive():  # a thread that never started cannot be joined
                 thread.join(max(until_s - perf_counter(), 0.0))
         return not any(thread.is_alive() for thread in threads)
 
 
 def _serve(inbox: SimpleQueue[Task | None], core: int | None) -> None:
-    """A thread's life."""
+    """Does the tasks of an inbox until None comes. This is what a worker thread runs."""
     if core is not None:
-        with suppress(OSError):  # a core that has gone meanwhile; any other does
+        with suppress(OSError):  # the core may have gone; the thread then runs on any core
             os.sched_setaffinity(0, {core})  # of this thread alone
     while (task := inbox.get()) is not None:
         task.ended(completion := _perform(task))
-        del task, completion  # an idle thread must hold no tensors of the run that it last served
+        del task, completion  # an idle thread must not hold tensors of the last run
     inbox.put(None)  # for the lane's other threads
 
 
 def _perform(task: Task) -> Completion:
-    """Does a task, here and now. Whatever it raises becomes its completion: a thread that died would leave the engine waiting."""
+    """Does a task. An error becomes part of the completion: if it ended the thread, the engine would wait for ever."""
     error, begun_s = None, perf_counter()
     try:
         task.call()
@@ -146,7 +146,7 @@ def _perform(task: Task) -> Completion:
 
 
 def _drop_locals(error: BaseException | None) -> None:
-    """Whoever keeps an error must not keep, in its frames, the tensors that were worked on."""
+    """Clears the frames of an error, so that code that keeps the error does not keep tensors."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__

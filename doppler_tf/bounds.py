@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan of any assignment, whatever the dispatch rule: the proof of how far from optimal one can be."""
+"""Lower bounds on the makespan of any assignment under any dispatch rule. They prove how far an assignment can be from optimal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bounds:
 
     @property
     def best_s(self) -> float:
-        """The largest, which is the one to quote."""
+        """The largest of the bounds."""
         return max(self.work_s, self.path_s, self.join_s)
 
 
@@ -39,7 +39,7 @@ def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
 
 
 def rounding(graph: DataflowGraph, costs: CostModel) -> float:
-    """How much a schedule's sums and ours may differ, relatively; 0 where all sums are of integers that float64 holds."""
+    """The relative difference that rounding may cause between a schedule's sums and ours; 0 if all are sums of integers in float64."""
     seconds = np.concatenate([costs.exec_s.ravel(), costs.explicit_transfer_s])
     exact = np.array_equal(seconds, np.round(seconds)) and costs.exec_s.sum() + seconds[costs.exec_s.size:].sum() < 2**53
     return 0.0 if exact else 4 * (graph.num_vertices + graph.num_edges) * np.finfo(np.float64).eps
@@ -70,7 +70,7 @@ def _longest(graph: DataflowGraph, costs: CostModel, joins: bool) -> float:
     latest = _earliest_ends(graph.topological_order, into.ptr, into.vertex, costs.exec_s, costs.allowed, graph.is_input,
                             costs.explicit_transfer_s[into.edge], costs.edge_bytes[into.edge], costs.topology.latency_s,
                             costs.topology.bandwidth_bytes_per_s, costs.slots, joins)
-    # Vertices of one colocation group may well have to differ in their best devices; ignoring that keeps the bound a bound.
+    # The bound ignores colocation groups. Ignoring a constraint can only lower it, so that it stays valid.
     return float(latest)
 
 

@@ -1,4 +1,4 @@
-"""What every vertex and transfer costs on a topology, and where each vertex may go: all that schedulers need, as arrays."""
+"""Costs of every vertex and transfer on a topology, and the devices that each vertex may use, as arrays."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class CostModel:
 
 @dataclass(frozen=True, eq=False)
 class Noise:
-    """Factors on the modelled times, drawn beforehand so that every simulator sees the same.
+    """Factors on the modelled times. They are drawn beforehand, so that every simulator uses the same.
 
     Attributes:
       vertex: float64 [N], factor on exec.
@@ -132,7 +132,7 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
 
 
 def _check_finite(graph: DataflowGraph, costs: CostModel, where: str) -> None:
-    """All costs together, and all bytes together, must be numbers: then so are every time and every memory level."""
+    """Raises CostError unless the sums of all costs and of all bytes are finite: then every time and every memory level is finite."""
     topology = costs.topology
     link = topology.latency_s.max() + costs.edge_bytes * (1.0 / topology.bandwidth_bytes_per_s.min())
     transfer = np.where(np.isnan(costs.explicit_transfer_s), link, costs.explicit_transfer_s)

@@ -83,7 +83,7 @@ class Dispatcher:
         self._device_slots: list[int] = costs.slots.tolist()
         link_slots = costs.topology.link_slots
         self._link_slots = [len(self._producer) + 1 if link_slots is None else link_slots] * (devices * devices)
-        # A device holds each tensor once at most: where all of them fit, the limit can never bind.
+        # A device holds each tensor at most once. If all of them fit, the limit can never bind.
         self._limited = (costs.output_bytes.sum() > costs.memory_bytes).tolist()
         self._device_queue = self._queues(graph.work_vertices, assignment.device[graph.work_vertices], list(range(devices)))
         self._link_queue = self._queues(plan.producer, np.array(self._link, np.int64), list(range(devices)) * devices)
@@ -185,7 +185,7 @@ class Dispatcher:
         self._dirty_devices.add(d)
 
     def _release(self, entry: int, instructions: list) -> None:
-        """One use of a tensor is over; after the last its memory is free, and whoever waits for memory there is asked again."""
+        """Ends one use of a tensor. After the last use its memory is free, and the queues that wait for that memory are asked again."""
         self._entry_uses[entry] -= 1
         if self._entry_uses[entry]:
             return
@@ -220,7 +220,7 @@ class Dispatcher:
         return instructions
 
     def stuck(self) -> str:
-        """Why nothing can start, for a deadlock message: who waits, where, what is resident and what is needed."""
+        """The text of a deadlock message: which vertex waits, where, how much is resident and how much is needed."""
         graph, costs = self._graph, self._costs
         for d, left in enumerate(self._memory_left):
             queues = [self._device_queue[d], *(self._link_queue[s * costs.num_devices + d] for s in range(costs.num_devices))]

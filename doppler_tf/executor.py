@@ -1,4 +1,4 @@
-"""What every executor is: the simulator, the asynchronous engine, the emulated devices, the synchronous engine."""
+"""The protocol of executors: the simulator, the asynchronous engine, emulated devices, the synchronous engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Executor(Protocol):
     """Runs assignments."""
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
-        """Runs `assignment` once and returns what ran where and when.
+        """Runs `assignment` once and returns its trace.
 
         Raises:
           DeadlockError: nothing runs and nothing that waits fits in memory.

@@ -1,4 +1,4 @@
-"""Finalists: assignments run against each other, always those among them that a user would try first; the fastest as measured is chosen."""
+"""Finalists: assignments that are run against each other. The simple placements are always among them, and the fastest is chosen."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import Placement, place
 from doppler_tf.trace import Trace
 
-# Of a portfolio's members, how many at most are measured.
+# The most members of a portfolio that are measured.
 _MEMBERS = 8
 
 
 @dataclass(frozen=True)
 class Finalist:
-    """What is known of one finalist.
+    """The figures of one finalist.
 
     Attributes:
       simulated_s: what the cost model says.
@@ -59,7 +59,7 @@ class Choice:
 
 
 def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: str = "fifo") -> dict[str, Assignment]:
-    """What a user would try first, different assignments that can run, by method.
+    """The simple placements that a user would try first, by method; only those that can run, without duplicates.
 
     They are `one_device` (the one that takes least by simulation), `round_robin`, `critical_path` (the best of 50), and the best of what
     `place` finds without a search.
@@ -90,7 +90,7 @@ def finalists_of(placed: Placement, always: Mapping[str, Assignment], dispatch: 
 
 
 def _different(assignments: Mapping[str, Assignment], dispatch: str) -> dict[str, Assignment]:
-    """Of those that run alike the first."""
+    """The first of each set of assignments that run alike."""
     first: dict[tuple[bytes, bytes], str] = {}
     for name, a in assignments.items():
         order = b"" if dispatch != "order" or a.order is None else np.asarray(a.order, np.int32).tobytes()
@@ -117,7 +117,7 @@ def choose(simulated_s: Mapping[str, float], always: Sequence[str], runs: int, r
     seconds = dict(zip(kept, halve(len(kept), lasting, runs, lambda c: run(kept[c])), strict=True)) if kept else {}
     finalists = {name: Finalist(value, tuple(seconds.get(name, ()))) for name, value in simulated_s.items()}
     most = max((len(f.seconds) for f in finalists.values()), default=0)
-    # Whoever was dropped early has few runs, and may look fast by luck.
+    # A finalist that was dropped early has few runs, and may look fast by luck.
     often = [name for name, f in finalists.items() if most and 2 * len(f.seconds) >= most]
     fastest = min(often, key=lambda name: finalists[name].median_s, default=None)
     simple = min((name for name in often if name in always), key=lambda name: finalists[name].median_s, default=fastest)
@@ -141,9 +141,9 @@ def halve(count: int, always: Sequence[int], runs: int, run: Callable[[int], flo
     alive, rounds, left = list(range(count)), max(1, math.ceil(math.log2(max(count, 2)))), runs
     for r in range(rounds):
         members = sorted({*alive, *always})
-        # Nobody is dropped unseen while there are runs for all.
+        # While there are runs for all, none is dropped before it has run.
         turns = max(left // (rounds - r) // len(members), min(left // len(members), 1))
-        # Turn by turn, so that a burst of other work on the machine strikes all alike.
+        # Turn by turn, so that other work on the machine slows all alike.
         for _ in range(turns):
             for c in members:
                 seconds[c] += [value for value in (run(c),) if not math.isnan(value)]
@@ -175,7 +175,7 @@ def _error_s(runs: Sequence[float]) -> float:
 
 
 class Spent(NamedTuple):
-    """What the devices that ran a vertex spent one run's time on; the last three are means over them, and add up to the makespan.
+    """How the devices that ran a vertex spent the time of one run. The last three are means over these devices, and add up to the makespan.
 
     Attributes:
       devices: how many they are.
@@ -193,7 +193,7 @@ class Spent(NamedTuple):
 
 
 def spent(graph: DataflowGraph, trace: Trace) -> Spent:
-    """What the time of a run went into, from its complete trace."""
+    """How a run spent its time, from its complete trace."""
     device, end_s = np.full(graph.num_vertices, -1, np.int64), np.zeros(graph.num_vertices)
     device[trace.vertex], end_s[trace.vertex] = trace.device, trace.end_s
     count, used = int(device.max(initial=0)) + 1, np.unique(trace.device)

@@ -148,7 +148,7 @@ class DataflowGraph:
         return digest.hexdigest()
 
     def vertex_label(self, v: int) -> str:
-        """How messages and pictures call vertex v: its name, with its id where that differs."""
+        """The label of vertex v in messages and pictures: its name, and its id if that differs."""
         return self.names[v] if self.names[v] == str(self.ids[v]) else f"{self.names[v]} (id {self.ids[v]})"
 
 
@@ -168,7 +168,7 @@ def _longest_paths(sources: np.ndarray, targets: np.ndarray, num_vertices: int) 
     ptr, consumer = out.ptr.tolist(), out.vertex.tolist()
     missing = np.bincount(targets, minlength=num_vertices).tolist()
     length, queue = [0] * num_vertices, [v for v in range(num_vertices) if not missing[v]]
-    for v in queue:  # which grows meanwhile
+    for v in queue:  # the loop appends to it
         beyond = length[v] + 1
         for w in consumer[ptr[v]:ptr[v + 1]]:
             length[w] = max(length[w], beyond)

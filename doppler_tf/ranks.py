@@ -1,4 +1,4 @@
-"""b-levels and t-levels: how much work hangs behind and lies before a vertex, and along which path."""
+"""b-levels and t-levels: the heaviest path from a vertex to an exit and from an entry to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs corrected by what runs took: a factor for each link and for each kind of operation on each device."""
+"""Costs corrected by measured runs: a factor for each link and for each kind of operation on each device."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 
-# A group's least share of all that a run is said to take: of less, what is measured says more of the overhead than of the group.
+# A group with a smaller share of the modelled time gets no factor: its measurements would show overhead more than the group's speed.
 _TELLING = 1e-3
 
 
 class Factors(NamedTuple):
-    """Measured over modelled seconds; NaN where nothing was measured that the model says takes time to speak of.
+    """Measured over modelled seconds; NaN for groups that the model gives too little time.
 
     Attributes:
       exec: float64 [K, D], by kind of operation (in the order of `np.unique(graph.kinds)`) and device.
@@ -32,7 +32,7 @@ class Factors(NamedTuple):
 
 
 def measured_factors(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Factors:
-    """The factors that one complete run shows: medians weighted by modelled seconds, so that long work counts more than what is short.
+    """The factors that one complete run shows: medians weighted by modelled seconds, so that long vertices count more than short ones.
 
     A duration is the time between instruction and news of the end where the trace has a log: so long a device or link was taken.
     """
@@ -46,7 +46,7 @@ def measured_factors(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Fa
     row = np.lexsort((log.destination, log.producer))
     measured_s = (log.transfer_end_s - log.transfer_start_s)[row]
     moved = plan.of_edge >= 0
-    # The dearest edge to a destination decides; transfers whose edges are of both sorts say nothing certain of either.
+    # The edge with the largest cost decides. Transfers with edges of both kinds are left out, as neither kind explains their time.
     explicit, derived = (np.bincount(plan.of_edge[moved & sort], minlength=len(plan.producer)) > 0
                          for sort in (~np.isnan(costs.explicit_transfer_s), np.isnan(costs.explicit_transfer_s)))
     group = np.where(derived, plan.source * count + plan.destination, count * count)
@@ -88,11 +88,11 @@ def _weighted_medians(measured_s: np.ndarray, modelled_s: np.ndarray, group: np.
 
 
 def _median(values: np.ndarray, axis: int | None = None) -> np.ndarray:
-    """The median of what is not NaN; NaN where all is."""
+    """The median of the values that are not NaN; NaN if all are."""
     kept = np.ma.median(np.ma.masked_invalid(values), axis=axis)
     return np.ma.filled(np.ma.asarray(kept, np.float64), np.nan)
 
 
 def _filled(values: np.ndarray, otherwise: np.ndarray | float) -> np.ndarray:
-    """`values`, where they are NaN `otherwise`; 1 where that is NaN too."""
+    """`values`, with `otherwise` in place of NaN, and 1 where both are NaN."""
     return np.nan_to_num(np.where(np.isnan(values), otherwise, values), nan=1.0)

@@ -31,7 +31,7 @@ class Simulator:
         return self.drive(Dispatcher(graph, costs, assignment, self.dispatch), costs)
 
     def drive(self, dispatcher: Dispatcher, costs: CostModel) -> Trace:
-        """Simulates what a dispatcher decides; `dispatcher` may be another than this simulator's, as that of the engine with barriers."""
+        """Simulates the decisions of any dispatcher, such as that of the engine with barriers."""
         exec_s, transfer_s = self._durations(costs, dispatcher)
         running: list[tuple] = []
         now_s = 0.0

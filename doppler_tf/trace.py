@@ -1,4 +1,4 @@
-"""What ran where and when."""
+"""Traces: which vertex and transfer ran where and when; memory over time."""
 
 from __future__ import annotations
 

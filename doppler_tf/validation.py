@@ -25,7 +25,7 @@ class Violation:
 
 @dataclass(frozen=True)
 class TraceReport:
-    """What `validate_trace` found: `violations` of validity, `idle` violations of work conservation."""
+    """The findings of `validate_trace`: `violations` of validity, `idle` violations of work conservation."""
 
     violations: tuple[Violation, ...]
     idle: tuple[Violation, ...]
@@ -185,7 +185,7 @@ class _Run:
         it is within the tolerance."""
         begin, end, room = _stretches(gaps, profiles[d], self.costs.memory_bytes[d]) if profiles else (*gaps, np.full(len(gaps[0]), np.inf))
         first, last = np.searchsorted(end, ready, side="right"), np.searchsorted(begin, start, side="left")
-        # Few waits are left to be looked at one by one, where the trace is good: those which some stretch is long and roomy enough for.
+        # In a good trace few waits remain to be checked one by one: those with a stretch that is long enough and has enough memory.
         worth = (_range_max(end - begin, first, last) > self.tolerance_s) & (_range_max(room, first, last) >= size)
         idled = np.zeros(len(ready))
         for i in np.flatnonzero(worth).tolist():

@@ -1,4 +1,4 @@
-"""What waits for a device or a link, in order: near-linear however long the queue grows."""
+"""Ordered queues of vertices and transfers that wait for a device or a link, near-linear at any length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Entry = tuple  # (key, vertex whose tensor takes the place, ...), smallest first
 
 
 class Queue:
-    """Entries for which there is always memory."""
+    """A queue of entries that always fit in memory."""
 
     def __init__(self) -> None:
         self._heap: list[Entry] = []
@@ -19,7 +19,7 @@ class Queue:
         return self._heap[0] if self._heap else None
 
     def add(self, entry: Entry) -> None:
-        """Lets an entry wait."""
+        """Adds an entry."""
         heapq.heappush(self._heap, entry)
 
     def take(self, left_bytes: float) -> Entry | None:
@@ -35,7 +35,7 @@ class FittingQueue:
     """
 
     def __init__(self, tensors: dict[int, float]):
-        """Args: tensors: bytes by vertex of everything that may wait here."""
+        """Args: tensors: bytes by vertex of every tensor that may wait here."""
         ordered = sorted(tensors, key=tensors.__getitem__)
         self._bytes = [tensors[v] for v in ordered]
         self._leaf = {v: len(ordered) + i for i, v in enumerate(ordered)}
@@ -46,14 +46,14 @@ class FittingQueue:
         return self._tree[1]
 
     def add(self, entry: Entry) -> None:
-        """Lets an entry wait."""
+        """Adds an entry."""
         i = self._leaf[entry[1]]
         while i and ((other := self._tree[i]) is None or entry < other):
             self._tree[i] = entry
             i >>= 1
 
     def take(self, left_bytes: float) -> Entry | None:
-        """Removes and returns the first entry that has at most `left_bytes`, None if nothing that waits fits."""
+        """Removes and returns the first entry of at most `left_bytes`; None if no entry fits."""
         begin = len(self._bytes)
         end, found = begin + bisect_right(self._bytes, left_bytes), None
         while begin < end:

@@ -26,9 +26,10 @@ from runtime.workers import Completion, Task, Workers
 class Coordinator:
     """Drives one run of one assignment.
 
-    One thread at a time holds the turn and may use the dispatcher. A worker that has ended a task appends it to a list. If the turn is free,
-    the worker takes it, tells the dispatcher of the whole list at one instant, and hands out the instructions. No thread waits for the
-    turn: its holder looks at the list again after giving the turn back. The calling thread only begins the run and sleeps until its end.
+    One thread at a time holds the turn and may use the dispatcher. A worker that has ended a task appends it to a list. If the turn is
+    free, the worker takes it, tells the dispatcher of the whole list at one instant, and hands out the instructions. No thread waits
+    for the turn: its holder looks at the list again after giving the turn back. The calling thread begins the run and sleeps until its
+    end.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, dispatcher: Dispatcher, session: Session,

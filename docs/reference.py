@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from doppler_tf.report.tables import markdown_table
+
 PAGE = Path(__file__).with_name("reference.md")
 ROOMS = ("doppler_tf", "data", "runtime", "agents")
 # What public functions take and return, and who writes an executor needs, though the package roots do not name it.
@@ -46,8 +48,8 @@ def names(room: str) -> dict[str, Any]:
 
 def _contents() -> str:
     listed = {room: [name.rpartition(".")[2] for name in names(room)] for room in ROOMS}
-    rows = [f"| [`{room}`](#{room}) | {', '.join(f'`{name}`' for name in found)} |" for room, found in listed.items()]
-    return "\n".join(["| room | names |", "|---|---|", *rows, ""])
+    rows = [(f"[`{room}`](#{room})", ", ".join(f"`{name}`" for name in found)) for room, found in listed.items()]
+    return markdown_table(("room", "names"), rows, words=True) + "\n"
 
 
 def _room(room: str) -> Iterator[str]:

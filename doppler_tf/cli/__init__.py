@@ -1,4 +1,4 @@
-"""The command line: one subcommand a file; may import every room, lazily."""
+"""The command line: one subcommand a file. It may import every room; commands import when they run, so that help comes at once."""
 
 from doppler_tf.cli.app import main
 

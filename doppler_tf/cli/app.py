@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from doppler_tf import __version__
 from doppler_tf.cli import bench, calibrate, compare, completion, doctor, export, info, place, report, run, simulate, trace, train, workload
-from doppler_tf.cli.loudness import add_loudness, set_loudness
+from doppler_tf.cli.messages import add_verbosity, set_verbosity
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.errors import ConfigError, DopplerError, UserError
@@ -53,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
                      description="Places the operations of a dataflow graph on devices so that a work-conserving runtime finishes soonest.",
                      epilog=_example(f"{workload.EXAMPLE}\n  {place.EXAMPLE}"))
     parser.add_argument("--version", action="version", version=f"doppler_tf {__version__}")
-    add_loudness(parser, default=False)
+    add_verbosity(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
         purpose = (module.__doc__ or name).splitlines()[0]
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         command.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of everything random (default: 0)")
         command.add_argument("--json", action="store_true", help="print one JSON object on stdout, all else on stderr")
-        add_loudness(command)
+        add_verbosity(command)
         command.set_defaults(command=module)
     return parser
 
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = build_parser().parse_args(argv)
         verbose = args.verbose
-        set_loudness(verbose, args.quiet)
+        set_verbosity(verbose, args.quiet)
         _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))
         with _stdout_is_ours():
             result = args.command.run(args)

@@ -13,7 +13,7 @@ from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.files import held
 
 if TYPE_CHECKING:
-    from doppler_tf.cli.suite import Suite
+    from doppler_tf.cli.benchmark.suite import Suite
 
 EXAMPLE = ("python -m doppler_tf bench --workload chainmm ffnn --topology p100x4 --method critical_path annealing@20000 doppler "
            "--simulated 2000 --out build/bench")
@@ -45,9 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Runs the cells that are not there yet, writes tables, pictures and the page."""
-    from doppler_tf.cli.cell_queue import run_cells
-    from doppler_tf.cli.cells import plan
-    from doppler_tf.cli.results_files import write_results
+    from doppler_tf.cli.benchmark.cell_queue import run_cells
+    from doppler_tf.cli.benchmark.cells import plan
+    from doppler_tf.cli.benchmark.results_files import write_results
 
     started = time.perf_counter()
     suite = _suite(args)
@@ -88,8 +88,8 @@ def exit_code(result: Mapping[str, Any]) -> int:
 
 def _suite(args: argparse.Namespace) -> Suite:
     """The suite's file, or a suite of one section made of the options."""
-    from doppler_tf.cli.suite import Override
-    from doppler_tf.cli.suite_file import read_suite, suite_from_record
+    from doppler_tf.cli.benchmark.suite import Override
+    from doppler_tf.cli.benchmark.suite_file import read_suite, suite_from_record
 
     stages = {stage: getattr(args, stage) for stage in STAGES if getattr(args, stage) is not None}
     override = Override(args.seeds, args.samples, stages)

@@ -111,10 +111,11 @@ def _check_measurable(graph: DataflowGraph) -> None:
 def _measure(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel,
              found: dict[str, Assignment]) -> dict[str, dict[str, float | int | None]]:
     """Runs what was found, and what a training run wrote for this graph, in turn; with barriers what is best by simulation or learned."""
-    from doppler_tf.cli.bar import bar
     from doppler_tf.cli.inputs import load_assignment
+    from doppler_tf.cli.messages import bars_wanted
     from doppler_tf.cli.side_by_side import measure_side_by_side
     from doppler_tf.formats.files import file_name
+    from doppler_tf.report.progress import progress_bar
     from doppler_tf.simulator import Simulator
 
     found = {name: assignment for name, assignment in found.items() if name != GREEDY or "policy" not in found}
@@ -127,7 +128,7 @@ def _measure(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel,
             found[leader] = assignment
     if leader is None:
         raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
-    with bar("measuring") as show:
+    with progress_bar("measuring", show=bars_wanted()) as show:
         return measure_side_by_side(args.graph, graph, costs, found, leader, args.dispatch, args.measure, show)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from doppler_tf.cli.loudness import note
+from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, GraphError, field_error
 

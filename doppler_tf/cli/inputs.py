@@ -19,7 +19,7 @@ LOCAL = "local"
 
 def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostModel]:
     """A graph and its costs on a topology; messages name the graph's file. Whoever wants costs may have to wait for a compiler."""
-    from doppler_tf.cli.compiling import announce_compiling
+    from doppler_tf.cli.messages import announce_compiling
     from doppler_tf.costs import build_costs
     from doppler_tf.formats.graph_json import read_graph
 
@@ -34,15 +34,15 @@ def load_topology(spec: str) -> Topology:
 
     if spec != LOCAL:
         return read_topology(spec)
-    from doppler_tf.cli.bar import bar
-    from doppler_tf.cli.loudness import note
+    from doppler_tf.cli.messages import bars_wanted, note
     from doppler_tf.cli.tensorflow import import_quietly
     from doppler_tf.formats.machine_json import load_machine, store_machine
+    from doppler_tf.report.progress import progress_bar
 
     machine = load_machine()
     if machine.topology is None:
         local = import_quietly("runtime.local")
-        with bar("measuring") as show:
+        with progress_bar("measuring", show=bars_wanted()) as show:
             machine.topology = local.local_topology(show)
         kept = store_machine(machine)
         note(f"--topology local: {', '.join(machine.topology.device_names)}, measured now"

@@ -1,4 +1,4 @@
-"""What a command returns: tables for persons, one JSON object for scripts."""
+"""How commands print what they return, a JSON object or tables, and the files and tables of a trace that several of them make."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    import argparse
+
+    from rich.console import Console, RenderableType
+
+    from doppler_tf.assignment import Assignment
+    from doppler_tf.costs import CostModel
+    from doppler_tf.graph import DataflowGraph
+    from doppler_tf.trace import Trace
 
 WIDTH = 120
+IDLE_HEADERS = ("for input", "for link", "for memory", "overhead", "nothing left")  # as report.idle.CAUSES
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -48,3 +56,29 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):  # NumPy arrays and scalars, without importing NumPy for --help's sake
         return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def device_table(result: Mapping[str, Any]) -> RenderableType:
+    """Devices: their busy share and peak memory; where the result tells it, the idle slot time by cause."""
+    from doppler_tf.report.tables import grid, percent, quantity, time_unit
+
+    peaks = result["peak_bytes"] or {}
+    known = {name: (name, percent(share), quantity(peaks.get(name), "B")) for name, share in result["busy"].items()}
+    if result.get("idle") is None:
+        return grid("", ("device", "busy", "peak memory"), list(known.values()))
+    unit = time_unit([sum(causes.values()) for causes in result["idle"].values()])
+    rows = [(*known[name], *map(unit.text, (sum(causes.values()), *causes.values()))) for name, causes in result["idle"].items()]
+    return grid("", ("device", "busy", "peak memory", "idle", *IDLE_HEADERS), rows)
+
+
+def write_pictures(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace,
+                   lower_bound_s: float) -> None:
+    """Writes what `--trace` and `--gantt` ask for."""
+    if getattr(args, "trace", None) is not None:
+        from doppler_tf.formats.chrome_trace import write_trace
+
+        write_trace(args.trace, graph, costs, assignment, trace)
+    if args.gantt is not None:
+        from doppler_tf.report.gantt import write_gantt
+
+        write_gantt(args.gantt, graph, costs, trace, lower_bound_s, assignment.method)

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, output_file, positive, positive_real, sample_count
-from doppler_tf.errors import CancelledError, ConfigError, DopplerError, UserError
+from doppler_tf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
-    from doppler_tf.placement import Placement
 
 EXAMPLE = "python -m doppler_tf place chainmm.json --topology p100x4 --out placed.json --gantt chainmm.png"
 
@@ -47,7 +45,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Places, measures where asked, writes the assignment, and says how far above the lower bound it stands."""
     from doppler_tf import placement
     from doppler_tf.cli.inputs import load_costs, load_policy
-    from doppler_tf.cli.verdict import write_pictures
+    from doppler_tf.cli.output import write_pictures
     from doppler_tf.formats.assignment_json import write_assignment
     from doppler_tf.simulator import Simulator
 
@@ -62,7 +60,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     placed = placement.place(graph, costs, args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned)
     assignment, makespan_s, measured = placed.assignment, placed.makespan_s, {}
     if args.measure is not None:
-        assignment, makespan_s, measured = _measure(args, graph, costs, placed)
+        from doppler_tf.cli.measured_choice import choose_by_runs
+
+        assignment, makespan_s, measured = choose_by_runs(graph, costs, placed, args.measure, args.dispatch, args.time_scale, args.seed)
     if args.out is not None:
         write_assignment(args.out, graph, costs, assignment, makespan_s, args.dispatch)
     if args.gantt is not None:
@@ -113,56 +113,3 @@ def _prepare(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel) -
     if args.policy is not None:
         import_quietly("agents.config")
         import_quietly("runtime").prepare_devices(costs.num_devices)
-
-
-def _measure(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel,
-             placed: Placement) -> tuple[Assignment, float, dict[str, Any]]:
-    """The chosen assignment, its simulated seconds, and what the command says of the runs.
-
-    Raises the last run's error where none succeeded.
-    """
-    import numpy as np
-
-    from doppler_tf.cli.bar import bar
-    from doppler_tf.cli.executors import Program, make_executor
-    from doppler_tf.cli.loudness import note
-    from doppler_tf.fastsim import FastSimulator
-    from doppler_tf.finalists import Spent, baselines, choose, finalists_of, spent, why_one_device
-
-    always = baselines(graph, costs, args.seed, args.dispatch)
-    finalists = finalists_of(placed, always, args.dispatch)
-    found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
-    orders = None if args.dispatch != "order" else np.stack([a.order for a in finalists.values()])
-    makespans_s = FastSimulator(graph, costs, args.dispatch).makespans(np.stack([a.device for a in finalists.values()]), orders)
-    if args.measure < len(finalists):
-        note(f"--measure {args.measure}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
-    program = Program(graph) if args.time_scale is None else None
-    runs: dict[str, list[Spent]] = {name: [] for name in finalists}
-    failed: list[DopplerError] = []
-    with (make_executor("tf" if program else "emulated", args.dispatch, program, args.time_scale or 1.0, args.seed, keep_inputs=True)
-          as executor, bar("measuring") as show):
-        def timed(name: str) -> float:
-            show(sum(map(len, runs.values())) + len(failed), args.measure)
-            try:
-                trace = executor.execute(graph, costs, finalists[name])
-            except (CancelledError, UserError):
-                raise
-            except DopplerError as error:
-                failed.append(error)
-                return math.nan
-            runs[name].append(spent(graph, trace))
-            return trace.makespan_s
-
-        outcome = choose(dict(zip(finalists, makespans_s.tolist(), strict=True)), [*always, found], args.measure, timed)
-    if failed:
-        note(f"--measure: {len(failed)} runs failed, the last one so: {failed[-1]}")
-    if outcome.chosen is None and failed:
-        raise failed[-1]
-    chosen = outcome.chosen or found
-    reason = None
-    if runs[chosen] and costs.num_devices > 1 and runs[chosen][0].devices == 1:
-        several = [name for name, each in runs.items() if each and each[0].devices > 1]
-        best = min(several, key=lambda name: outcome.finalists[name].median_s, default=None)
-        reason = None if best is None else why_one_device(runs[chosen], runs[best], best)
-    return finalists[chosen], outcome.finalists[chosen].simulated_s, {
-        "measured": {name: finalist.to_json() for name, finalist in outcome.finalists.items()}, "chosen": chosen, "reason": reason}

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from doppler_tf.cli.loudness import note
+from doppler_tf.cli.messages import note
 from doppler_tf.cli.options import output_file
 
 if TYPE_CHECKING:
-    from doppler_tf.cli.run_folder import Trained
+    from doppler_tf.cli.trained_run import Trained
     from doppler_tf.formats.chrome_trace import TraceFile
 
 EXAMPLE = "python -m doppler_tf report runs/chainmm"
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Writes the page and, beside it, the simulated traces that it links to."""
-    from doppler_tf.cli.run_folder import read_figures, read_traces, read_trained
+    from doppler_tf.cli.trained_run import read_figures, read_traces, read_trained
     from doppler_tf.formats.files import check_writable, write_bytes
     from doppler_tf.report.html.page import page
 
@@ -71,7 +71,7 @@ def _config(run: Path) -> dict[str, Any]:
 
 def _examine(args: argparse.Namespace, one: Trained, config: Mapping[str, Any], graphs: int, traces: Mapping[Path, TraceFile], out: Path):
     """What the page tells of one graph, and the same in figures; writes the simulated trace."""
-    from doppler_tf.cli.learning import learning_charts
+    from doppler_tf.cli.learning_curves import learning_charts
     from doppler_tf.formats.chrome_trace import write_trace
     from doppler_tf.formats.files import file_name
     from doppler_tf.report.html.section import Outcome

@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.bounds import lower_bounds
     from doppler_tf.cli.executors import Program, check_executor, fitting_time_scale, has_kernels, make_executor, matches, true_topology
     from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.cli.verdict import idle, judge, usage, write_pictures
+    from doppler_tf.cli.output import write_pictures
+    from doppler_tf.report.verdict import idle, judge, usage
     from doppler_tf.simulator import Simulator
 
     check_executor(args.executor)
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def render(result: dict[str, Any]) -> list:
     """A table of facts and one of devices."""
-    from doppler_tf.cli.verdict import device_table
+    from doppler_tf.cli.output import device_table
     from doppler_tf.report.tables import NOTHING, facts, time_unit, yes_no
 
     unit, error = time_unit([result["makespan_s"]]), result["relative_error"]

@@ -22,7 +22,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Simulates under the virtual clock and judges the trace exactly."""
     from doppler_tf.bounds import lower_bounds
     from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.cli.verdict import judge, usage, write_pictures
+    from doppler_tf.cli.output import write_pictures
+    from doppler_tf.report.verdict import judge, usage
     from doppler_tf.simulator import Simulator
 
     graph, costs = load_costs(args.graph, args.topology)
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def render(result: dict[str, Any]) -> list:
     """A table of facts and one of devices."""
-    from doppler_tf.cli.verdict import device_table
+    from doppler_tf.cli.output import device_table
     from doppler_tf.report.tables import facts, over, time_unit, yes_no
 
     unit = time_unit([result["makespan_s"]])

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.options import add_pictures, natural_real
 
-SHOWN_LINKS = 56
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+SHOWN_LINKS, SHOWN_ELEMENTS = 56, 20
 EXAMPLE = "python -m doppler_tf trace run.trace.json --gantt run.png"
 
 
@@ -23,8 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Reads the file and judges its trace."""
     from doppler_tf.bounds import lower_bounds
-    from doppler_tf.cli.verdict import chain, idle, judge, usage, write_pictures
+    from doppler_tf.cli.output import write_pictures
     from doppler_tf.formats.chrome_trace import read_trace
+    from doppler_tf.report.verdict import chain, idle, judge, usage
 
     stored = read_trace(args.file)
     graph, costs, assignment, trace = stored.graph, stored.costs, stored.assignment, stored.trace
@@ -39,7 +44,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def render(result: dict[str, Any]) -> list:
     """Tables of facts, of devices, of links and of the critical chain, and the first violations."""
-    from doppler_tf.cli.verdict import chain_tables, device_table
+    from doppler_tf.cli.output import device_table
     from doppler_tf.report.tables import facts, grid, over, percent, time_unit, yes_no
 
     unit, clock = time_unit([result["makespan_s"]]), result["clock"]
@@ -56,8 +61,30 @@ def render(result: dict[str, Any]) -> list:
         links, name = {link: share for link, share in links.items() if link in busiest}, f"the {SHOWN_LINKS} busiest links"
     tables = [facts(f"{result['graph']} on {result['topology']}", rows), device_table(result),
               *([grid("", (name, "busy"), [(link, percent(share)) for link, share in links.items()])] if links else []),
-              *chain_tables(result)]
+              *_chain_tables(result)]
     if result["violations"]:
         shown = result["first_violations"]
         tables.append(facts(f"violations, {len(shown)} of {result['violations']}", {str(i + 1): text for i, text in enumerate(shown)}))
     return tables
+
+
+def _chain_tables(result: Mapping[str, Any]) -> list[RenderableType]:
+    """The critical chain: its sums and its elements, the longest ones where they are many."""
+    from doppler_tf.report.tables import facts, grid, percent, time_unit
+
+    chain = result["critical_chain"]
+    if chain is None:
+        return []
+    elements, whole = chain["elements"], time_unit([result["makespan_s"]])
+    seconds = {kind: chain[f"{kind}_s"] for kind in ("exec", "transfer", "waiting")}
+    total = sum(seconds.values()) or 1.0
+    before = ["", *(element["name"] for element in elements)]
+    taken = [element["end_s"] - element["start_s"] + element["waiting_s"] for element in elements]
+    unit = time_unit([max(taken)])  # of a long run the makespan's digits would round them off
+    shown = sorted(sorted(range(len(elements)), key=lambda i: -taken[i])[:SHOWN_ELEMENTS])
+    rows = [(e["name"], e["lane"], unit.text(e["start_s"]), unit.text(e["end_s"]),
+             f"{e['waited_for']} ({before[i]})" if i else e["waited_for"], unit.text(e["waiting_s"]))
+            for i, e in ((i, elements[i]) for i in shown)]
+    many = f", the {len(shown)} longest of {len(elements):,} elements" if len(shown) < len(elements) else ""
+    return [facts("critical chain, by kind", {kind: f"{whole.text(value)}, {percent(value / total)}" for kind, value in seconds.items()}),
+            grid(f"critical chain from the begin of the run{many}", ("what", "lane", "start", "end", "waited for", "waiting"), rows)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.loudness import bars_wanted, note
+from doppler_tf.cli.messages import bars_wanted, note
 from doppler_tf.cli.options import add_topology, key_value, natural, positive_real
 from doppler_tf.errors import ConfigError, FormatError, field_error
 

@@ -1,1 +1,1 @@
-"""What is shown to persons: tables, Gantt pictures."""
+"""What is shown to persons: tables, pictures, pages; and what is said of a trace."""

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from doppler_tf.report.png import png_bytes
-from doppler_tf.report.rows import INK, PALETTE, PAPER
+from doppler_tf.report.figures import INK, PALETTE, PAPER, names_as_text, new_figure, png_bytes, style_axes
 
-_DPI, _GRID = 150, "#DFE2E7"
 _BAR_IN, _PANEL_IN = 0.235, 2.9
 # Percent up to which the axis is linear; logarithmic beyond, so that 0.5% and 300% both can be seen.
 _LINEAR = 1.0
@@ -33,10 +28,8 @@ def bars_png(title: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     places = list(dict.fromkeys((row["topology"], row["graph"]) for row in rows))
     several = len({topology for topology, _ in places}) > 1
-    with rc_context({"text.parse_math": False}):  # names may hold dollar signs
-        width = 1.9 + _PANEL_IN * max(len(places), 1)
-        figure = Figure((width, 1.35 + _BAR_IN * max(len(methods), 2)), dpi=_DPI, facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
+    with names_as_text():
+        figure = new_figure(1.9 + _PANEL_IN * max(len(places), 1), 1.35 + _BAR_IN * max(len(methods), 2))
         panels = figure.subplots(1, max(len(places), 1), sharey=True, squeeze=False)[0]
         for axes, place in zip(panels, places, strict=False):
             _draw(axes, [row for row in rows if (row["topology"], row["graph"]) == place], methods)
@@ -72,11 +65,5 @@ def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], methods: Sequence[str])
         most = max(most, above, high)
     in_percent(axes.xaxis, axes.set_xscale, most)
     axes.set_xlim(0, max(3 * most, 2 * _LINEAR))
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color("#C9CCD2")
-    axes.tick_params(axis="y", length=0, labelsize=8, labelcolor=INK)
-    axes.tick_params(axis="x", color="#C9CCD2", labelsize=8, labelcolor=INK)
+    style_axes(axes, rows=True)
     axes.set_facecolor(PAPER)
-    axes.grid(axis="x", color=_GRID, linewidth=0.6)
-    axes.set_axisbelow(True)

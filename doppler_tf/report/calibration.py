@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ import numpy as np
 from doppler_tf.assignment import Assignment, plan_transfers
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.report.tables import NOTHING, percent, quantity, time_unit
+from doppler_tf.report.tables import NOTHING, markdown_table, percent, quantity, time_unit
+from doppler_tf.simulator import Simulator
 from doppler_tf.trace import Trace
 
 TRANSFER = "transfer"
@@ -104,6 +105,27 @@ class Durations:
         return {"count": count, **{f"{name}_s": float(times.mean()) for name, times in zip(names, times_s, strict=True)}}
 
 
+def compare_models(graph: DataflowGraph, models: Mapping[str, CostModel], assignments: Sequence[Assignment],
+                   runs_s: np.ndarray) -> dict[str, Any]:
+    """`models`: agreement by model; `makespans`: a record an assignment; `spread`: how far its runs lie apart, median over assignments."""
+    measured_s = np.median(runs_s, axis=1)
+    simulated_s = {name: [Simulator().execute(graph, model, assignment).makespan_s for assignment in assignments]
+                   for name, model in models.items()}
+    devices = [len(np.unique(assignment.device[graph.work_vertices])) for assignment in assignments]
+    records = [{"method": assignment.method, "devices": devices[i], "measured_s": float(measured_s[i]),
+                **{f"{name}_s": values[i] for name, values in simulated_s.items()}} for i, assignment in enumerate(assignments)]
+    return {"models": {name: asdict(agreement(np.array(values), measured_s)) for name, values in simulated_s.items()},
+            "spread": float(np.median(np.ptp(runs_s, axis=1) / measured_s)) if runs_s.shape[1] > 1 else None, "makespans": records}
+
+
+def link_records(costs: CostModel) -> list[dict[str, Any]]:
+    """A record a link: source, destination, latency and bandwidth."""
+    topology, names = costs.topology, costs.topology.device_names
+    return [{"source": names[s], "destination": names[t], "latency_s": float(topology.latency_s[s, t]),
+             "bandwidth_bytes_per_s": float(topology.bandwidth_bytes_per_s[s, t])}
+            for s in range(len(names)) for t in range(len(names)) if s != t]
+
+
 def markdown(result: Mapping[str, Any]) -> str:
     """The report of what `calibrate` found, for people; the picture is `scatter.png` beside it."""
     models, runs = result["models"], result["repeats"]
@@ -111,12 +133,12 @@ def markdown(result: Mapping[str, Any]) -> str:
     lines = [f"# {result['graph']} on {result['topology']}: simulated and measured", "",
              f"{result['assignments']} assignments, from one device to all, on the `{result['executor']}` executor, {each}. Models:", "",
              *(f"- `{name}`: {MODELS[name]}" for name in models), "",
-             "## Makespans", "", "![simulated against measured makespans](scatter.png)", "", *_markdown_table(*makespan_table(models)), "",
+             "## Makespans", "", "![simulated against measured makespans](scatter.png)", "", markdown_table(*makespan_table(models)), "",
              f"Error is |simulated / measured - 1|, bias its median with sign; rank correlation is Spearman's.{_spread(result)}", "",
-             "## One vertex or transfer", "", *_markdown_table(*kind_table(result["kinds"], list(models))), "",
+             "## One vertex or transfer", "", markdown_table(*kind_table(result["kinds"], list(models))), "",
              "Means by kind; *in runs* is from the instruction to the news of its end, beside whatever else ran."]
     if result["links"]:
-        lines += ["", "## Links", "", *_markdown_table(*link_table(result["links"]))]
+        lines += ["", "## Links", "", markdown_table(*link_table(result["links"]))]
     return "\n".join(lines) + "\n"
 
 
@@ -163,7 +185,3 @@ def _error(model_s: float, measured_s: float) -> str:
 
 def _signed(share: float) -> str:
     return f"{100 * share:+.1f}%"
-
-
-def _markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (columns, ["---"] + ["---:"] * (len(columns) - 1), *rows)]

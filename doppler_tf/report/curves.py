@@ -6,16 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from doppler_tf.report.bars import in_percent
-from doppler_tf.report.png import png_bytes
-from doppler_tf.report.rows import INK
+from doppler_tf.report.figures import INK, names_as_text, new_figure, png_bytes, style_axes
 
-_PANEL_IN, _DPI, _GRID = (4.2, 3.1), 150, "#DFE2E7"
+_PANEL_IN = (4.2, 3.1)
 _COLOURS = ("#332288", "#CC6677", "#117733", "#999933", "#882255", "#44AA99", "#88CCEE")
 _POINTS = 120
 
@@ -29,11 +25,10 @@ def curves_png(title: str, records: Sequence[Mapping[str, Any]], best_known_s: M
       best_known_s: by graph, of all methods, learned or not.
     """
     graphs, methods = (list(dict.fromkeys(record[key] for record in records)) for key in ("graph", "method"))
-    with rc_context({"text.parse_math": False}):  # names may hold dollar signs
+    with names_as_text():
         columns = min(max(len(graphs), 1), 2)
         rows = -(-max(len(graphs), 1) // columns)
-        figure = Figure((_PANEL_IN[0] * columns, _PANEL_IN[1] * rows + 0.7), dpi=_DPI, facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_figure(_PANEL_IN[0] * columns, _PANEL_IN[1] * rows + 0.7)
         panels = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, graph in zip(panels, graphs, strict=False):
             _draw(axes, [record for record in records if record["graph"] == graph], methods, best_known_s[graph])
@@ -70,14 +65,8 @@ def _draw(axes: Axes, records: Sequence[Mapping[str, Any]], methods: Sequence[st
     axes.set_ylim(-0.08, max(1.3 * most, 1.5))
     axes.set_xlabel("episodes", fontsize=8, color=INK)
     axes.set_ylabel("greedy above the best known (%)", fontsize=8, color=INK)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("bottom", "left"):
-        axes.spines[side].set_color("#C9CCD2")
-    axes.tick_params(color="#C9CCD2", labelsize=8, labelcolor=INK)
+    style_axes(axes)
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.grid(color=_GRID, linewidth=0.6)
-    axes.set_axisbelow(True)
     axes.set_xlim(left=0)
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -17,8 +15,8 @@ from matplotlib.patches import Patch
 from doppler_tf.costs import CostModel
 from doppler_tf.formats.files import write_bytes
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.report.png import png_bytes
-from doppler_tf.report.rows import INK, LINK, OTHER, PALETTE, PAPER, groups_of, is_dark, lanes_of, link_rows
+from doppler_tf.report.figures import DPI, INK, LINK, OTHER, PALETTE, PAPER, names_as_text, new_figure, png_bytes, style_axes
+from doppler_tf.report.gantt_rows import groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.trace import Trace
@@ -44,7 +42,7 @@ class _Size:
 
 
 # A page of its own; a card of TensorBoard, which is 350 pixels wide and leaves pixels out of what is wider, so that no text survives.
-_PAGE, _CARD = _Size(13.0, 150, 0.42, 0.17, 99, 1000), _Size(3.5, 100, 0.24, 0.14, 3, 33)
+_PAGE, _CARD = _Size(13.0, DPI, 0.42, 0.17, 99, 1000), _Size(3.5, 100, 0.24, 0.14, 3, 33)
 
 
 def write_gantt(path: str | Path, graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None,
@@ -62,9 +60,8 @@ def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_
       method: what made the assignment, for the title.
       card: 350 pixels wide, as TensorBoard shows pictures, instead of 1,950.
     """
-    with rc_context({"text.parse_math": False}):  # names may hold dollar signs
-        figure = _figure(graph, costs, trace, lower_bound_s, method, _CARD if card else _PAGE)
-        return png_bytes(figure)
+    with names_as_text():
+        return png_bytes(_figure(graph, costs, trace, lower_bound_s, method, _CARD if card else _PAGE))
 
 
 def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str, size: _Size) -> Figure:
@@ -72,8 +69,7 @@ def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s:
     rows = link_rows(costs, trace)
     title = _title(graph, costs, trace, lower_bound_s, method, unit)
     heights = [size.device * costs.num_devices, max(size.link * len(rows), 0.01)]
-    figure = Figure((size.width, sum(heights) + 1.75), dpi=size.dpi, facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(size.width, sum(heights) + 1.75, size.dpi)
     devices, links = figure.subplots(2, 1, sharex=True, height_ratios=heights)
     legend = _draw_devices(devices, graph, costs, trace, unit, size)
     _draw_links(links, rows, trace, unit, size)
@@ -146,13 +142,7 @@ def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has
             lower_bound_s: float | None, size: _Size) -> None:
     """Axes, grid, the bound's line and the legend."""
     for axes in (devices, links):
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        axes.spines["bottom"].set_color("#C9CCD2")
-        axes.tick_params(axis="y", length=0, labelsize=8 if axes is devices else 6.5, labelcolor=INK)
-        axes.tick_params(axis="x", color="#C9CCD2", labelsize=8, labelcolor=INK)
-        axes.grid(axis="x", color="#DFE2E7", linewidth=0.6)
-        axes.set_axisbelow(True)
+        style_axes(axes, rows=True, row_size=8 if axes is devices else 6.5)
         if lower_bound_s:
             bound = axes.axvline(lower_bound_s * unit.factor, color=INK, linewidth=1, linestyle=(0, (4, 3)),
                                    label="lower bound of the model" if size is _PAGE else "lower bound")

@@ -9,7 +9,7 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.report.timeline import timeline
+from doppler_tf.report.trace_tasks import trace_tasks
 from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
 
 CAUSES = ("input", "link", "memory", "overhead", "finished")
@@ -32,17 +32,17 @@ def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment
     Returns:
       float64 [D, 5], columns as CAUSES; a row sums to slots * makespan less the device's busy slot seconds.
     """
-    line, count = timeline(graph, costs, assignment, trace), graph.num_vertices
+    tasks, count = trace_tasks(graph, costs, assignment, trace), graph.num_vertices
     computed, ready = np.zeros(count), np.zeros(count)
-    np.maximum.at(computed, graph.targets, line.end_s[graph.sources])
-    np.maximum.at(ready, graph.targets, line.resident_s)
+    np.maximum.at(computed, graph.targets, tasks.end_s[graph.sources])
+    np.maximum.at(ready, graph.targets, tasks.resident_s)
     profiles = memory_profiles(graph, costs, assignment, trace) if costs.limited_memory else None
     idle = np.zeros((costs.num_devices, len(CAUSES)))
     for d, slots in enumerate(costs.slots.tolist()):
-        mine = np.flatnonzero(line.source[:count] == d)
-        start = line.start_s[mine]
+        mine = np.flatnonzero(tasks.source[:count] == d)
+        start = tasks.start_s[mine]
         came = np.minimum(ready[mine], start)  # a wall clock may show it late, within the tolerance
-        moments = [np.minimum(computed[mine], came), came, start, line.end_s[mine]]
+        moments = [np.minimum(computed[mine], came), came, start, tasks.end_s[mine]]
         # Sizes matter where something can fail to fit.
         limit = float(costs.memory_bytes[d])
         memory = None if profiles is None or np.isinf(limit) else (profiles[d], limit, costs.output_bytes[mine])

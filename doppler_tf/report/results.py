@@ -1,4 +1,4 @@
-"""From the records of a `bench` to rows and tables: pure functions, and the one place where its figures are written for persons.
+"""From the records of a `bench` to rows, tables and the page: pure functions.
 
 A record is what one cell leaves: `method`, `graph`, `topology`, `seed`, `status` (`done` or `failed`), `best_makespan_s` (best of all
 samples), `greedy_makespan_s`, `best_seen_s` (while learning), `lower_bound_s`, `seconds`, `episodes`, `simulations`, `executed` (by the
@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any
 
 from doppler_tf.report.paper import FIGURES_MS, RATIOS
-from doppler_tf.report.tables import NOTHING, over, time_unit
+from doppler_tf.report.tables import NOTHING, markdown_table, over, time_unit
 
 Record = Mapping[str, Any]
 Table = tuple[list[str], list[list[str]]]
@@ -106,11 +106,24 @@ def long_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return [columns[i] for i in kept], [[line[i] for i in kept] for line in table]
 
 
-def markdown_table(table: Table) -> str:
-    """The table in Markdown: the first column to the left, the others to the right."""
-    columns, rows = table
-    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+def results_page(title: str, text: str, sections: Sequence[Mapping[str, Any]], failures: Mapping[str, str], made_by: str) -> str:
+    """The page of a `bench` in Markdown: prose as given, tables and pictures as measured.
+
+    Args:
+      sections: each with `title`, `text`, `table` (None: prose alone), and `pictures`, paths from the page by caption.
+      failures: by cell, why it failed; they end the page.
+      made_by: the command, which opens it.
+    """
+    parts = [f"# {title}" if title else "", f"<!-- made by `{made_by}`; do not edit -->", text.strip()]
+    for section in sections:
+        parts += [f"## {section['title']}" if section["title"] else "", section["text"].strip()]
+        if section["table"] is not None:
+            parts.append(markdown_table(*section["table"]))
+        parts += [f"![{caption}]({path})" for caption, path in section["pictures"].items()]
+    if failures:
+        parts += ["## Cells that failed",
+                  markdown_table(["cell", "error"], [[f"`{key}`", error] for key, error in failures.items()], words=True)]
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

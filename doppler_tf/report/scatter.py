@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from doppler_tf.formats.files import write_bytes
-from doppler_tf.report.png import png_bytes
-from doppler_tf.report.rows import INK
+from doppler_tf.report.figures import INK, names_as_text, new_figure, png_bytes, style_axes
 from doppler_tf.report.tables import TimeUnit, time_unit
 
-_PANEL_IN, _DPI, _GRID = 4.2, 150, "#DFE2E7"
+_PANEL_IN = 4.2
 # The dark ones of the Gantt picture's colours: points are small and the paper is white.
 _LOOKS = (("#CC6677", "o"), ("#332288", "s"), ("#117733", "^"), ("#882255", "D"), ("#999933", "v"))
 
@@ -37,10 +34,9 @@ def scatter_png(title: str, measured_s: np.ndarray, simulated_s: Mapping[str, np
       families: A names; a colour and a marker each.
       captions: by model, what stands below its name.
     """
-    with rc_context({"text.parse_math": False}):  # names may hold dollar signs
+    with names_as_text():
         unit = time_unit([*measured_s.tolist(), *(x for values in simulated_s.values() for x in values.tolist())])
-        figure = Figure((_PANEL_IN * max(len(simulated_s), 1.15), _PANEL_IN + 1.0), dpi=_DPI, facecolor="white", layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_figure(_PANEL_IN * max(len(simulated_s), 1.15), _PANEL_IN + 1.0)
         panels = figure.subplots(1, len(simulated_s), squeeze=False)[0]
         limits = _limits(measured_s * unit.factor, np.concatenate(list(simulated_s.values())) * unit.factor)
         for axes, (model, values) in zip(panels, simulated_s.items(), strict=True):
@@ -66,16 +62,10 @@ def _draw(axes: Axes, measured: np.ndarray, simulated: np.ndarray, families: Seq
 def _finish(figure: Figure, panels: Sequence[Axes], title: str, unit: TimeUnit) -> None:
     """Axes, grid, title and legend."""
     for axes in panels:
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        for side in ("bottom", "left"):
-            axes.spines[side].set_color("#C9CCD2")
-        axes.tick_params(color="#C9CCD2", labelsize=8, labelcolor=INK)
+        style_axes(axes)
         axes.xaxis.set_major_formatter("{x:,.10g}")
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.locator_params(nbins=6)
-        axes.grid(color=_GRID, linewidth=0.6)
-        axes.set_axisbelow(True)
     panels[0].set_ylabel(f"simulated makespan ({unit.axis})", fontsize=8, color=INK, parse_math=True)
     figure.suptitle(title, fontsize=10, color=INK)
     handles, labels = panels[0].get_legend_handles_labels()

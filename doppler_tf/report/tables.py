@@ -1,4 +1,4 @@
-"""rich tables that the commands share, and the one place where numbers are written for persons."""
+"""Tables for the terminal and in Markdown, and the one place where numbers are written for persons."""
 
 from __future__ import annotations
 
@@ -93,6 +93,12 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best
     for i, row in enumerate(rows):
         table.add_row(*row, style="bold green" if i == best else None)
     return _titled(title, table)
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False) -> str:
+    """A table in Markdown whose first column is a name and whose others are numbers, or `words`."""
+    lines = [columns, ["---", *["---" if words else "---:"] * (len(columns) - 1)], *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _titled(title: str, table: Table) -> RenderableType:

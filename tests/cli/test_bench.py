@@ -141,8 +141,8 @@ def test_a_folder_is_one_benchs_alone(bench, suite, tmp_path):
 
 
 def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch):
-    from doppler_tf.cli import cell_queue
-    from doppler_tf.cli.cells import Cell
+    from doppler_tf.cli.benchmark import cell_queue
+    from doppler_tf.cli.benchmark.cells import Cell
 
     monkeypatch.setattr(cell_queue.sys, "executable", "/bin/false")
     made = {name: Cell(name, name, "g", "t", 0, {"does": "places", "method": "annealing", "seconds": 9, "graphs": ["g.json"]}, {}, needs)
@@ -155,8 +155,8 @@ def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch):
 
 def test_what_learns_on_one_graph_shares_a_process(tmp_path, monkeypatch):
     """Whatever method and seed; searches do not, nor do other graphs, nor what starts from something that is not there yet."""
-    from doppler_tf.cli import cell_queue
-    from doppler_tf.cli.cells import Cell
+    from doppler_tf.cli.benchmark import cell_queue
+    from doppler_tf.cli.benchmark.cells import Cell
 
     launched = []
     monkeypatch.setattr(cell_queue, "_launch", lambda folder, cells, records: launched.append([cell.key for cell in cells]))
@@ -176,8 +176,8 @@ def test_what_learns_on_one_graph_shares_a_process(tmp_path, monkeypatch):
 
 def test_a_death_costs_the_cell_that_was_being_done_alone(tmp_path, monkeypatch):
     """Three seeds in one process, killed within the second; what it had not begun is begun anew."""
-    from doppler_tf.cli import cell_queue
-    from doppler_tf.cli.cells import CELLS, Cell
+    from doppler_tf.cli.benchmark import cell_queue
+    from doppler_tf.cli.benchmark.cells import CELLS, Cell
 
     worker = tmp_path / "worker"
     worker.write_text(f"""#!{sys.executable}
@@ -200,9 +200,9 @@ for key in sys.argv[4:]:
 
 def test_the_learned_methods_are_the_agents(cli):
     from agents.config import METHOD_NAMES
-    from doppler_tf.cli.suite import learned_methods
+    from doppler_tf.cli.benchmark.suite import LEARNED_METHODS
 
-    assert learned_methods() == METHOD_NAMES
+    assert LEARNED_METHODS == METHOD_NAMES
 
 
 def test_cells_start_from_others_and_may_spend_as_much(bench, suite, tmp_path):
@@ -252,9 +252,9 @@ kernel_ms = 1
 
 
 def test_cells_stand_behind_those_that_they_need(diamond, record, write, tmp_path):
-    from doppler_tf.cli.cells import plan
-    from doppler_tf.cli.suite import Override
-    from doppler_tf.cli.suite_file import suite_from_record
+    from doppler_tf.cli.benchmark.cells import plan
+    from doppler_tf.cli.benchmark.suite import Override
+    from doppler_tf.cli.benchmark.suite_file import suite_from_record
 
     record["graph"]["name"] = "twin"
     suite = suite_from_record({

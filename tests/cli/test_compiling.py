@@ -8,8 +8,7 @@ import numba
 import pytest
 from numba.core import event
 
-from doppler_tf.cli.compiling import announce_compiling
-from doppler_tf.cli.loudness import set_loudness
+from doppler_tf.cli.messages import announce_compiling, set_verbosity
 
 
 @pytest.fixture
@@ -17,7 +16,7 @@ def announced():
     """Notes are on, as in a process whose first command runs; afterwards as before."""
     listeners = {kind: list(each) for kind, each in event._registered.items()}
     event._registered.clear()
-    set_loudness()
+    set_verbosity()
     announce_compiling.cache_clear()
     announce_compiling()
     announce_compiling()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from doppler_tf.cli import app, candidates
+from doppler_tf.cli import app, completion
 from doppler_tf.cli.completion import SHELLS
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.formats.topology_json import read_topology
@@ -34,7 +34,7 @@ def scripts(tmp_path_factory) -> Path:
     """A folder with the script of each shell, two graphs and a folder."""
     folder = tmp_path_factory.mktemp("completion")
     for shell in SHELLS:
-        made = candidates.script(app.build_parser(), shell, Path(app.__file__).resolve().parents[2])
+        made = completion.script(app.build_parser(), shell, Path(app.__file__).resolve().parents[2])
         (folder / f"script.{shell}").write_text(made)
     for name in ("chainmm.json", "ffnn.json"):
         (folder / name).write_text("{}")
@@ -90,18 +90,18 @@ def test_bash_offers(offered, line, expected):
 
 def test_every_value_is_offered_or_free():
     unknown = []
-    for command, action in candidates.actions(app.build_parser()):
-        if candidates.candidates(command, action) is None and action.metavar not in candidates.FREE:
+    for command, action in completion.actions(app.build_parser()):
+        if completion.candidates(command, action) is None and action.metavar not in completion.FREE:
             unknown.append((command, action.metavar))
-    assert not unknown, "candidates.py has no candidates for these"
+    assert not unknown, "completion.py has no candidates for these"
 
 
 def test_what_is_offered_for_topologies_is_one():
-    assert all(read_topology(name).num_devices > 1 for name in candidates.topologies())
+    assert all(read_topology(name).num_devices > 1 for name in completion.topologies())
 
 
 def test_what_is_offered_for_configs_is_there():
-    assert set(candidates.configs()) == set(import_quietly("agents.config").CONFIGS)
+    assert set(completion.configs()) == set(import_quietly("agents.config").CONFIGS)
 
 
 def test_at_a_terminal(scripts):

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from docs import samples
-from doppler_tf.cli import candidates
+from doppler_tf.cli import completion
 from doppler_tf.cli.app import COMMANDS, build_parser
 from tests.cli.test_program import ROOT
 
@@ -41,7 +41,7 @@ More words.
 
 def options() -> list[tuple[str, str]]:
     """Every option of every command."""
-    commands = dict.fromkeys(command for command, _ in candidates.actions(build_parser()))
+    commands = dict.fromkeys(command for command, _ in completion.actions(build_parser()))
     parsers = next(action for action in build_parser()._actions if action.choices).choices
     return [(command, option) for command in commands for option in parsers[command]._option_string_actions]
 

@@ -12,11 +12,11 @@ from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.html.layout import layered
 from doppler_tf.report.html.page import page
 from doppler_tf.report.html.pictures import MOST_BARS, MOST_VERTICES, gantt_data, graph_data
 from doppler_tf.report.html.section import Outcome, section
-from doppler_tf.report.rows import PALETTE
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Device, Topology
 

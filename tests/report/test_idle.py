@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from doppler_tf.report.chain import critical_chain
+from doppler_tf.report.critical_chain import critical_chain
 from doppler_tf.report.idle import CAUSES, idle_by_cause
 from doppler_tf.simulator import simulate
-from tests.report.test_chain import LEFT, RIGHT, crowded, graph_of, machine, simulated
+from tests.report.test_critical_chain import LEFT, RIGHT, crowded, graph_of, machine, simulated
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from doppler_tf.report.tables import NOTHING, over, percent, quantity, time_unit, yes_no
+from doppler_tf.report.tables import NOTHING, markdown_table, over, percent, quantity, time_unit, yes_no
 
 
 @pytest.mark.parametrize(("largest_s", "value_s", "text"), [
@@ -25,3 +25,8 @@ def test_what_is_not_known_is_a_dash():
 def test_shares_and_quantities():
     assert (percent(0.1234), over(1.5, 1.2), over(1.0, 1.0)) == ("12.3%", "+25.0%", "+0.0%")
     assert [quantity(x, "B") for x in (0, 999, 1000, 2.4e9, 3e21)] == ["0 B", "999 B", "1 kB", "2.4 GB", "3000 EB"]
+
+
+def test_markdown():
+    assert markdown_table(["a", "b"], [["x|y", "1"]]) == "| a | b |\n| --- | ---: |\n| x\\|y | 1 |"
+    assert markdown_table(["a", "b"], [["x", "y"]], words=True) == "| a | b |\n| --- | --- |\n| x | y |"

@@ -10,8 +10,9 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.figures import LINK, OTHER, PALETTE
+from doppler_tf.report.gantt_rows import groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.html.layout import layered
-from doppler_tf.report.rows import LINK, OTHER, PALETTE, groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.tables import TimeUnit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.trace import Trace

@@ -27,7 +27,7 @@ class Outcome:
       figures: of `result.json`.
       assignment, trace: the best one, and its run under the virtual clock.
       methods: a row a method, `name`, `makespan_s` (None: out of memory), `samples` (None: not known), `learned`.
-      charts: as `cli.learning.learning_charts` makes them.
+      charts: as `cli.learning_curves.learning_charts` makes them.
       traces: trace files, `href`, `text`, and `what`.
     """
 

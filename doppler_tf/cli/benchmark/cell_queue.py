@@ -6,13 +6,19 @@ import contextlib
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from doppler_tf.cli.cells import CELLS, JOBS, LOGS, Cell, complete_cells, record_of
-from doppler_tf.cli.suite import PLACES, SAMPLES, TRAINS
+from doppler_tf.cli.benchmark.cell_work import do_cell
+from doppler_tf.cli.benchmark.cells import CELLS, JOBS, LOGS, Cell, complete_cells, record_of
+from doppler_tf.cli.benchmark.suite import PLACES, SAMPLES, TRAINS
+from doppler_tf.cli.messages import bars_wanted
+from doppler_tf.errors import FormatError
+from doppler_tf.formats.files import read_json, write_json
+from doppler_tf.heuristics import CONSTRUCTIVE, FAST
+from doppler_tf.report.progress import progress_bar
 
 _POLL_S = 0.05
 # Vertices of a graph, and vertices simulated by a search, up to which neither takes longer than about a second.
@@ -39,7 +45,7 @@ def run_cells(folder: Path, cells: Mapping[str, Cell], jobs: int) -> tuple[dict[
     records = complete_cells(folder, cells)
     waiting = [cell for key, cell in cells.items() if key not in records]
     ran, running = [cell.key for cell in waiting], []
-    with _bar(len(cells), len(records)) as show:
+    with progress_bar("cells", len(records), len(cells), bars_wanted()) as move:
         try:
             while waiting or running:
                 _start(folder, waiting, running, records, jobs)
@@ -51,7 +57,8 @@ def run_cells(folder: Path, cells: Mapping[str, Cell], jobs: int) -> tuple[dict[
                         left = [cell for cell in job.cells if cell.key not in records]
                         records |= {cell.key: _dead(folder, job, cell) for cell in left[:1]}
                         waiting[:0] = left[1:]  # which it had not begun
-                show(len(records), ", ".join(next((c.key for c in job.cells if c.key not in records), "") for job in running))
+                doing = ", ".join(next((c.key for c in job.cells if c.key not in records), "") for job in running)
+                move(len(records), status=doing)
                 if running:
                     time.sleep(_POLL_S)
         except KeyboardInterrupt:
@@ -74,8 +81,6 @@ def _start(folder: Path, waiting: list[Cell], running: list[_Running], records: 
             waiting.remove(cell)
             records[cell.key] = _failed(folder, cell, f"needs {failed}, which failed")
         elif _short(cell, needed):
-            from doppler_tf.cli.cell_work import do_cell
-
             waiting.remove(cell)
             records[cell.key] = do_cell(folder, cell, needed)
             return  # so that the bar moves
@@ -100,8 +105,6 @@ def _shares_compiled(cell: Cell, other: Cell, records: Mapping[str, Mapping[str,
 
 def _short(cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether a cell takes about a second at most, so that a process of its own would take longer to start."""
-    from doppler_tf.heuristics import CONSTRUCTIVE, FAST
-
     job = cell.job
     if job["does"] != PLACES or job["seconds"] or "seconds_of" in needed or job["method"] in ("auto", "cp_sat"):
         return False
@@ -112,8 +115,6 @@ def _short(cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> bool:
 
 
 def _launch(folder: Path, cells: list[Cell], records: Mapping[str, Mapping[str, Any]]) -> _Running:
-    from doppler_tf.formats.files import write_json
-
     for cell in cells:
         needed = {role: records[other] for role, other in cell.needs.items()}
         write_json(folder / JOBS / f"{cell.key}.json", {"cell": asdict(cell), "needed": needed})
@@ -121,16 +122,13 @@ def _launch(folder: Path, cells: list[Cell], records: Mapping[str, Mapping[str, 
     log = folder / LOGS / f"{cells[0].key}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.cell_work", str(folder), *(cell.key for cell in cells)],
+        process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.benchmark.cell_work", str(folder), *(cell.key for cell in cells)],
                                    stdin=subprocess.DEVNULL, stdout=output, stderr=output)
     return _Running(cells, process, log)
 
 
 def _written(folder: Path, job: _Running) -> dict[str, dict[str, Any]]:
     """The records that a process has left so far."""
-    from doppler_tf.errors import FormatError
-    from doppler_tf.formats.files import read_json
-
     records = {}
     for cell in job.cells:
         if (folder / CELLS / f"{cell.key}.json").exists():
@@ -147,8 +145,6 @@ def _dead(folder: Path, job: _Running, cell: Cell) -> dict[str, Any]:
 
 
 def _failed(folder: Path, cell: Cell, error: str) -> dict[str, Any]:
-    from doppler_tf.formats.files import write_json
-
     record = record_of(cell, {"status": "failed", "error": error})
     write_json(folder / CELLS / f"{cell.key}.json", record, indent=1)
     return record
@@ -164,19 +160,3 @@ def _end(running: list[_Running]) -> None:
         except subprocess.TimeoutExpired:
             job.process.kill()
             job.process.wait()
-
-
-@contextlib.contextmanager
-def _bar(total: int, begin: int) -> Iterator[Any]:
-    """A progress bar on stderr, moved by (cells done, what runs)."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    from rich.table import Column
-
-    from doppler_tf.cli.loudness import bars_wanted
-
-    status = TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
-    with Progress(TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn(), status,
-                  console=Console(stderr=True), disable=not bars_wanted(), expand=True) as bar:
-        task = bar.add_task("cells", total=total, completed=begin, status="")
-        yield lambda done, status: bar.update(task, completed=done, status=status)

@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.cells import ASSIGNMENTS
-from doppler_tf.cli.suite import Section, Suite
+from doppler_tf.cli.benchmark.cells import ASSIGNMENTS
+from doppler_tf.cli.benchmark.suite import Section, Suite
+from doppler_tf.cli.inputs import load_assignment, load_costs
 from doppler_tf.formats.files import file_name, write_bytes, write_json
 from doppler_tf.report.bars import bars_png
 from doppler_tf.report.curves import curves_png
 from doppler_tf.report.gantt import write_gantt
-from doppler_tf.report.page import page
 from doppler_tf.report.paper import SOURCE
-from doppler_tf.report.results import best_known, csv_text, fastest, long_table, matrix_table, summarise
+from doppler_tf.report.results import best_known, csv_text, fastest, long_table, matrix_table, results_page, summarise
+from doppler_tf.simulator import Simulator
 
 Record = Mapping[str, Any]
 
@@ -42,7 +43,7 @@ def write_results(out: Path, suite: Suite, records: Sequence[Record], page_path:
     rows = summarise(records, labels, [name for name in graphs if "+" not in name], topologies)  # several at once are only learned from
     failures = {record["key"]: record["error"] for record in records if record["status"] != "done"}
     files = {"page": page_path, "rows": out / "results.csv", "figures": out / "results.json"}
-    write_bytes(page_path, page(suite.title, suite.text, shown, failures, made_by).encode())
+    write_bytes(page_path, results_page(suite.title, suite.text, shown, failures, made_by).encode())
     write_bytes(files["rows"], csv_text(rows).encode())
     write_json(files["figures"], {"paper": SOURCE, "rows": rows, "sections": sections, "cells": list(records)}, indent=1)
     return sections, files
@@ -79,9 +80,6 @@ def _pictures(out: Path, section: Section, number: int, rows: Sequence[Mapping[s
 
 
 def _gantt(out: Path, record: Record, bound_s: float, path: Path) -> None:
-    from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.simulator import Simulator
-
     graph, costs = load_costs(Path(record["files"]["graph"]), record["topology"])
     assignment, _ = load_assignment(out / ASSIGNMENTS / f"{record['key']}.json", graph, costs, "fifo")
     write_gantt(path, graph, costs, Simulator("fifo").execute(graph, costs, assignment), bound_s, record["method"])

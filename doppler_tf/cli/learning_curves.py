@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.formats.files import file_name
+
 STAGES = ("imitation", "simulated", "real")
 # Points of a curve that are kept.
 MOST_POINTS = 200
@@ -61,8 +64,6 @@ def _scalars(run_dir: Path, stage: str, graph: str) -> dict[int, Mapping[str, fl
     """Scalars by update and tag; where a resumed run made updates again, the later ones, and without what was written in part."""
     import tensorflow as tf
 
-    from doppler_tf.formats.files import file_name
-
     by_update: dict[int, dict[str, float]] = {}
     for path in sorted((run_dir / "train" / stage / file_name(graph)).glob("events.*")):
         records = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
@@ -80,8 +81,6 @@ def _scalars(run_dir: Path, stage: str, graph: str) -> dict[int, Mapping[str, fl
 
 def _tags():
     """The module that names every tag; it brings TensorFlow."""
-    from doppler_tf.cli.tensorflow import import_quietly
-
     return import_quietly("agents.summaries")
 
 

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 DEFAULT_SEEDS = 3
 # What a method does: places (heuristic or search), trains, samples a policy that is there, or executes what another has placed.
 PLACES, TRAINS, SAMPLES, EXECUTES = "places", "trains", "samples", "executes"
+# Names of what can be trained. The list stands in `agents`, which brings TensorFlow; a test holds the two equal.
+LEARNED_METHODS = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodSpec:
     """A row of the tables: a method and how much of it.
 
     Attributes:
@@ -51,7 +53,7 @@ class Method:
         """PLACES, TRAINS, SAMPLES or EXECUTES."""
         if self.zero_shot or self.method == "policy":
             return SAMPLES
-        return EXECUTES if self.method == "execute" else TRAINS if self.method in learned_methods() else PLACES
+        return EXECUTES if self.method == "execute" else TRAINS if self.method in LEARNED_METHODS else PLACES
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -60,7 +62,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Graph:
+class GraphSpec:
     """A graph by name: a workload, tiled for so many devices (None: as the topology has), or a file."""
 
     name: str
@@ -102,8 +104,8 @@ class Suite:
     title: str
     text: str
     samples: int
-    methods: Mapping[str, Method]
-    graphs: Mapping[str, Graph]
+    methods: Mapping[str, MethodSpec]
+    graphs: Mapping[str, GraphSpec]
     sections: Sequence[Section]
 
 
@@ -113,8 +115,3 @@ class Override(NamedTuple):
     seeds: int | None = None
     samples: int | None = None
     settings: Mapping[str, int] | None = None
-
-
-def learned_methods() -> tuple[str, ...]:
-    """Names of what can be trained; the list stands in `agents`, which brings TensorFlow, and a test holds the two equal."""
-    return ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")

@@ -1,4 +1,4 @@
-"""What every Gantt picture shows, however it is drawn: colours, groups of vertices, lanes of devices, rows of links."""
+"""The parts of every Gantt picture, however it is drawn: groups of vertices, lanes of devices, rows of links."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import numpy as np
 
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.utilisation import link_utilisation
 from doppler_tf.trace import Trace, by_link
 
-# Paul Tol's "muted" scheme, distinct for every kind of colour vision, and grey for the rest (https://personal.sron.nl/~pault/).
-PALETTE = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
-OTHER, LINK, INK, PAPER = "#BBBBBB", "#8A8F98", "#22252B", "#F4F5F7"
 _MAX_LINK_ROWS = 16
 
 

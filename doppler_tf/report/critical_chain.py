@@ -10,7 +10,7 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.report.timeline import timeline
+from doppler_tf.report.trace_tasks import trace_tasks
 from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
 
 # What a start may have waited for: an input computed on the same device, an input's transfer, the device's slot, the link's slot, memory;
@@ -58,14 +58,14 @@ def critical_chain(graph: DataflowGraph, costs: CostModel, assignment: Assignmen
       trace: holds every vertex and transfer once.
     """
     walk, elements = _Walk(graph, costs, assignment, trace), []
-    line, work = walk.line, graph.work_vertices
-    task: int | None = int(work[np.argmax(line.end_s[work])])
+    tasks, work = walk.tasks, graph.work_vertices
+    task: int | None = int(work[np.argmax(tasks.end_s[work])])
     while task is not None:
         before, waited_for = walk.cause(task)
-        since = 0.0 if before is None else float(line.end_s[before])
-        start = float(line.start_s[task])
-        elements.append(ChainElement(int(line.vertex[task]), int(line.source[task]), int(line.destination[task]), start,
-                                     float(line.end_s[task]), waited_for, start - since))
+        since = 0.0 if before is None else float(tasks.end_s[before])
+        start = float(tasks.start_s[task])
+        elements.append(ChainElement(int(tasks.vertex[task]), int(tasks.source[task]), int(tasks.destination[task]), start,
+                                     float(tasks.end_s[task]), waited_for, start - since))
         task = before
     return elements[::-1]
 
@@ -102,17 +102,17 @@ class _Walk:
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace):
         self.graph, self.costs, self.assignment, self.trace = graph, costs, assignment, trace
-        self.line = timeline(graph, costs, assignment, trace)
-        self.lane = self.line.source * costs.num_devices + self.line.destination
-        tasks = np.concatenate([graph.work_vertices, np.arange(graph.num_vertices, len(self.lane))])
-        tasks = tasks[np.argsort(self.lane[tasks], kind="stable")]
-        cuts = np.flatnonzero(np.diff(self.lane[tasks])) + 1
-        self._tasks_of = {int(self.lane[members[0]]): members for members in np.split(tasks, cuts)}
+        self.tasks = trace_tasks(graph, costs, assignment, trace)
+        self.lane = self.tasks.source * costs.num_devices + self.tasks.destination
+        numbers = np.concatenate([graph.work_vertices, np.arange(graph.num_vertices, len(self.lane))])
+        numbers = numbers[np.argsort(self.lane[numbers], kind="stable")]
+        cuts = np.flatnonzero(np.diff(self.lane[numbers])) + 1
+        self._tasks_of = {int(self.lane[members[0]]): members for members in np.split(numbers, cuts)}
         self._lanes: dict[int, _Lane] = {}
 
     def cause(self, task: int) -> tuple[int | None, str]:
         """The task whose end let this one start, None at the begin of the run, and what was waited for."""
-        start = float(self.line.start_s[task])
+        start = float(self.tasks.start_s[task])
         before, since, waited_for = self._input(task, start)
         lane = self._lane(int(self.lane[task]))
         free_s = lane.free_since(start)
@@ -121,7 +121,7 @@ class _Walk:
             before, since, waited_for = holder, free_s, "device" if task < self.graph.num_vertices else "link"
         if since < start and self.costs.limited_memory:
             fits_s = self._fits_since(task, since, start)
-            freed = int(self.line.destination[task])
+            freed = int(self.tasks.destination[task])
             holder = self._first(self._ended_anywhere.ended_at(fits_s), fits_s, freed) if fits_s > since else None
             if holder is not None:
                 before, since, waited_for = holder, fits_s, "memory"
@@ -129,26 +129,26 @@ class _Walk:
 
     def _input(self, task: int, start: float) -> tuple[int | None, float, str]:
         """The input that came last: its task, when it was resident, and how it came."""
-        line, count = self.line, self.graph.num_vertices
+        tasks, count = self.tasks, self.graph.num_vertices
         if task >= count:
-            producer = int(line.vertex[task])
-            ended = float(line.end_s[producer])
+            producer = int(tasks.vertex[task])
+            ended = float(tasks.end_s[producer])
             return (producer, ended, "input") if ended <= start else (None, 0.0, "nothing")
         into = self.graph.predecessors
         edges = into.edge[into.ptr[task]:into.ptr[task + 1]]
-        edges = edges[line.resident_s[edges] <= start]
+        edges = edges[tasks.resident_s[edges] <= start]
         if not len(edges):
             return None, 0.0, "nothing"
-        last = edges[np.argmax(line.resident_s[edges])]
-        transfer = int(line.plan.of_edge[last])
-        came = float(line.resident_s[last])
+        last = edges[np.argmax(tasks.resident_s[edges])]
+        transfer = int(tasks.plan.of_edge[last])
+        came = float(tasks.resident_s[last])
         return (int(self.graph.sources[last]), came, "input") if transfer < 0 else (count + transfer, came, "transfer")
 
     def _lane(self, lane: int) -> _Lane:
         if lane not in self._lanes:
             source, destination = divmod(lane, self.costs.num_devices)
             slots = int(self.costs.slots[source]) if source == destination else self.costs.topology.link_slots
-            self._lanes[lane] = _Lane(self._tasks_of[lane], self.line.start_s, self.line.end_s, slots)
+            self._lanes[lane] = _Lane(self._tasks_of[lane], self.tasks.start_s, self.tasks.end_s, slots)
         return self._lanes[lane]
 
     def _first(self, tasks: list[int], at_s: float, freed: int | None = None) -> int | None:
@@ -156,15 +156,15 @@ class _Walk:
 
         What has no length of its own is passed over: it started only because something else ended at that instant.
         """
-        running = [task for task in tasks if self.line.start_s[task] < at_s]
+        running = [task for task in tasks if self.tasks.start_s[task] < at_s]
         if freed is not None:
-            running.sort(key=lambda task: not (self._frees[task] and self.line.source[task] == freed))
+            running.sort(key=lambda task: not (self._frees[task] and self.tasks.source[task] == freed))
         return running[0] if running else None
 
     def _fits_since(self, task: int, since: float, start: float) -> float:
         """The end of the last stretch in (since, start) in which the task's output did not fit, 0 if there was none."""
-        d = int(self.line.destination[task])
-        profile, size = self._profiles[d], self.costs.output_bytes[self.line.vertex[task]]
+        d = int(self.tasks.destination[task])
+        profile, size = self._profiles[d], self.costs.output_bytes[self.tasks.vertex[task]]
         earliest = max(int(np.searchsorted(profile.time_s, since, side="right")) - 1, 0)
         last = int(np.searchsorted(profile.time_s, start))
         first, width = last, 1
@@ -183,17 +183,17 @@ class _Walk:
 
     @cached_property
     def _ended_anywhere(self) -> _Lane:
-        return _Lane(np.concatenate(list(self._tasks_of.values())), self.line.start_s, self.line.end_s, None)
+        return _Lane(np.concatenate(list(self._tasks_of.values())), self.tasks.start_s, self.tasks.end_s, None)
 
     @cached_property
     def _frees(self) -> np.ndarray:
         """bool [N + T]: whether the task's end was the last use of a tensor where it was used."""
-        graph, line, devices = self.graph, self.line, self.costs.num_devices
+        graph, tasks, devices = self.graph, self.tasks, self.costs.num_devices
         transfers = np.arange(graph.num_vertices, len(self.lane))
         user = np.concatenate([graph.targets, transfers])
-        tensor = np.concatenate([graph.sources, line.vertex[transfers]]).astype(np.int64) * devices + line.source[user]
+        tensor = np.concatenate([graph.sources, tasks.vertex[transfers]]).astype(np.int64) * devices + tasks.source[user]
         last = np.zeros(graph.num_vertices * devices)
-        np.maximum.at(last, tensor, line.end_s[user])
+        np.maximum.at(last, tensor, tasks.end_s[user])
         frees = np.zeros(len(self.lane), bool)
-        frees[user[line.end_s[user] == last[tensor]]] = True
+        frees[user[tasks.end_s[user] == last[tensor]]] = True
         return frees

@@ -7,14 +7,17 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from doppler_tf.cli.suite import EXECUTES, PLACES, SAMPLES, TRAINS, Graph, Method, Suite
-from doppler_tf.cli.suite_file import train_config
+from data import build_workload
+from doppler_tf.cli.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS, GraphSpec, MethodSpec, Suite
+from doppler_tf.cli.benchmark.suite_file import train_config
+from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, FormatError, field_error
-
-if TYPE_CHECKING:
-    from doppler_tf.topology import Topology
+from doppler_tf.formats.files import file_name, read_json
+from doppler_tf.formats.graph_json import read_graph, write_graph
+from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.topology import Topology
 
 CELL_SCHEMA = "doppler-cell/1"
 # Files of a bench, below its folder.
@@ -62,16 +65,12 @@ def plan(suite: Suite, folder: Path) -> dict[str, Cell]:
 
 def cell_key(label: str, graph: str, topology: str, seed: int) -> str:
     """The name under which a cell's files lie."""
-    from doppler_tf.formats.files import file_name
-
     known = Path(topology).stem if topology.endswith(".json") else topology
     return "--".join(file_name(part) for part in (known, graph, label, f"seed{seed}"))
 
 
 def read_cell(folder: Path, cell: Cell) -> dict[str, Any] | None:
     """The record of a cell that is complete and was made for the same; None where it has to be run (again)."""
-    from doppler_tf.formats.files import read_json
-
     try:
         record = read_json(folder / CELLS / f"{cell.key}.json")
     except FormatError:
@@ -138,7 +137,7 @@ class _Planner:
         self._cells[key] = Cell(key, label, graph, topology, seed, job, json.loads(json.dumps(made_for)), needs)
         return key
 
-    def _settings(self, method: Method, seed: int) -> dict[str, Any]:
+    def _settings(self, method: MethodSpec, seed: int) -> dict[str, Any]:
         if method.does == TRAINS:
             return {"config": asdict(train_config(method, seed, "bench")), "samples": method.samples or self._suite.samples,
                     "time_scale": "time_scale" in method.settings}
@@ -150,8 +149,6 @@ class _Planner:
         return {name: getattr(method, name) for name in ("method", "samples", "simulations", "seconds")}
 
     def _topology(self, spec: str) -> Topology:
-        from doppler_tf.formats.topology_json import read_topology
-
         if spec not in self._topologies:
             self._topologies[spec] = read_topology(spec)
         return self._topologies[spec]
@@ -162,12 +159,7 @@ class _Planner:
             self._graphs[name, topology] = self._write(self._suite.graphs[name], topology)
         return self._graphs[name, topology]
 
-    def _write(self, graph: Graph, topology: str) -> tuple[str, str, int]:
-        from data import build_workload
-        from doppler_tf.costs import build_costs
-        from doppler_tf.formats.files import file_name
-        from doppler_tf.formats.graph_json import read_graph, write_graph
-
+    def _write(self, graph: GraphSpec, topology: str) -> tuple[str, str, int]:
         devices = graph.devices or self._topology(topology).num_devices
         if graph.file:
             path, made = Path(graph.file), read_graph(graph.file)

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from doppler_tf.cli.app import COMMANDS
-from doppler_tf.cli.loudness import bars_wanted, note, set_loudness
+from doppler_tf.cli.messages import bars_wanted, note, set_verbosity
 from tests.cli.conftest import Outcome
 from tests.cli.test_bad_input import refused
 from tests.cli.test_program import ROOT
@@ -21,17 +21,17 @@ TIMED = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3} (DEBUG|INFO) (doppler_
 ESCAPE, COLOUR = "\x1b", re.compile("\x1b\\[[0-9;]*3[0-7]m")
 BARS = """
 import sys
-from doppler_tf.cli import bar, cell_queue
-from doppler_tf.cli.loudness import bars_wanted, set_loudness
+from doppler_tf.cli.messages import bars_wanted, set_verbosity
 from doppler_tf.cli.tensorflow import import_quietly
-set_loudness(quiet="quiet" in sys.argv)
+from doppler_tf.report.progress import progress_bar
+set_verbosity(quiet="quiet" in sys.argv)
 if "train" in sys.argv:
     with import_quietly("agents.progress").bar("simulated", 0, 2, 64, True) as advance:
         advance(1, "greedy 1 s")
-with cell_queue._bar(3, 1) as show:
-    show(2, "cell")
-with bar.bar("running") as show:
-    show(1, 2)
+with progress_bar("cells", 1, 3, bars_wanted()) as move:
+    move(2, status="one cell")
+with progress_bar("running", show=bars_wanted()) as move:
+    move(1, 2)
 """
 
 
@@ -91,7 +91,7 @@ def test_verbose_logs_with_the_time(cli, diamond, option):
 
 
 def test_verbose_passes_on_what_the_agents_log(capsys):
-    set_loudness(verbose=True)
+    set_verbosity(verbose=True)
     logging.getLogger("agents.driver").info("compiling %d things", 3)
     assert re.fullmatch(TIMED.pattern + "compiling 3 things\n", capsys.readouterr().err)
 
@@ -117,7 +117,7 @@ def test_tables_have_colours_at_a_terminal_alone(diamond):
 
 def test_bars_move_at_a_terminal_alone():
     shown = at_a_terminal(["-c", BARS, "train"])
-    assert all(label in shown for label in ("simulated", "cells", "running"))
+    assert all(words in shown for words in ("simulated", "cells", "one cell", "running"))
     assert COLOUR.search(shown) or "38;5" in shown
     plain = at_a_terminal(["-c", BARS], NO_COLOR="1")
     assert "cells" in plain
@@ -129,7 +129,7 @@ def test_bars_move_at_a_terminal_alone():
 
 def test_notes_are_heard_unless_quiet(capsys):
     for quiet in (True, False):
-        set_loudness(quiet=quiet)
+        set_verbosity(quiet=quiet)
         note("25% [of] it" if quiet else "all of it")
         assert not bars_wanted()  # nobody can see them here
     assert capsys.readouterr().err == "all of it\n"

@@ -1,4 +1,4 @@
-"""A complete trace beside its plan: tasks, their lanes, and when each could have started."""
+"""The tasks of a complete trace: executions and transfers by number, their lanes, and when each could have started."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from doppler_tf.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class TraceTasks:
     """Tasks by number: v < N is the execution of vertex v, N + t the t-th transfer of the plan.
 
     Attributes:
@@ -33,7 +33,7 @@ class Timeline:
     resident_s: np.ndarray
 
 
-def timeline(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> Timeline:
+def trace_tasks(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> TraceTasks:
     """Lays out a trace that holds every vertex and every transfer once."""
     count, plan = graph.num_vertices, plan_transfers(graph, costs, assignment.device)
     start, end = np.zeros(count), np.zeros(count)
@@ -44,6 +44,6 @@ def timeline(graph: DataflowGraph, costs: CostModel, assignment: Assignment, tra
     resident = end[graph.sources]
     resident[moved] = arrived[plan.of_edge[moved]]
     device = assignment.device.astype(np.int64)
-    return Timeline(plan, np.concatenate([start, trace.transfer_start_s[by_plan]]), np.concatenate([end, arrived]),
-                    np.concatenate([np.arange(count), plan.producer]), np.concatenate([device, plan.source]),
-                    np.concatenate([device, plan.destination]), resident)
+    return TraceTasks(plan, np.concatenate([start, trace.transfer_start_s[by_plan]]), np.concatenate([end, arrived]),
+                      np.concatenate([np.arange(count), plan.producer]), np.concatenate([device, plan.source]),
+                      np.concatenate([device, plan.destination]), resident)

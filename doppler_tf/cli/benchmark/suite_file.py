@@ -8,8 +8,24 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.suite import DEFAULT_SEEDS, EXECUTES, PLACES, SAMPLES, TRAINS, Graph, Method, Override, Section, Suite, learned_methods
+from data.workloads import NAMES
+from doppler_tf.cli.benchmark.suite import (
+    DEFAULT_SEEDS,
+    EXECUTES,
+    LEARNED_METHODS,
+    PLACES,
+    SAMPLES,
+    TRAINS,
+    GraphSpec,
+    MethodSpec,
+    Override,
+    Section,
+    Suite,
+)
+from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, FormatError, field_error
+from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.report.paper import ROWS
 
 if TYPE_CHECKING:
     from agents.config import TrainConfig
@@ -55,9 +71,9 @@ def suite_from_record(record: Mapping[str, Any], where: str, override: Override)
     methods = {label: _method(label, table, where) for label, table in record.get("methods", {}).items()}
     for section in sections:
         for label in section.methods:
-            methods.setdefault(label, Method(label, label))
+            methods.setdefault(label, MethodSpec(label, label))
     for label in [other for method in methods.values() for other in method.others]:
-        methods.setdefault(label, Method(label, label))
+        methods.setdefault(label, MethodSpec(label, label))
     if override.settings:
         methods = {label: replace(method, settings={**method.settings, **_allowed(method, override.settings)}) if method.does == TRAINS
                    else method for label, method in methods.items()}
@@ -73,7 +89,7 @@ def suite_from_record(record: Mapping[str, Any], where: str, override: Override)
     return Suite(record.get("title", ""), record.get("text", ""), samples, methods, graphs, sections)
 
 
-def _method(label: str, table: Any, where: str) -> Method:
+def _method(label: str, table: Any, where: str) -> MethodSpec:
     what = f"methods.{label}"
     kinds = {"method": str, "samples": int, "simulations": int, "seconds": (int, float), "config": str, "settings": Mapping,
              "zero_shot": bool, "repeats": int, "kernel_ms": (int, float),
@@ -84,22 +100,20 @@ def _method(label: str, table: Any, where: str) -> Method:
     for name in ("seconds", "kernel_ms"):
         if not table.get(name, 1) > 0:
             raise field_error(FormatError, where, what, name, "a number > 0", table[name])
-    return Method(label, **{"method": label, **table})
+    return MethodSpec(label, **{"method": label, **table})
 
 
-def _check_method(method: Method, methods: Mapping[str, Method], where: str) -> None:
+def _check_method(method: MethodSpec, methods: Mapping[str, MethodSpec], where: str) -> None:
     """Raises FormatError or ConfigError where a method is unknown, lacks what it needs, or leads back to itself."""
-    from doppler_tf.heuristics import HEURISTICS
-
     what, does = f"methods.{method.label}", method.does
-    known = ("auto", *HEURISTICS, *learned_methods(), "policy", "execute")
+    known = ("auto", *HEURISTICS, *LEARNED_METHODS, "policy", "execute")
     if method.method not in known:
         raise field_error(FormatError, where, what, "method", f"one of {', '.join(known)}", method.method)
     usable = {PLACES: ("samples", "simulations", "seconds", "simulations_of", "seconds_of"),
               TRAINS: ("samples", "config", "settings", "init", "init_graph", "init_topology"),
               SAMPLES: ("samples", "init", "init_graph", "init_topology", "zero_shot", "policy"),
               EXECUTES: ("of", "executor", "repeats", "kernel_ms")}[does]
-    for item in fields(Method):
+    for item in fields(MethodSpec):
         default = item.default_factory() if item.default_factory is not MISSING else item.default
         if item.name not in ("label", "method", *usable) and getattr(method, item.name) != default:
             raise field_error(FormatError, where, what, item.name, f"{', '.join(usable)} alone, as it {does}", getattr(method, item.name))
@@ -122,10 +136,8 @@ def _check_method(method: Method, methods: Mapping[str, Method], where: str) -> 
         train_config(method, 0, where)
 
 
-def train_config(method: Method, seed: int, where: str) -> TrainConfig:
+def train_config(method: MethodSpec, seed: int, where: str) -> TrainConfig:
     """A method's TrainConfig. Raises ConfigError for a setting that is unknown or out of range."""
-    from doppler_tf.cli.tensorflow import import_quietly
-
     config = import_quietly("agents.config")
     if method.config not in config.CONFIGS:
         raise field_error(ConfigError, where, f"methods.{method.label}", "config", f"one of {', '.join(config.CONFIGS)}", method.config)
@@ -137,18 +149,15 @@ def train_config(method: Method, seed: int, where: str) -> TrainConfig:
     return found
 
 
-def _graph(name: str, table: Any, where: str) -> Graph:
+def _graph(name: str, table: Any, where: str) -> GraphSpec:
     what = f"graphs.{name}"
     _check_fields(table, {"workload": str, "scale": str, "devices": int, "seed": int, "options": Mapping, "file": str}, where, what)
     if bool(table.get("file")) == bool(table.get("workload")):
         raise field_error(FormatError, where, what, "workload or file", "one of the two", dict(table))
-    if table.get("workload"):
-        from data.workloads import NAMES
-
-        if table["workload"] not in NAMES:
-            raise field_error(FormatError, where, what, "workload", f"one of {', '.join(NAMES)}", table["workload"],
-                              f"or say what it is in [graphs.{name}]")
-    return Graph(name, **table)
+    if table.get("workload") and table["workload"] not in NAMES:
+        raise field_error(FormatError, where, what, "workload", f"one of {', '.join(NAMES)}", table["workload"],
+                          f"or say what it is in [graphs.{name}]")
+    return GraphSpec(name, **table)
 
 
 def _section(table: Any, where: str, what: str) -> Section:
@@ -163,8 +172,6 @@ def _section(table: Any, where: str, what: str) -> Section:
 
 
 def _check_section(section: Section, where: str, what: str) -> None:
-    from doppler_tf.report.paper import ROWS
-
     given = {name: bool(getattr(section, name)) for name in ("methods", "graphs", "topologies")}
     if any(given.values()) and not all(given.values()):
         missing = next(name for name, there in given.items() if not there)
@@ -179,7 +186,7 @@ def _check_section(section: Section, where: str, what: str) -> None:
                 raise field_error(FormatError, where, what, name, f"one of {', '.join(valid)}", value)
 
 
-def _allowed(method: Method, settings: Mapping[str, int]) -> Mapping[str, int]:
+def _allowed(method: MethodSpec, settings: Mapping[str, int]) -> Mapping[str, int]:
     """Those episodes that the command line sets for all: a stage that a method leaves out stays out."""
     return {stage: count for stage, count in settings.items() if method.settings.get(stage) != 0}
 

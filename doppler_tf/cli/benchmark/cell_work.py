@@ -1,4 +1,7 @@
-"""Doing cells of a `bench` in a process of their own: `python -m doppler_tf.cli.cell_work DIR KEY ...`, DIR/jobs/KEY.json says what."""
+"""Does cells of a `bench`.
+
+`python -m doppler_tf.cli.benchmark.cell_work DIR KEY ...` does them in a process of its own; DIR/jobs/KEY.json says what each is.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,29 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from doppler_tf.cli.cells import ASSIGNMENTS, CELLS, JOBS, RUNS, Cell, record_of
-from doppler_tf.cli.inputs import load_costs, load_policy
-from doppler_tf.cli.learning import learning_curve
-from doppler_tf.cli.loudness import set_loudness
-from doppler_tf.cli.suite import EXECUTES, PLACES, SAMPLES, TRAINS
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.bounds import lower_bounds
+from doppler_tf.cli.benchmark.cells import ASSIGNMENTS, CELLS, JOBS, RUNS, Cell, record_of
+from doppler_tf.cli.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS
+from doppler_tf.cli.executors import fitting_time_scale, make_executor, true_topology
+from doppler_tf.cli.inputs import load_assignment, load_costs, load_policy
+from doppler_tf.cli.learning_curves import learning_curve
+from doppler_tf.cli.messages import set_verbosity
+from doppler_tf.cli.output import plain
+from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError, DopplerError
-
-if TYPE_CHECKING:
-    from doppler_tf.assignment import Assignment
-    from doppler_tf.costs import CostModel
-    from doppler_tf.graph import DataflowGraph
-
-    Case = tuple[DataflowGraph, CostModel]
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.assignment_json import write_assignment
+from doppler_tf.formats.files import write_json
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import HEURISTICS, SEARCHES
+from doppler_tf.placement import learned_samples, place, tried
+from doppler_tf.simulator import Simulator
 
 
 def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -32,9 +43,6 @@ def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -
     Args:
       needed: records of the cells that it needs, by what for.
     """
-    from doppler_tf.cli.output import plain
-    from doppler_tf.formats.files import write_json
-
     started = time.perf_counter()
     try:
         begun_s = time.process_time()
@@ -50,9 +58,6 @@ def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -
 
 def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """A heuristic or search."""
-    from doppler_tf.heuristics import HEURISTICS, SEARCHES
-    from doppler_tf.placement import place, tried
-
     job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
     method, simulations, seconds = job["method"], job["simulations"], job["seconds"]
     if "simulations_of" in needed:
@@ -72,9 +77,6 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
 
 def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """A training run, then its policy's samples. What it learns on several graphs at once is no figure of one."""
-    from doppler_tf.cli.executors import fitting_time_scale, make_executor, true_topology
-    from doppler_tf.cli.tensorflow import import_quietly
-
     loaded = [load_costs(Path(path), cell.topology) for path in cell.job["graphs"]]
     config = import_quietly("agents.config").TrainConfig.from_json(cell.job["config"])
     training, run_dir = import_quietly("agents.training"), folder / RUNS / cell.key
@@ -106,8 +108,6 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
 
 def _usual_s(graph: DataflowGraph, costs: CostModel) -> float:
     """What a run takes, about."""
-    from doppler_tf.placement import place
-
     return place(graph, costs, "critical_path", samples=1).makespan_s
 
 
@@ -133,13 +133,6 @@ def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -
 
 def _sampled(folder: Path, cell: Cell, policy: Path, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
     """Greedy and best of K of a policy by simulation. Raises DeadlockError where none of them fits in memory."""
-    import numpy as np
-
-    from doppler_tf.bounds import lower_bounds
-    from doppler_tf.fastsim import FastSimulator
-    from doppler_tf.placement import learned_samples
-    from doppler_tf.simulator import Simulator
-
     draw, samples = load_policy(policy), min(cell.job["samples"], learned_samples(graph))
     fast = FastSimulator(graph, costs)
     started = time.perf_counter()
@@ -155,10 +148,6 @@ def _sampled(folder: Path, cell: Cell, policy: Path, graph: DataflowGraph, costs
 
 def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Another cell's assignment on emulated devices, by the wall clock: the fastest of some runs, as other work can only delay them."""
-    from doppler_tf.cli.executors import make_executor
-    from doppler_tf.cli.inputs import load_assignment
-    from doppler_tf.simulator import Simulator
-
     job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
     assignment, _ = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs, "fifo")
     work = graph.work_vertices
@@ -173,8 +162,6 @@ def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) 
 
 def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float) -> dict[str, Any]:
     """Writes the assignment; what the record says of the graph."""
-    from doppler_tf.formats.assignment_json import write_assignment
-
     write_assignment(folder / ASSIGNMENTS / f"{cell.key}.json", graph, costs, assignment, makespan_s)
     return {"vertices": int(graph.work_vertices.size), "devices": costs.num_devices}
 
@@ -184,7 +171,7 @@ _WORK = {PLACES: _place, TRAINS: _train, SAMPLES: _sample, EXECUTES: _execute}
 
 def main(folder: Path, keys: Sequence[str]) -> None:
     """Does the cells that DIR/jobs/KEY.json describe, one after the other."""
-    set_loudness()
+    set_verbosity()
     for key in keys:
         record = json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8"))
         do_cell(folder, Cell(**record["cell"]), record["needed"])

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from doppler_tf.assignment import Assignment
+from doppler_tf.cli.inputs import load_assignment, load_costs
+from doppler_tf.costs import CostModel
 from doppler_tf.errors import CheckpointError, UserError
-
-if TYPE_CHECKING:
-    from doppler_tf.assignment import Assignment
-    from doppler_tf.costs import CostModel
-    from doppler_tf.formats.chrome_trace import TraceFile
-    from doppler_tf.graph import DataflowGraph
+from doppler_tf.formats.chrome_trace import TraceFile, read_trace
+from doppler_tf.formats.files import file_name, read_json
+from doppler_tf.graph import DataflowGraph
 
 _FIGURES = ("greedy_makespan_s", "best_makespan_s", "lower_bound_s", "episodes", "seconds")
 
@@ -31,8 +31,6 @@ class Trained:
 
 def read_figures(run: Path) -> dict[str, Mapping[str, Any]]:
     """The figures of a finished run by graph. Raises CheckpointError where it is none."""
-    from doppler_tf.formats.files import read_json
-
     path = run / "result.json"
     if not path.exists():
         raise CheckpointError(f"{run}: result.json: expected a finished training run, got none; train one, or end it with train --resume")
@@ -52,9 +50,6 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Tr
     Raises:
       CheckpointError: graphs or topology are not there, or not those that the run was made for.
     """
-    from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.formats.files import file_name, read_json
-
     stored, topology = read_json(run / "config.json"), run / "topology.json"
     trained = []
     for name, row in figures.items():
@@ -73,8 +68,6 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Tr
 
 def read_traces(folder: Path) -> tuple[dict[Path, TraceFile], list[str]]:
     """Trace files in a folder by path, and what is wrong with the other JSON files there."""
-    from doppler_tf.formats.chrome_trace import read_trace
-
     traces, refused = {}, []
     for path in sorted(folder.glob("*.json")):
         try:

@@ -1,0 +1,97 @@
+"""The parts of `calibrate`: profiling kernels and links, running assignments of all qualities, writing the files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data import fuse
+from doppler_tf.assignment import Assignment
+from doppler_tf.cli.messages import bars_wanted
+from doppler_tf.cli.output import plain
+from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.errors import DeadlockError
+from doppler_tf.executor import Executor
+from doppler_tf.formats.files import write_bytes, write_json
+from doppler_tf.formats.graph_json import write_graph
+from doppler_tf.formats.machine_json import load_machine, store_machine
+from doppler_tf.formats.topology_json import write_topology
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.spread import spread_assignments
+from doppler_tf.report.calibration import Durations, markdown, number
+from doppler_tf.report.progress import progress_bar
+from doppler_tf.report.scatter import write_scatter
+from doppler_tf.report.tables import percent
+from doppler_tf.simulator import Simulator
+
+if TYPE_CHECKING:
+    from runtime import Profile
+
+
+def fitting_assignments(graph: DataflowGraph, costs: CostModel, count: int, seed: int) -> tuple[list[Assignment], list[float]]:
+    """Assignments of all qualities that fit in memory, and their simulated makespans. Raises DeadlockError where none fits."""
+    fitting, simulated_s = [], []
+    for assignment in spread_assignments(graph, costs, count, np.random.default_rng(seed)):
+        with contextlib.suppress(DeadlockError):
+            simulated_s.append(Simulator().execute(graph, costs, assignment).makespan_s)
+            fitting.append(assignment)
+    if not fitting:
+        raise DeadlockError(f"{graph.name}: out of memory on {costs.topology.name} with each of {count} assignments; nothing to measure")
+    return fitting, simulated_s
+
+
+def fused(graph: DataflowGraph, costs: CostModel) -> tuple[DataflowGraph, CostModel]:
+    """The graph without vertices that gain nothing by being placed apart, and what it costs on the same topology."""
+    graph = fuse(graph)
+    return graph, build_costs(graph, costs.topology)
+
+
+def profiled(graph: DataflowGraph, costs: CostModel, inputs: dict[int, np.ndarray], anew: bool) -> Profile:
+    """Measures what is not known of this machine, and keeps it. Args: anew: what is known is measured again."""
+    runtime, machine = import_quietly("runtime"), load_machine()
+    # How fast a kernel runs depends on how many devices share the machine.
+    here = f"{costs.num_devices} devices: "
+    known = {} if anew else {key.removeprefix(here): value for key, value in machine.seconds.items() if key.startswith(here)}
+    with progress_bar("profiling", show=bars_wanted()) as show:
+        found = runtime.profile(graph, costs.topology, inputs, progress=show, known=known)
+    machine.seconds |= {here + key: value for key, value in known.items()}
+    store_machine(machine)
+    return found
+
+
+def measure(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], repeats: int, executor: Executor,
+            durations: Durations) -> np.ndarray:
+    """Makespans in seconds [A, repeats]; every run's durations are gathered."""
+    measured_s = np.zeros((len(assignments), repeats))
+    with progress_bar("running", show=bars_wanted()) as show:
+        # Repeats of one assignment stand far apart, so a burst of other work on the machine spoils only one of them.
+        for done, (r, i) in enumerate(np.ndindex(repeats, len(assignments)), start=1):
+            trace = executor.execute(graph, costs, assignments[i])
+            durations.add(trace, assignments[i])
+            measured_s[i, r] = trace.makespan_s
+            show(done, measured_s.size)
+    return measured_s
+
+
+def write_files(out: Path, found: dict[str, Any], profile: Profile | None) -> dict[str, Path]:
+    """Writes report, picture and, of a profile, graph and topology; returns their paths by name."""
+    files = {"report": out / "report.md", "figures": out / "report.json", "picture": out / "scatter.png"}
+    records, models = found["makespans"], found["models"]
+    captions = {name: f"median error {percent(row['median_error'])}, rank correlation {number(row['rank_correlation'])}"
+                for name, row in models.items()}
+    write_scatter(files["picture"], f"{found['graph']} on {found['topology']}, {found['executor']} executor",
+                  np.array([record["measured_s"] for record in records]),
+                  {name: np.array([record[f"{name}_s"] for record in records]) for name in models},
+                  [record["method"] for record in records], captions)
+    if profile is not None:
+        files |= {"graph": out / "graph.json", "topology": out / "topology.json"}
+        write_graph(files["graph"], profile.graph)
+        write_topology(files["topology"], profile.costs.topology)
+    write_bytes(files["report"], markdown(found).encode())
+    write_json(files["figures"], plain(found), indent=1)
+    return files

@@ -1,0 +1,68 @@
+"""Of `place --measure`: what was found and what a user would try first are run against each other; the fastest is chosen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.cli.executors import Program, make_executor
+from doppler_tf.cli.messages import bars_wanted, note
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import CancelledError, DopplerError, UserError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.finalists import Spent, baselines, choose, finalists_of, spent, why_one_device
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.placement import Placement
+from doppler_tf.report.progress import progress_bar
+
+
+def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, dispatch: str, time_scale: float | None,
+                   seed: int) -> tuple[Assignment, float, dict[str, Any]]:
+    """The chosen assignment, its simulated seconds, and what the command says of the runs.
+
+    Args:
+      runs: how many there are at most, of all finalists together.
+      time_scale: of emulated devices; None: the graph's kernels run.
+
+    Raises the last run's error where none succeeded.
+    """
+    always = baselines(graph, costs, seed, dispatch)
+    finalists = finalists_of(placed, always, dispatch)
+    found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
+    orders = None if dispatch != "order" else np.stack([a.order for a in finalists.values()])
+    makespans_s = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in finalists.values()]), orders)
+    if runs < len(finalists):
+        note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
+    program = Program(graph) if time_scale is None else None
+    done: dict[str, list[Spent]] = {name: [] for name in finalists}
+    failed: list[DopplerError] = []
+    with (make_executor("tf" if program else "emulated", dispatch, program, time_scale or 1.0, seed, keep_inputs=True) as executor,
+          progress_bar("measuring", show=bars_wanted()) as move):
+        def timed(name: str) -> float:
+            move(sum(map(len, done.values())) + len(failed), runs)
+            try:
+                trace = executor.execute(graph, costs, finalists[name])
+            except (CancelledError, UserError):
+                raise
+            except DopplerError as error:
+                failed.append(error)
+                return math.nan
+            done[name].append(spent(graph, trace))
+            return trace.makespan_s
+
+        outcome = choose(dict(zip(finalists, makespans_s.tolist(), strict=True)), [*always, found], runs, timed)
+    if failed:
+        note(f"--measure: {len(failed)} runs failed, the last one so: {failed[-1]}")
+    if outcome.chosen is None and failed:
+        raise failed[-1]
+    chosen = outcome.chosen or found
+    reason = None
+    if done[chosen] and costs.num_devices > 1 and done[chosen][0].devices == 1:
+        several = [name for name, each in done.items() if each and each[0].devices > 1]
+        best = min(several, key=lambda name: outcome.finalists[name].median_s, default=None)
+        reason = None if best is None else why_one_device(done[chosen], done[best], best)
+    return finalists[chosen], outcome.finalists[chosen].simulated_s, {
+        "measured": {name: finalist.to_json() for name, finalist in outcome.finalists.items()}, "chosen": chosen, "reason": reason}

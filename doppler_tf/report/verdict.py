@@ -1,0 +1,71 @@
+"""What is said of a trace: whether it is possible and work conserving, how busy everything was, why devices idled, what decided it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.critical_chain import critical_chain
+from doppler_tf.report.idle import CAUSES, idle_by_cause
+from doppler_tf.report.utilisation import device_utilisation, link_utilisation
+from doppler_tf.trace import Trace, peak_bytes
+from doppler_tf.validation import validate_trace
+
+SHOWN_VIOLATIONS = 5
+TOLERANCE_SHARE = 0.01
+
+
+def judge(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, tolerance_s: float | None = None) -> dict[str, Any]:
+    """The verdict on a trace.
+
+    Times of a virtual clock are judged exactly, and so is the dispatcher's own log of a real run. Times of a wall clock are judged with
+    `tolerance_s` (default: 1% of the makespan), under `clock`. `trace_valid` is True if all of these are. `work_conserving` is the exact
+    judgement where there is one: a thread that wakes late does not make the dispatcher's decisions wrong.
+    """
+    exact = clock = None
+    if trace.log is not None or trace.device_kind == "virtual":
+        exact = validate_trace(graph, costs, assignment, trace.log or trace)
+    if trace.device_kind != "virtual":
+        tolerance_s = TOLERANCE_SHARE * trace.makespan_s if tolerance_s is None else tolerance_s
+        clock = validate_trace(graph, costs, assignment, trace, tolerance_s)
+    reports = [report for report in (exact, clock) if report is not None]
+    found = [violation for report in reports for violation in report.violations] or list(reports[0].idle)
+    return {
+        "trace_valid": all(report.valid for report in reports), "work_conserving": reports[0].work_conserving,
+        "violations": len(found), "first_violations": [f"{v.kind}: {v.message}" for v in found[:SHOWN_VIOLATIONS]],
+        "clock": None if clock is None else {"tolerance_s": tolerance_s, "valid": clock.valid, "work_conserving": clock.work_conserving},
+    }
+
+
+def usage(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
+    """Busy fractions of the makespan: `busy` by device, `busy_links` by link that carried anything; `peak_bytes` by device, as a real
+    run counted them or else as the trace gives them (None where that is not `valid`)."""
+    names, peaks = costs.topology.device_names, trace.peak_bytes
+    if peaks is None and valid:
+        peaks = peak_bytes(graph, costs, assignment, trace)
+    return {"peak_bytes": None if peaks is None else dict(zip(names, peaks.tolist(), strict=True)),
+            "busy": dict(zip(names, device_utilisation(costs, trace).tolist(), strict=True)),
+            "busy_links": {f"{names[s]} -> {names[d]}": share for (s, d), share in link_utilisation(trace).items()}}
+
+
+def idle(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
+    """`idle`: idle slot seconds by device and cause (`input_s`, ...); None where the trace is not `valid`."""
+    if not valid:
+        return {"idle": None}
+    by_device = zip(costs.topology.device_names, idle_by_cause(graph, costs, assignment, trace).tolist(), strict=True)
+    return {"idle": {name: {f"{cause}_s": seconds for cause, seconds in zip(CAUSES, row, strict=True)} for name, row in by_device}}
+
+
+def chain(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
+    """`critical_chain`: all its elements, from the begin of the run, and their sums by kind; None where the trace is not `valid`."""
+    if not valid:
+        return {"critical_chain": None}
+    names, elements = costs.topology.device_names, critical_chain(graph, costs, assignment, trace)
+    rows = [{"kind": "transfer" if e.is_transfer else "exec", "id": graph.ids[e.vertex], "name": graph.names[e.vertex],
+             "lane": f"{names[e.source]} -> {names[e.destination]}" if e.is_transfer else names[e.source],
+             "start_s": e.start_s, "end_s": e.end_s, "waited_for": e.waited_for, "waiting_s": e.waiting_s} for e in elements]
+    sums = {kind: sum(e.seconds for e in elements if e.is_transfer == (kind == "transfer")) for kind in ("exec", "transfer")}
+    return {"critical_chain": {"exec_s": sums["exec"], "transfer_s": sums["transfer"], "waiting_s": sum(e.waiting_s for e in elements),
+                               "elements": rows}}

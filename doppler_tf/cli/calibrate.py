@@ -99,7 +99,7 @@ def _assignments(graph: DataflowGraph, costs: CostModel, count: int, seed: int) 
     """Assignments of all qualities that fit in memory, and their simulated makespans. Raises DeadlockError where none fits."""
     import numpy as np
 
-    from doppler_tf.heuristics.spread import spread_assignments
+    from doppler_tf.heuristics.mixtures import spread_assignments
     from doppler_tf.simulator import Simulator
 
     fitting, simulated_s = [], []

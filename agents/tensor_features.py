@@ -202,7 +202,7 @@ def _siblings(source: tf.Tensor, target: tf.Tensor, exec_s: tf.Tensor, count: tf
 
 def _clusters(source: tf.Tensor, target: tf.Tensor, transfer_s: tf.Tensor, exec_s: tf.Tensor, size: tf.Tensor, devices: tf.Tensor
               ) -> tuple[tf.Tensor, tf.Tensor]:
-    """int32 [N, L] clusters and float64 [L * N] their exec, by the rules of `heuristics.kin.clusters`.
+    """int32 [N, L] clusters and float64 [L * N] their exec, by the rules of `heuristics.move_sets.clusters`.
 
     An edge that could not join its ends once never can, as work only grows; so each turn joins the first edge that can, at every level.
     """

@@ -26,7 +26,7 @@ from doppler_tf.cli.plain_tensorflow import MODES, PlainTensorFlow
 from doppler_tf.finalists import baselines, choose, finalists_of
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph import DataflowGraph, Kernel, Operand
-from doppler_tf.heuristics.spread import spread_assignments
+from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.placement import place
 from doppler_tf.report.calibration import agreement
 from doppler_tf.simulator import Simulator, simulate

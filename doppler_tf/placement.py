@@ -17,6 +17,7 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath
 from doppler_tf.heuristics.portfolio import search_together
 from doppler_tf.heuristics.search import Found, default_budget
+from doppler_tf.heuristics.starting_point import stacked_orders
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
@@ -38,7 +39,7 @@ class Placement:
       makespan_s: simulated.
       lower_bound_s: no assignment is faster than this.
       seconds: wall-clock time spent.
-      makespans_s: the best by member of the portfolio.
+      makespans_s: the best by member of the portfolio; a search's may be another one's that it went on from.
       assignments: the assignments that these are of.
     """
 
@@ -64,8 +65,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     Args:
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
-        and all in `learned`; with a `budget_s` annealing, hill climbing and CP-SAT as well (see
-        `search_together`).
+        and all in `learned`; with a `budget_s` then annealing, hill climbing and CP-SAT for the seconds left (see `search_together`).
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
         fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
         about a second's worth, or as many as `budget_s` lets it.
@@ -93,10 +93,13 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
 
     def note(name: str, found: Found) -> None:
         nonlocal bound_s
-        best[name] = found.makespan_s, replace(found.assignment, method=name)
+        best[name] = found.makespan_s, found.assignment
         bound_s = max(bound_s, found.lower_bound_s)
 
-    def without_search() -> tuple[float, Assignment]:
+    if method in SEARCHES:
+        budget = default_budget(graph) if samples is None and budget_s is None else Budget(samples, budget_s)
+        note(method, SEARCHES[method](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
+    else:
         usual = FAST if budget_s is None and graph.num_vertices > _MOST_FOR_ALL else tuple(CONSTRUCTIVE)
         for name in (*usual, *learned) if method == "auto" else (method,):
             if best and time.perf_counter() > deadline:
@@ -105,20 +108,15 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
                 found = _until(deadline, learned[name](graph, costs, samples or learned_samples(graph), seed))
             else:
                 found = _until(deadline, _draws(name, graph, costs, samples, seed))
-            makespans = fast.makespans(np.stack([a.device for a in found]), _orders(found))
+            makespans = fast.makespans(np.stack([a.device for a in found]), stacked_orders(found))
             winner = int(np.argmin(makespans))
             best[name] = float(makespans[winner]), replace(found[winner], method=name)
-        return min(best.values(), key=lambda pair: pair[0])
-
-    left_s = deadline - time.perf_counter()
-    if method in SEARCHES:
-        budget = default_budget(graph) if samples is None and budget_s is None else Budget(samples, budget_s)
-        note(method, SEARCHES[method](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
-    elif method == "auto" and budget_s is not None and left_s > 0:
-        for name, found in search_together(graph, costs, seed, Budget(samples, left_s, bound_s), without_search, dispatch).items():
-            note(name, found)
-    else:
-        without_search()
+    if method == "auto" and budget_s is not None:
+        budget = Budget(samples, max(0.0, deadline - time.perf_counter()), bound_s)
+        known_s, known = min(best.values(), key=lambda pair: pair[0])
+        if not budget.reached(known_s):
+            for name, found in search_together(graph, costs, seed, budget, known, dispatch).items():
+                note(name, found)
     for name, (_, assignment) in best.items():
         check_constraints(graph, costs, assignment.device, f"place: method {name}")
     name = min(best, key=lambda key: best[key][0])
@@ -161,9 +159,3 @@ def _until(deadline: float, assignments: Iterable[Assignment]) -> list[Assignmen
         if time.perf_counter() >= deadline:
             break
     return found
-
-
-def _orders(assignments: list[Assignment]) -> np.ndarray | None:
-    if any(a.order is None for a in assignments):
-        return None
-    return np.stack([a.order for a in assignments])

@@ -19,7 +19,7 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import DeadlockError, ExecutionError, GraphError
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
-from doppler_tf.heuristics.spread import spread_assignments
+from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.topology import Topology
 from doppler_tf.trace import Trace
 from runtime.calls import KernelCall, kernel_calls

@@ -2,16 +2,11 @@
 
 from doppler_tf.heuristics.annealing import anneal, annealing
 from doppler_tf.heuristics.cp_sat import cp_sat, solve
-from doppler_tf.heuristics.cpop import cpop
 from doppler_tf.heuristics.critical_path import CriticalPath, critical_path
 from doppler_tf.heuristics.enumerative import enumerative
-from doppler_tf.heuristics.etf import etf
-from doppler_tf.heuristics.fcp import fcp
-from doppler_tf.heuristics.heft import heft
+from doppler_tf.heuristics.list_schedulers import cpop, etf, fcp, heft, min_min, peft
 from doppler_tf.heuristics.local_search import climb, local_search
-from doppler_tf.heuristics.min_min import min_min
 from doppler_tf.heuristics.partition import partition
-from doppler_tf.heuristics.peft import peft
 from doppler_tf.heuristics.random_search import draw_best, random_search
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.simple import one_device, random, round_robin
@@ -20,7 +15,7 @@ from doppler_tf.heuristics.simple import one_device, random, round_robin
 CONSTRUCTIVE = {"critical_path": critical_path, "heft": heft, "cpop": cpop, "peft": peft, "etf": etf, "fcp": fcp, "min_min": min_min,
                 "enumerative": enumerative, "partition": partition, "round_robin": round_robin, "one_device": one_device,
                 "random": random}
-# Those that spend a budget of simulations or seconds: (graph, costs, rng, budget, start, dispatch) -> Found.
+# Those that spend a budget of simulations or seconds: (graph, costs, rng, budget, start, dispatch, ...) -> Found.
 SEARCHES = {"annealing": anneal, "local_search": climb, "random_search": draw_best, "cp_sat": solve}
 HEURISTICS = {**CONSTRUCTIVE, "annealing": annealing, "local_search": local_search, "random_search": random_search, "cp_sat": cp_sat}
 # Those that take a second at most for 100,000 vertices.

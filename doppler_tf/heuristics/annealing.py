@@ -7,13 +7,12 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.following import follow
-from doppler_tf.heuristics.search import Budget, Exchange, Found, Walker
+from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker
 
-# The first round's steps by unit, and how rounds grow; each cools from HOT to COLD typical losses, geometrically.
-_FIRST_STEPS, _GROWTH, _HOT, _COLD = 300, 1.5, 0.3, 0.001
-# Rounds after the first are begun if this share of them, cool enough to gain, fits into the seconds left.
-_LEAST = 0.4
+# Steps of the first round by unit, and by how much each further round is longer.
+_FIRST_STEPS, _GROWTH = 300, 1.5
+# Temperatures at the begin and the end of a round, in typical losses.
+_HOT, _COLD = 0.3, 0.001
 
 
 def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
@@ -22,21 +21,17 @@ def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
 
 
 def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-           start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None) -> Found:
+           start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Found:
     """Rounds of annealing, each half as long again as the one before and from the best so far; never worse than its start.
 
-    (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before.
-    Where it may give way to other searches (`exchange`), it goes on as `follow` says when it is far behind, or when there is too little
-    time for another such round.
+    (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before. A
+    round that would outlast a budget of seconds is shortened, so that it ends cold.
     """
-    walker = Walker(graph, costs, rng, budget, start, dispatch, exchange)
+    walker = Walker("annealing", graph, costs, rng, budget, start, dispatch, incumbent)
     typical_s = walker.typical_loss_s()
     steps = _FIRST_STEPS * walker.num_units
-    while not (walker.over or walker.follows):
+    while not walker.over:
         walker.return_to_best()
-        walker.walk((typical_s or walker.levels[1]) * np.geomspace(_HOT, _COLD, steps))
+        walker.walk((typical_s or walker.levels[1]) * np.geomspace(_HOT, _COLD, min(steps, walker.affordable)))
         steps = int(steps * _GROWTH)
-        walker.follows = walker.follows or walker.affordable < _LEAST * steps
-    if walker.follows:
-        follow(walker)
-    return walker.found("annealing")
+    return walker.found()

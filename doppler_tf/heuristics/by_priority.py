@@ -6,7 +6,7 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import ENTRY, edge_cost, pop, push
-from doppler_tf.heuristics.timeline import arrival, fill_gap, fitting_gap, permitted, send
+from doppler_tf.heuristics.planning import arrival, fill_gap, fitting_gap, permitted, send
 
 
 @compiled
@@ -14,7 +14,7 @@ def schedule(p, priority, extra, preferred, insertion, two_devices):
     """Of the vertices whose predecessors are placed, the one with the highest priority, where it ends soonest.
 
     Args:
-      p: Problem; priority: float64 [N], ties by index.
+      p: PlanningData; priority: float64 [N], ties by index.
       extra: float64 [N, D] or [1, 1], added to the end when devices are compared.
       preferred: int32 [N], the device a vertex goes to where that is allowed and has memory for it, -1: any.
       insertion: whether a vertex may start before one that was placed earlier.

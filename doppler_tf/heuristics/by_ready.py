@@ -11,7 +11,7 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import ENTRY, pop, push
-from doppler_tf.heuristics.timeline import arrival, permitted, send
+from doppler_tf.heuristics.planning import arrival, permitted, send
 
 
 @compiled
@@ -19,7 +19,7 @@ def schedule(p, position, name, by_end):
     """One schedule.
 
     Args:
-      p: Problem; position: int32 [N], by descending priority, decides ties; name: int32 [N], the vertex at each position.
+      p: PlanningData; position: int32 [N], by descending priority, decides ties; name: int32 [N], the vertex at each position.
       by_end: whether the earliest end counts, or the earliest start.
 
     Inputs' arrivals are those known when a vertex becomes a candidate. Devices whose memory the outputs placed on them would exceed

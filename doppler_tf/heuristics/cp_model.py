@@ -9,10 +9,10 @@ import numpy as np
 
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.kin import Kin
+from doppler_tf.heuristics.move_sets import units
 from doppler_tf.trace import Trace
 
-# Horizons in units of time; more makes bounds tighter and the solver slower.
+# The horizon in ticks: enough that rounding a duration down costs a bound less than a millionth.
 _STEPS = 2**24
 
 
@@ -25,11 +25,11 @@ class Model:
     that no optimum here is later.
     """
 
-    def __init__(self, graph: DataflowGraph, costs: CostModel, kin: Kin, latest_s: float, earliest_s: float):
+    def __init__(self, graph: DataflowGraph, costs: CostModel, latest_s: float, earliest_s: float):
         """Args: latest_s: a makespan that is possible; earliest_s: a lower bound."""
         from ortools.sat.python import cp_model
 
-        self._graph, self._costs, self._kin = graph, costs, kin
+        self._graph, self._costs, self.units = graph, costs, units(graph, costs)
         durations = np.concatenate([costs.exec_s[graph.work_vertices].ravel(), costs.explicit_transfer_s[graph.work_edges]])
         whole = np.isnan(costs.explicit_transfer_s[graph.work_edges]).sum() == 0 and np.array_equal(durations, np.round(durations))
         self.unit_s = 1.0 if whole and latest_s <= _STEPS else 2.0 ** math.floor(math.log2(latest_s / _STEPS)) if latest_s > 0 else 1.0
@@ -37,7 +37,7 @@ class Model:
         horizon = int(latest_s / self.unit_s) + 1
         self._time = lambda name: self.model.new_int_var(0, horizon, name)
         self.makespan = self.model.new_int_var(min(int(earliest_s * (1 - 1e-9) / self.unit_s), horizon), horizon, "makespan")
-        self.on = [[self.model.new_bool_var(f"on{u},{d}") for d in range(costs.num_devices)] for u in range(kin.num_units)]
+        self.on = [[self.model.new_bool_var(f"on{u},{d}") for d in range(costs.num_devices)] for u in range(self.units.num_units)]
         self.start = {v: self._time(f"start{v}") for v in graph.work_vertices.tolist()}
         self.sent, self.gone = {}, {}
         self._devices()
@@ -48,7 +48,7 @@ class Model:
         return int(seconds / self.unit_s)
 
     def _on(self, v: int, d: int):
-        return self.on[self._kin.unit_of[v]][d]
+        return self.on[self.units.unit_of[v]][d]
 
     def _devices(self) -> None:
         model, costs, devices = self.model, self._costs, range(self._costs.num_devices)
@@ -60,7 +60,7 @@ class Model:
                     model.add(self.on[u][d] == 0)
         if feasible.all() and self._interchangeable():
             # Devices are numbered in the order in which units take them.
-            for u, d in itertools.product(range(min(len(devices), self._kin.num_units)), devices):
+            for u, d in itertools.product(range(min(len(devices), self.units.num_units)), devices):
                 if d > u:
                     model.add(self.on[u][d] == 0)
         self.end = {}
@@ -85,12 +85,12 @@ class Model:
 
     def _may_go(self) -> np.ndarray:
         """bool [U, D]: pins, and whether each vertex fits with its inputs and its output."""
-        graph, costs, kin = self._graph, self._costs, self._kin
+        graph, costs, units = self._graph, self._costs, self.units
         needed = np.bincount(graph.targets, costs.output_bytes[graph.sources], graph.num_vertices) + costs.output_bytes
-        most = np.zeros(kin.num_units)
-        np.maximum.at(most, kin.unit_of[graph.work_vertices], needed[graph.work_vertices])
-        feasible = kin.allowed & (most[:, None] <= costs.memory_bytes)
-        return np.where(feasible.any(axis=1, keepdims=True), feasible, kin.allowed)
+        most = np.zeros(units.num_units)
+        np.maximum.at(most, units.unit_of[graph.work_vertices], needed[graph.work_vertices])
+        feasible = units.allowed & (most[:, None] <= costs.memory_bytes)
+        return np.where(feasible.any(axis=1, keepdims=True), feasible, units.allowed)
 
     def _interchangeable(self) -> bool:
         """Whether devices and links are all alike."""
@@ -153,12 +153,14 @@ class Model:
 
     def hint(self, device: np.ndarray, trace: Trace) -> None:
         """Starts the solver from a simulated assignment: device int32 [N], trace of it."""
+        work = self._graph.work_vertices
+        unit_device = np.zeros(self.units.num_units, np.int64)
+        unit_device[self.units.unit_of[work]] = device[work]
         renamed: dict[int, int] = {}
         if self._interchangeable():
-            for u in range(self._kin.num_units):
-                renamed.setdefault(int(device[self._kin.member[self._kin.member_ptr[u]]]), len(renamed))
-        for u, row in enumerate(self.on):
-            d = int(device[self._kin.member[self._kin.member_ptr[u]]])
+            for d in unit_device.tolist():
+                renamed.setdefault(d, len(renamed))
+        for d, row in zip(unit_device.tolist(), self.on, strict=True):
             for other, literal in enumerate(row):
                 self.model.add_hint(literal, int(other == renamed.get(d, d)))
         for v, start_s in zip(trace.vertex.tolist(), trace.start_s.tolist(), strict=True):

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +18,8 @@ from doppler_tf.errors import ConfigError, DeadlockError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.cp_model import Model
-from doppler_tf.heuristics.kin import kin
-from doppler_tf.heuristics.search import ROUNDING, Budget, Exchange, Found, default_budget
-from doppler_tf.heuristics.start import starting_point
+from doppler_tf.heuristics.search import ROUNDING, Budget, Found, Incumbent, default_budget, serial_s
+from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.simulator import Simulator
 
 # Pairs of a unit and a link, and of a unit and a device, up to which the model is worth building.
@@ -56,7 +56,7 @@ def pairs(graph: DataflowGraph, costs: CostModel) -> int:
 
 
 def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-          start: Assignment | None = None, dispatch: str = "fifo", exchange: Exchange | None = None) -> Proven:
+          start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Proven:
     """Solves `cp_model.Model`, simulates every assignment on the way and keeps the fastest; never worse than its start.
 
     (Perron, Didier and Gay, "The CP-SAT-LP solver", CP 2023.)
@@ -64,7 +64,7 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     Args:
       budget: seconds, which other threads' load makes differ; or simulations, each of which stands for 0.1 ms of CP-SAT's
         deterministic time: the outcome then depends on the seed alone. With seconds alone it has all processors.
-      exchange: is told of larger bounds, and ends the solver, which then has one processor.
+      incumbent: is told of assignments and of bounds, and ends the solver, which then has one processor.
 
     Raises:
       ConfigError: a graph that is too large.
@@ -76,29 +76,24 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     from ortools.sat.python import cp_model
 
     begin = starting_point(graph, costs, rng, dispatch) if start is None else start
-    fast, units = FastSimulator(graph, costs, dispatch), kin(graph, costs)
+    fast = FastSimulator(graph, costs, dispatch)
 
     def simulated(device: np.ndarray) -> float:
         return float(fast.makespans(device[None], None if begin.order is None else begin.order[None])[0])
 
     best, best_s = begin.device, simulated(begin.device)
     known_s = lower_bounds(graph, costs).best_s
-    latest_s = best_s
-    if not math.isfinite(latest_s):
-        # Everything one after the other, each transfer on its own.
-        dearest = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
-        transfer_s = np.where(np.isnan(costs.explicit_transfer_s), dearest, costs.explicit_transfer_s)
-        latest_s = float(costs.exec_s.max(axis=1).sum() + costs.num_devices * transfer_s.sum())
+    latest_s = best_s if math.isfinite(best_s) else serial_s(costs)
     optimal = best_s <= known_s * (1 + ROUNDING)
     if optimal or budget.reached(best_s):
         return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s, optimal)
-    program = Model(graph, costs, units, latest_s, known_s)
+    program = Model(graph, costs, latest_s, known_s)
     with contextlib.suppress(DeadlockError):  # then there is nothing to start from
         program.hint(begin.device, Simulator(dispatch).execute(graph, costs, begin))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = int(rng.integers(2**31 - 1))
     counted = budget.simulations is not None
-    one = counted or exchange is not None or not hasattr(os, "sched_getaffinity")
+    one = counted or incumbent is not None or not hasattr(os, "sched_getaffinity")
     solver.parameters.num_workers = 1 if one else len(os.sched_getaffinity(0))
     if counted:
         solver.parameters.max_deterministic_time = budget.simulations * _TIME_A_SIMULATION
@@ -108,36 +103,37 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     def proven(bound: float) -> float:
         return max(known_s, bound * program.unit_s * (1 - rounding(graph, costs)))
 
-    if exchange is not None:
-        solver.best_bound_callback = lambda bound: exchange.raise_target(proven(bound))
-        exchange.at_the_end(solver.stop_search)  # which does nothing before the solver runs
-        if exchange.over:
-            return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s)
-    keeper = _keeper(cp_model, program, units, graph)
-    status = solver.solve(program.model, keeper)
-    for device in keeper.devices:
-        makespan_s = simulated(device)
+    made = 1
+
+    def take(device: np.ndarray) -> None:
+        nonlocal best, best_s, made
+        made, makespan_s = made + 1, simulated(device)
         if makespan_s < best_s:
             best, best_s = device, makespan_s
+            if incumbent is not None:
+                incumbent.offer(best_s, Assignment(best, begin.order, "cp_sat"))
+
+    if incumbent is not None:
+        solver.best_bound_callback = lambda bound: incumbent.raise_target(proven(bound))
+        incumbent.at_end(solver.stop_search)  # which does nothing before the solver runs
+        if incumbent.over:
+            return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s)
+    status = solver.solve(program.model, _on_solution(cp_model, program, graph, take))
     bound = solver.best_objective_bound if status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN) else 0.0
-    if exchange is not None:
-        exchange.raise_target(proven(bound))
-    return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1 + len(keeper.devices), time.perf_counter() - started, proven(bound),
+    if incumbent is not None:
+        incumbent.raise_target(proven(bound))
+    return Proven(Assignment(best, begin.order, "cp_sat"), best_s, made, time.perf_counter() - started, proven(bound),
                   status == cp_model.OPTIMAL)
 
 
-def _keeper(cp_model, program: Model, units, graph: DataflowGraph):
-    """A callback that keeps the devices of every solution."""
+def _on_solution(cp_model, program: Model, graph: DataflowGraph, take: Callable[[np.ndarray], None]):
+    """A callback that hands the devices of every solution to `take`; a function because OR-tools is imported late."""
 
-    class Keeper(cp_model.CpSolverSolutionCallback):
-        def __init__(self):
-            super().__init__()
-            self.devices: list[np.ndarray] = []
-
+    class OnSolution(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
             chosen = np.array([next(d for d, literal in enumerate(row) if self.boolean_value(literal)) for row in program.on], np.int32)
             device = np.full(graph.num_vertices, -1, np.int32)
-            device[graph.work_vertices] = chosen[units.unit_of[graph.work_vertices]]
-            self.devices.append(device)
+            device[graph.work_vertices] = chosen[program.units.unit_of[graph.work_vertices]]
+            take(device)
 
-    return Keeper()
+    return OnSolution()

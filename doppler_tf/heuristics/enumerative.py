@@ -11,9 +11,8 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import edge_cost
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.matching import match
-from doppler_tf.heuristics.shares import work_shares
-from doppler_tf.heuristics.timeline import Problem, problem
+from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
+from doppler_tf.heuristics.planning import PlanningData, planning_data
 
 # More spreads than this are not tried one by one; more vertices than that are not spread at once.
 _MOST_SPREADS, _MOST_AT_ONCE = 50_000, 128
@@ -28,7 +27,7 @@ def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator
     one group share inputs. Vertices without a meta-op form groups by level; more than 128 are spread in portions. Pinned ones count
     in their device's share. Where a device's memory is full, its vertices go to the cheapest one that has room.
     """
-    p = problem(graph, costs)
+    p = planning_data(graph, costs)
     state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_vertices, costs.num_devices)),
                    np.zeros(costs.num_devices), costs.memory_bytes.copy(), np.full(len(graph.groups) + 1, -1, np.int64))
     share = work_shares(graph, costs)
@@ -65,7 +64,8 @@ def _groups(graph: DataflowGraph) -> list[np.ndarray]:
 class _State:
     """What is placed so far."""
 
-    def __init__(self, p: Problem, device: np.ndarray, sent_s: np.ndarray, load_s: np.ndarray, room: np.ndarray, group_device: np.ndarray):
+    def __init__(self, p: PlanningData, device: np.ndarray, sent_s: np.ndarray, load_s: np.ndarray, room: np.ndarray,
+                 group_device: np.ndarray):
         """Args: sent_s: float64 [N, D], what the copy of each output to each device costs already."""
         self.device = device
         self._p, self._sent_s, self._load_s, self._room, self._group_device = p, sent_s, load_s, room, group_device
@@ -115,7 +115,7 @@ class _State:
         cost[:len(free)] = (transfer_s + 1e-6 * scale * self._load_s / (self._load_s.max() or 1.0))[:, columns]
         extra = np.concatenate([np.arange(m) >= n for m, n in zip(most.tolist(), places.tolist(), strict=True)])
         cost[len(free):, extra] = 0.0
-        return columns[match(cost)[:len(free)]]
+        return columns[linear_sum_assignment(cost)[:len(free)]]
 
     def _with_room(self, v: int, d: int) -> int:
         """d, or where its memory is full and another's is not, the one of these that costs least."""

@@ -7,12 +7,11 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.kin import units
-from doppler_tf.heuristics.matching import match
-from doppler_tf.heuristics.shares import work_shares
+from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
+from doppler_tf.heuristics.move_sets import units
 
-# METIS takes integer weights: the largest becomes this.
-_STEPS = 10_000
+# METIS takes whole weights: the largest becomes this.
+_LARGEST = 10_000
 # With so few units a device METIS runs into empty halves, and says so on standard output.
 _FEW = 2
 
@@ -30,14 +29,14 @@ def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
     np.add.at(exec_s, unit_of, costs.exec_s[graph.work_vertices])
     part = np.zeros(own.num_units, np.int64)
     if own.num_units <= _FEW * costs.num_devices:
-        part = _spread(exec_s.mean(axis=1), work_shares(graph, costs))
+        part = _by_shares(exec_s.mean(axis=1), work_shares(graph, costs))
     elif costs.num_devices > 1:
         part = _parts(graph, costs, own.unit_of, exec_s, int(rng.integers(2**31 - 1)))
     cost = np.zeros((costs.num_devices, costs.num_devices))
     # A pin that a part would break weighs more than all exec together.
     weighed = np.where(own.allowed, exec_s, 1.0 + exec_s.sum())
     np.add.at(cost, part, weighed)
-    device = match(cost)[part]
+    device = linear_sum_assignment(cost)[part]
     forced = own.allowed.sum(axis=1) == 1
     device[forced] = np.argmax(own.allowed[forced], axis=1)
     output_bytes = np.bincount(unit_of, costs.output_bytes[graph.work_vertices], own.num_units)
@@ -47,7 +46,7 @@ def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
     return Assignment(placed, graph.topological_order[~graph.is_input[graph.topological_order]], "partition")
 
 
-def _spread(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
+def _by_shares(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
     """int64 [U]: a part for each unit, the longest first, where least of the share is used up."""
     part, used_s = np.zeros(len(exec_s), np.int64), np.zeros(len(shares))
     for u in np.argsort(-exec_s, kind="stable").tolist():
@@ -74,7 +73,7 @@ def _parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: 
 
 
 def _whole(seconds: np.ndarray) -> np.ndarray:
-    return np.round(seconds * (_STEPS / (seconds.max(initial=0.0) or 1.0))).astype(np.int64)
+    return np.round(seconds * (_LARGEST / (seconds.max(initial=0.0) or 1.0))).astype(np.int64)
 
 
 def _make_fit(device: np.ndarray, allowed: np.ndarray, output_bytes: np.ndarray, memory_bytes: np.ndarray) -> None:

@@ -11,10 +11,10 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.kin import units
+from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.search import Budget, Found, default_budget
 
-# Vertices that are simulated between two looks at the clock.
+# Vertices simulated between two looks at the clock: some milliseconds.
 _BATCH_SIZE = 50_000
 
 

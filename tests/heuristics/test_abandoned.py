@@ -16,9 +16,9 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.remaining import remaining
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics.chain import DRAWS, walk
-from doppler_tf.heuristics.kin import kin
-from doppler_tf.heuristics.start import starting_point
+from doppler_tf.heuristics.metropolis import DRAWS, walk
+from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.topology import ideal, preset
 from tests.heuristics.one_simulation import simulated
 from tests.messages import assert_says, refusal
@@ -91,7 +91,7 @@ def test_most_of_what_is_hopeless_is_abandoned(link_slots):
 def test_a_walk_decides_as_if_nothing_were_abandoned(case, hot):
     graph, costs = case.graph, case.costs
     simulator = FastSimulator(graph, costs, case.rule)
-    related, prepared = kin(graph, costs), simulator.prepared(case.assignment.order)
+    related, prepared = move_sets(graph, costs), simulator.prepared(case.assignment.order)
     draws = np.random.default_rng(1).random((200, DRAWS))
     temperature = np.zeros(len(draws)) if hot == 0 else np.full(len(draws), hot) * (1 if hot == np.inf else 1 + costs.exec_s.max())
 
@@ -109,7 +109,7 @@ def test_a_long_walk_decides_so_too_and_measures_nothing(name):
     graph = layered_graph(Layered(60, 8, 1.8, 2, 6, 1e10, 8e6, 0.5), 1)
     costs = build_costs(graph, preset(name))
     start = starting_point(graph, costs, np.random.default_rng(0), "fifo")
-    related, prepared = kin(graph, costs), FastSimulator(graph, costs).prepared(start.order)
+    related, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared(start.order)
     draws, started_s = np.random.default_rng(1).random((3000, DRAWS)), FastSimulator(graph, costs).makespans(start.device[None])[0]
 
     temperature = np.geomspace(0.03, 1e-4, len(draws)) * started_s

@@ -19,7 +19,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import Budget, solve
 from doppler_tf.heuristics.cp_sat import small_enough
-from doppler_tf.heuristics.search import Exchange
+from doppler_tf.heuristics.search import Incumbent
 from doppler_tf.topology import Topology, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import graphs
@@ -151,14 +151,14 @@ def hard(count: int = 40):
 
 
 def test_it_ends_with_the_searches_beside_it():
-    exchange = Exchange(0.0)
-    watch = threading.Timer(1.0, exchange.stop)
+    incumbent = Incumbent(0.0)
+    watch = threading.Timer(1.0, incumbent.stop)
     watch.start()
-    proven = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), exchange=exchange)
+    proven = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), incumbent=incumbent)
     watch.join()
     assert proven.seconds < 300
     assert proven.lower_bound_s <= proven.makespan_s
-    too_late = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), exchange=exchange)
+    too_late = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), incumbent=incumbent)
     assert (too_late.simulations, too_late.optimal) == (1, False)
     assert 0 < too_late.lower_bound_s <= too_late.makespan_s < math.inf
 
@@ -167,13 +167,13 @@ def test_it_tells_the_searches_beside_it_of_its_bounds():
     """While it works, and at the end."""
     told_s = []
 
-    class Listening(Exchange):
+    class Listening(Incumbent):
         def raise_target(self, target_s: float) -> None:
             told_s.append(target_s)
             super().raise_target(target_s)
 
     graph, costs = chained_pairs(16)
-    proven = solve(graph, costs, np.random.default_rng(0), Budget(10_000), exchange=Listening(0.0))
+    proven = solve(graph, costs, np.random.default_rng(0), Budget(10_000), incumbent=Listening(0.0))
     assert told_s == sorted(told_s)
     assert lower_bounds(graph, costs).best_s < told_s[-2] <= told_s[-1] == proven.lower_bound_s
     assert len(told_s) > 2

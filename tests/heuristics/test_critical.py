@@ -13,8 +13,8 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics.chain import DRAWS, walk
-from doppler_tf.heuristics.kin import kin
+from doppler_tf.heuristics.metropolis import DRAWS, walk
+from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.search import Budget, Walker
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import ideal, preset
@@ -49,7 +49,7 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
 def look(graph, costs, *found):
     """The first step of a walk, which takes things as they are; found: see `walk`."""
     prepared = FastSimulator(graph, costs).prepared()
-    walk(kin(graph, costs), prepared, np.zeros((1, DRAWS)), np.zeros(1), 99.0, *found, False, np.zeros(3, np.int64))
+    walk(move_sets(graph, costs), prepared, np.zeros((1, DRAWS)), np.zeros(1), 99.0, *found, False, np.zeros(3, np.int64))
 
 
 def chained(link_slots: int | None):
@@ -75,8 +75,8 @@ def test_half_of_the_units_moved_are_of_the_chain(draw, moved):
     before, levels, best = current.copy(), np.array([np.inf, np.inf]), current.copy()
     critical, draws = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64), np.zeros((2, DRAWS))
     draws[1, 1:3] = draw, 0.4  # to the second device, or where it is there already to the third
-    walk(kin(graph, costs), FastSimulator(graph, costs).prepared(), draws, np.full(2, np.inf), 99.0, current, best, levels, critical, False,
-         np.zeros(3, np.int64))
+    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), draws, np.full(2, np.inf), 99.0, current, best, levels, critical,
+         False, np.zeros(3, np.int64))
     assert np.flatnonzero(current != before).tolist() == [moved]
 
 
@@ -85,7 +85,7 @@ def test_the_chain_is_that_of_where_the_search_stands_and_of_its_best(link_slots
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), 0)
     costs = build_costs(graph, replace(preset("p100x4"), link_slots=link_slots))
     start = Assignment(np.zeros(graph.num_vertices, np.int32), graph.work_vertices)
-    walker = Walker(graph, costs, np.random.default_rng(0), Budget(10_000), start, "fifo")
+    walker = Walker("walk", graph, costs, np.random.default_rng(0), Budget(10_000), start, "fifo")
 
     def chains(critical):
         return [row[1:1 + row[0]].tolist() for row in critical]

@@ -13,7 +13,7 @@ from doppler_tf.assignment import plan_transfers
 from doppler_tf.costs import build_costs
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import enumerative
-from doppler_tf.heuristics.matching import match
+from doppler_tf.heuristics.balancing import linear_sum_assignment
 from doppler_tf.topology import Topology, ideal
 
 
@@ -80,13 +80,13 @@ def test_wide_meta_ops_are_solved_as_an_assignment_problem(width):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), count=st.integers(1, 5))
-def test_matching_is_the_least_of_all(data, count):
+def test_the_assignment_is_the_least_of_all(data, count):
     cost = np.array(data.draw(st.lists(st.lists(st.integers(0, 9), min_size=count, max_size=count), min_size=count, max_size=count)), float)
-    mate = match(cost)
+    mate = linear_sum_assignment(cost)
     assert sorted(mate.tolist()) == list(range(count))
     assert cost[np.arange(count), mate].sum() == min(cost[np.arange(count), list(p)].sum() for p in itertools.permutations(range(count)))
 
 
-def test_a_matching_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="a finite perfect matching of 2 rows"):
-        match(np.array([[1, np.inf], [1, np.inf]]))
+def test_an_assignment_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="a finite solution for 2 rows"):
+        linear_sum_assignment(np.array([[1, np.inf], [1, np.inf]]))

@@ -8,17 +8,30 @@ from hypothesis import given, settings
 
 from doppler_tf.costs import build_costs
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics.cpop import cpop_plan
-from doppler_tf.heuristics.etf import etf_plan
-from doppler_tf.heuristics.fcp import fcp_plan
-from doppler_tf.heuristics.heft import heft_plan
-from doppler_tf.heuristics.min_min import min_min_plan
-from doppler_tf.heuristics.peft import optimistic_costs, peft_plan
+from doppler_tf.heuristics import HEURISTICS, by_priority, by_ready
+from doppler_tf.heuristics.list_schedulers import optimistic_costs
+from doppler_tf.heuristics.planning import planning_data
 from doppler_tf.ranks import b_levels
+from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal
 from tests.strategies import cases
 
-PLANS = {"heft": heft_plan, "cpop": cpop_plan, "peft": peft_plan, "etf": etf_plan, "fcp": fcp_plan, "min_min": min_min_plan}
+
+def made(name: str, graph, costs):
+    """The assignment of a heuristic that draws nothing."""
+    return HEURISTICS[name](graph, costs, np.random.default_rng(0))
+
+
+def planned_starts(name: str, graph, costs) -> np.ndarray:
+    """float64 [N]: each vertex starts once its inputs are there and the vertex before it on its device, in planned order, has ended."""
+    assignment, start_s, end_s = made(name, graph, costs), np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
+    device, free_s = assignment.device, np.zeros(costs.num_devices)
+    for v in assignment.order.tolist():
+        edges = np.flatnonzero(graph.targets == v)
+        arrived_s = end_s[graph.sources[edges]] + costs.transfer_s(edges, device[graph.sources[edges]], device[v])
+        start_s[v] = max(free_s[device[v]], arrived_s.max(initial=0.0))
+        end_s[v] = free_s[device[v]] = start_s[v] + costs.exec_s[v, device[v]]
+    return start_s
 
 
 def ten_tasks(exec_s: list[list[int]], transfer_s: dict[tuple[int, int], int]):
@@ -46,10 +59,12 @@ def arabnejad():
          (5, 9): 57, (6, 8): 5, (7, 10): 9, (8, 10): 42, (9, 10): 7})
 
 
-@pytest.mark.parametrize(("plan", "example", "makespan_s"), [
-    (heft_plan, topcuoglu, 80), (cpop_plan, topcuoglu, 86), (heft_plan, arabnejad, 133), (peft_plan, arabnejad, 122)])
-def test_the_papers_makespans(plan, example, makespan_s):
-    assert plan(*example()).end_s.max() == makespan_s
+@pytest.mark.parametrize(("name", "example", "makespan_s"), [
+    ("heft", topcuoglu, 80), ("cpop", topcuoglu, 86), ("heft", arabnejad, 133), ("peft", arabnejad, 122)])
+def test_the_papers_makespans(name, example, makespan_s):
+    graph, costs = example()
+    ends_s = planned_starts(name, graph, costs) + costs.exec_s[np.arange(10), made(name, graph, costs).device]
+    assert ends_s.max() == makespan_s
 
 
 def test_the_papers_ranks():
@@ -64,8 +79,8 @@ def test_heft_places_the_last_but_one_into_a_gap():
     nodes = [{"id": "a", "exec_s": 2, "pin": 0}, {"id": "b", "exec_s": 9, "pin": 1}, {"id": "small", "exec_s": 1, "pin": 1}]
     graph = graph_from_records(nodes, [{"source": "a", "target": "b", "transfer_s": 3}])
     costs = build_costs(graph, ideal(2))
-    assert heft_plan(graph, costs).start_s.tolist() == [0, 5, 0]
-    assert fcp_plan(graph, costs).start_s.tolist() == [0, 5, 14]
+    assert planned_starts("heft", graph, costs).tolist() == [0, 5, 0]
+    assert planned_starts("fcp", graph, costs).tolist() == [0, 5, 14]
 
 
 def test_etf_starts_first_what_can_min_min_ends_first_what_can():
@@ -73,8 +88,8 @@ def test_etf_starts_first_what_can_min_min_ends_first_what_can():
     nodes = [{"id": "x", "exec_s": 5}, {"id": "y", "exec_s": 1}, {"id": "z", "exec_s": 1}]
     graph = graph_from_records(nodes, [{"source": "y", "target": "z", "transfer_s": 4}])
     costs = build_costs(graph, ideal(1))
-    assert etf_plan(graph, costs).assignment.order.tolist() == [0, 1, 2]
-    assert min_min_plan(graph, costs).assignment.order.tolist() == [1, 2, 0]
+    assert made("etf", graph, costs).order.tolist() == [0, 1, 2]
+    assert made("min_min", graph, costs).order.tolist() == [1, 2, 0]
 
 
 def test_a_copy_is_sent_once_and_links_are_shared():
@@ -85,21 +100,37 @@ def test_a_copy_is_sent_once_and_links_are_shared():
              {"source": "other", "target": "t", "transfer_s": 1}]
     graph = graph_from_records(nodes, edges)
     topology = Topology.from_json({"devices": [{"name": "p"}, {"name": "q"}], "link_slots": 1})
-    plan = heft_plan(graph, build_costs(graph, topology))
-    start = dict(zip(graph.ids, plan.start_s.tolist(), strict=True))
+    costs = build_costs(graph, topology)
+    trace = simulate(graph, costs, made("heft", graph, costs), "order")
+    start = dict(zip(graph.ids, trace.start_s[np.argsort(trace.vertex)].tolist(), strict=True))
     assert (start["big"], start["other"]) == (0, 1)
     assert (start["r"], start["s"]) == (5, 6)
     assert start["t"] == 7
 
 
 @settings(max_examples=60, deadline=None)
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(("insertion", "two_devices"), [(True, False), (False, False), (False, True)])
 @given(case=cases(constrained=True, noise=False))
-def test_plans_keep_their_own_rules(name, case):
+def test_plans_by_priority_keep_their_own_rules(insertion, two_devices, case):
+    count, rng = case.graph.num_vertices, np.random.default_rng(0)
+    preferred = rng.integers(-1, case.costs.num_devices, count).astype(np.int32)
+    extra = rng.random((count, case.costs.num_devices))
+    data = planning_data(case.graph, case.costs)
+    assert_keeps_its_rules(case, by_priority.schedule(data, rng.random(count), extra, preferred, insertion, two_devices))
+
+
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("by_end", [False, True])
+@given(case=cases(constrained=True, noise=False))
+def test_plans_by_ready_keep_their_own_rules(by_end, case):
+    name = np.random.default_rng(0).permutation(case.graph.num_vertices)
+    assert_keeps_its_rules(case, by_ready.schedule(planning_data(case.graph, case.costs), np.argsort(name), name, by_end))
+
+
+def assert_keeps_its_rules(case, schedule) -> None:
     """No vertex starts before its inputs can be there; no two overlap on a device."""
-    graph, costs = case.graph, case.costs
-    plan = PLANS[name](graph, costs)
-    device, start, end = plan.assignment.device, plan.start_s, plan.end_s
+    graph, costs, (device, _, start) = case.graph, case.costs, schedule
+    end = start + np.where(device >= 0, costs.exec_s[np.arange(graph.num_vertices), device], 0.0)
     edges = graph.work_edges
     u, v = graph.sources[edges], graph.targets[edges]
     assert (start[v] >= end[u] + costs.transfer_s(edges, device[u], device[v]) - 1e-9).all()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 
 import numpy as np
@@ -17,8 +16,8 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
-from doppler_tf.heuristics.kin import kin
-from doppler_tf.heuristics.search import Exchange, Walker
+from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.search import Incumbent, Walker
 from doppler_tf.topology import Topology, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory
@@ -117,7 +116,7 @@ def test_units_and_sets_by_hand():
     nodes[4]["pin"] = 1
     edges = [("w", "a"), ("a", "c"), ("b", "c"), ("x", "y")]
     graph = graph_from_records(nodes, [{"source": u, "target": v, "transfer_s": 1} for u, v in edges])
-    made = kin(graph, build_costs(graph, ideal(2)))
+    made = move_sets(graph, build_costs(graph, ideal(2)))
     unit = dict(zip(graph.ids, made.unit_of.tolist(), strict=True))
     assert unit["w"] == -1
     assert unit["a"] == unit["b"]
@@ -146,152 +145,94 @@ def planted(count: int = 20):
     halves[:, -1] += missing % count
     where = np.random.default_rng(2).permutation(2 * count)
     graph = graph_from_records([{"id": v, "exec_s": int(s)} for v, s in enumerate(halves.ravel()[where])], [])
-    return graph, Assignment((where // count).astype(np.int32), np.arange(2 * count, dtype=np.int32)), float(halves[0].sum())
-
-
-@pytest.fixture
-def stood(monkeypatch):
-    """Where searches stood whenever they went back to the best."""
-    places, returned = [], Walker.return_to_best
-
-    def return_to_best(walker):
-        returned(walker)
-        places.append(walker.current[0].tolist())
-
-    monkeypatch.setattr(Walker, "return_to_best", return_to_best)
-    return places
+    return graph, Assignment((where // count).astype(np.int32), np.arange(2 * count, dtype=np.int32), "planted"), float(halves[0].sum())
 
 
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
-def test_side_by_side_a_search_takes_its_own_steps_until_nothing_can_be_better(name, stood):
+def test_side_by_side_and_not_shared_a_search_takes_its_own_steps_until_nothing_can_be_better(name):
     graph, best, best_s = planted()
 
-    def run(exchange: Exchange | None):
-        return SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), exchange=exchange)
+    def run(incumbent: Incumbent | None):
+        return SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), incumbent=incumbent)
 
-    alone, beside, over = run(None), Exchange(0.0), Exchange(best_s)
+    alone, beside, over = run(None), Incumbent(0.0, shared=False), Incumbent(best_s, shared=False)
     beside.offer(best_s, best)
     apart = run(beside)
-    assert len(stood) > 2
-    assert best.device.tolist() not in stood
     assert (apart.makespan_s, apart.assignment.device.tolist()) == (alone.makespan_s, alone.assignment.device.tolist())
+    assert apart.assignment.method == name
     assert alone.makespan_s > best_s
     over.offer(best_s, best)
     assert run(over).simulations == 1
 
 
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
-@pytest.mark.parametrize(("seconds", "follows"), [(1e-9, True), (math.inf, False)])
-def test_what_is_far_behind_goes_on_from_the_best_of_all(name, seconds, follows, stood, monkeypatch):
-    """Here the time is over, so that it is as soon as it is behind at all."""
-    monkeypatch.setattr("doppler_tf.heuristics.following._MOST_STEPS", 5_000)
+def test_what_is_shared_is_taken_over_and_keeps_the_name_of_its_finder(name):
     graph, best, best_s = planted()
-    costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0, seconds)
-    exchange.offer(best_s, best)
-    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(14_000), exchange=exchange)
-    assert found.simulations >= 14_000  # a look at what another found is one more
-    assert (best.device.tolist() in stood) is follows
-    assert found.makespan_s == FastSimulator(graph, costs).makespans(found.assignment.device[None])[0]
-    assert found.makespan_s > best_s  # what is another's is not its own
+    incumbent = Incumbent(0.0)
+    incumbent.offer(best_s, best)
+    found = SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), incumbent=incumbent)
+    assert (found.makespan_s, found.assignment.device.tolist()) == (best_s, best.device.tolist())
+    assert found.assignment.method == best.method == "planted"
 
 
-@pytest.mark.parametrize("name", ["annealing", "local_search"])
-def test_who_follows_takes_over_what_is_a_little_better_too(name, stood, monkeypatch):
-    graph, best, best_s = planted()
-    monkeypatch.setattr("doppler_tf.heuristics.following._MOST_STEPS", 5_000)
-    costs, exchange, returned = build_costs(graph, ideal(2)), Exchange(0.0, 1e6), Walker.return_to_best
-    longer = climb(graph, costs, np.random.default_rng(1), Budget(100_000))
-    exchange.offer(longer.makespan_s, longer.assignment)
-    monkeypatch.setattr(Walker, "far_behind", property(lambda walker: walker.levels[1] > longer.makespan_s))
-
-    def return_to_best(walker):
-        returned(walker)
-        exchange.offer(best_s, best)
-
-    stood.clear()
-    monkeypatch.setattr(Walker, "return_to_best", return_to_best)
-    SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(14_000), exchange=exchange)
-    assert longer.assignment.device.tolist() == stood[0]
-    assert best.device.tolist() in stood[1:]
-
-
-def test_what_a_search_finds_from_anothers_best_is_its_own():
-    """What was found before, between and after stays known; 15 is the best there is."""
+def test_what_is_found_from_anothers_best_is_its_own_and_is_shared():
+    """15 is the best there is; what is offered last is worse than what the walker has."""
     graph = graph_from_records([{"id": v, "exec_s": s} for v, s in enumerate((8, 7, 6, 5, 4))], [])
-    costs, exchange = build_costs(graph, ideal(2)), Exchange(0.0)
+    costs, incumbent = build_costs(graph, ideal(2)), Incumbent(0.0)
     order = np.arange(5, dtype=np.int32)
-    walker = Walker(graph, costs, np.random.default_rng(1), Budget(1000), Assignment(np.zeros(5, np.int32), order), "fifo", exchange)
-    assert walker.found("first").makespan_s == 30
-    walker.follows = True
-    exchange.offer(19.0, Assignment(np.array([0, 0, 1, 1, 0], np.int32), order))
-    for _ in range(2):  # the second time there is nothing better to take over
-        walker.return_to_best()
-        assert walker.current[0].tolist() == [0, 0, 1, 1, 0]
-        assert (walker.found("own").makespan_s, walker.found("own").assignment.device.tolist()) == (30, [0] * 5)
+    start = Assignment(np.zeros(5, np.int32), order)
+    walker = Walker("own", graph, costs, np.random.default_rng(1), Budget(1000), start, "fifo", incumbent)
+    assert (walker.found().makespan_s, walker.found().assignment.method) == (30, "own")
+    incumbent.offer(19.0, Assignment(np.array([0, 0, 1, 1, 0], np.int32), order, "other"))
+    walker.return_to_best()
+    assert walker.current[0].tolist() == [0, 0, 1, 1, 0]
+    assert (walker.found().makespan_s, walker.found().assignment.method) == (19, "other")
     while walker.levels[1] == 19:
         walker.walk(np.zeros(1))
-    own = walker.found("own")
-    assert 15 < own.makespan_s == exchange.best[0] < 19
-    exchange.offer(15.0, Assignment(np.array([0, 0, 1, 1, 1], np.int32), order))
+    own = walker.found()
+    assert own.makespan_s == incumbent.best[0] < 19
+    assert own.assignment.method == incumbent.best[1].method == "own"
+    assert incumbent.best[1].device.tolist() == own.assignment.device.tolist()
+    incumbent.offer(18.5, start)
     walker.return_to_best()
-    assert (walker.current[0].tolist(), walker.levels[1]) == ([0, 0, 1, 1, 1], 15)
-    assert walker.found("own").assignment.device.tolist() == own.assignment.device.tolist()
+    assert walker.found().assignment.device.tolist() == own.assignment.device.tolist()
 
 
-@pytest.mark.parametrize(("spent_s", "lag", "far"), [(39, 0.5, False), (40, 0.031, True), (40, 0.029, False), (80, 0.011, True),
-                                                    (80, 0.009, False), (120, 0.001, True), (120, 0.0, False)])
-def test_when_others_are_far_ahead(spent_s, lag, far, monkeypatch):
-    """After 40% of the time, by more than 5% of the share of it that is left."""
-    now_s = 1000.0
+def test_all_that_cannot_ask_are_called_at_the_end():
+    incumbent, called = Incumbent(5.0), []
+    incumbent.at_end(lambda: called.append("early"))
+    incumbent.offer(6.0, None)
+    assert not incumbent.over
+    assert not called
+    incumbent.raise_target(6.0)
+    assert incumbent.over
+    assert called == ["early"]
+    incumbent.at_end(lambda: called.append("late"))
+    assert called[-1] == "late"
+
+
+def test_how_many_steps_the_seconds_left_afford(monkeypatch):
+    """At the pace since the search began; no limit where simulations are counted."""
+    graph, now_s = planted()[0], 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
-    exchange = Exchange(0.0, 100.0)
-    exchange.offer(7.0, None)
-    now_s += spent_s
-    assert exchange.far_ahead(7.0 * (1 + lag)) is far
+
+    def walker(budget: Budget) -> Walker:
+        return Walker("own", graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo")
+
+    timed, counted, both = walker(Budget(seconds=100.0)), walker(Budget(1000)), walker(Budget(1000, 100.0))
+    for each in (timed, counted, both):
+        each.walk(np.zeros(99))  # and the start
+    now_s = 25.0
+    assert timed.affordable == 300
+    assert min(counted.affordable, both.affordable) > 10**12
+    now_s = 101.0
+    assert timed.affordable == 1
 
 
-def test_who_waits_is_woken_at_the_end():
-    exchange = Exchange(5.0)
-    began_s = time.perf_counter()
-    exchange.wait(0.02)
-    assert time.perf_counter() - began_s >= 0.02
-    watch = threading.Timer(0.1, exchange.offer, (5.0, None))  # the bound itself
-    watch.start()
-    for _ in range(2):  # and no more once it is over
-        exchange.wait(600.0)
-    watch.join()
-    assert time.perf_counter() - began_s < 300
-
-
-def test_a_walk_is_left_once_it_is_far_behind(monkeypatch):
-    """Between two slices, and once only: who follows is not asked again."""
-    graph, best, best_s = planted()
-    exchange, behind = Exchange(0.0), iter([False, True])
-    walker = Walker(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(10**6), None, "fifo", exchange)
-    exchange.offer(best_s, best)
-    walker._slice = 10
-    monkeypatch.setattr(Walker, "far_behind", property(lambda _: next(behind)))
-    walker.walk(np.zeros(100))
-    assert (walker.steps, walker.follows) == (1 + 10, True)
-    walker.return_to_best()
-    assert walker.current[0].tolist() == best.device.tolist()
-    walker.walk(np.zeros(100))
-    assert walker.steps == 1 + 10 + 1 + 100
-
-
-@pytest.mark.parametrize(("seconds_allow", "rounds", "follows"), [
-    ((7_300, 99_999), ((12_000, 0.3, 0.001), (18_000, 0.3, 0.001)), ()),
-    # Less than 40% of the second round: others.
-    ((7_100, 4_000, 9_000), ((12_000, 0.3, 0.001), (2_000, 0.1, 0.0005), (3_000, 0.03, 0.0005)), (1, 2, 3)),
-    ((7_100, 2_000, 3_300, 700), ((12_000, 0.3, 0.001), (1_200, 0.1, 0.0005), (1_200, 0.03, 0.0005), (700, 0.03, 0.0005)), (1, 2, 3, 4)),
-])
-def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(seconds_allow, rounds, follows, stood, monkeypatch):
-    """The first round is 300 steps a unit, each other one half as long again as the one before; who follows begins a round with half of the
-    steps that the seconds allow, others with a third, or 30 a unit if they allow it. Each cools from so many typical losses to so many."""
-    graph, best, best_s = planted()
-    exchange, allowed, walked, walk = Exchange(0.0, 1e6), iter(seconds_allow), [], Walker.walk
-    exchange.offer(best_s, best)
-    monkeypatch.setattr(Walker, "affordable", property(lambda _: next(allowed)))
+def test_a_round_of_annealing_is_shortened_to_the_seconds_left(monkeypatch):
+    """The first round is 300 steps a unit, each other one half as long again; each cools from 0.3 to 0.001 typical losses."""
+    graph, affordable, walked, walk = planted()[0], iter([99_999, 99_999, 5_000]), [], Walker.walk
+    monkeypatch.setattr(Walker, "affordable", property(lambda _: next(affordable)))
     monkeypatch.setattr(Walker, "typical_loss_s", lambda _: 1000.0)
 
     def walking(walker, temperature):
@@ -299,37 +240,5 @@ def test_annealing_without_the_seconds_for_a_round_goes_on_from_the_best_of_all(
         return walk(walker, temperature)
 
     monkeypatch.setattr(Walker, "walk", walking)
-    budget = Budget(1 + sum(steps for steps, _, _ in rounds))
-    found = anneal(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, exchange=exchange)
-    assert found.makespan_s > best_s
-    assert walked == [(steps, pytest.approx(hot), pytest.approx(cold)) for steps, hot, cold in rounds]
-    assert [i for i, place in enumerate(stood) if place == best.device.tolist()] == list(follows)
-
-
-def test_what_seconds_afford_where_a_search_may_give_way(monkeypatch):
-    """At the pace of the last walk; else they shorten nothing."""
-    graph, now_s = planted()[0], 0.0
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
-
-    def walker(budget: Budget, exchange: Exchange | None) -> Walker:
-        return Walker(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo", exchange)
-
-    timed = walker(Budget(seconds=100.0), Exchange(0.0, 100.0))
-    rest = (Budget(seconds=100.0), None), (Budget(1000, 100.0), Exchange(0.0)), (Budget(9), Exchange(0.0, 9.0))
-    walkers = [timed, *(walker(*given) for given in rest)]
-    assert timed.affordable == math.inf  # nobody knows yet
-    for each in walkers:
-        each._pace_s = 0.25
-    now_s = 25.0
-    assert [each.affordable for each in walkers] == [300.0, math.inf, math.inf, math.inf]
-    assert timed.typical_loss_s() > 0
-    assert timed.affordable == 300.0  # to measure takes longer
-    now_s = 101.0
-    assert timed.affordable == 0.0
-
-
-def test_side_by_side_searches_tell_what_they_find():
-    exchange = Exchange(0.0)
-    found = climb(components(), build_costs(components(), ideal(4)), np.random.default_rng(0), Budget(5000), exchange=exchange)
-    assert exchange.best[0] == found.makespan_s
-    assert exchange.best[1].device.tolist() == found.assignment.device.tolist()
+    anneal(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(1 + 12_000 + 18_000 + 5_000))
+    assert walked == [(steps, pytest.approx(0.3), pytest.approx(0.001)) for steps in (12_000, 18_000, 5_000)]

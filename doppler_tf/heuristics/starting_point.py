@@ -1,4 +1,4 @@
-"""Where searches begin if nobody says."""
+"""Where searches begin unless told otherwise."""
 
 from __future__ import annotations
 
@@ -13,26 +13,36 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
-from doppler_tf.heuristics.etf import etf
-from doppler_tf.heuristics.heft import heft
+from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
 
-# Above as many vertices only the first two are tried, and only on all devices, which takes a second at 100,000.
+# Above this size HEFT, ETF and the rest take longer than a search may spend on its start: two at 100,000 vertices take a second.
 _MOST_VERTICES = 20_000
 _TRIED = (critical_path, heft, etf, enumerative, partition)
-# Those that keep to the devices allowed.
-_KEEPING = (critical_path, heft, etf)
+# Those that use no device which is forbidden, and so can be held to fewer devices.
+_ON_FEWER = (critical_path, heft, etf)
 
 
-def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, dispatch: str) -> Assignment:
-    """The fastest by simulation of one critical-path assignment, HEFT, ETF, the enumerative one and a partition; and of the first three on
-    fewer devices, which where transfers are costly beat all. The first of equals. Of large graphs only the first two, on all devices."""
+def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, dispatch: str,
+                   known: Assignment | None = None) -> Assignment:
+    """The fastest by simulation of some constructed assignments, the first of equals.
+
+    They are one of critical path, HEFT, ETF, the enumerative optimizer and a partition, or `known` in place of these; and the first three
+    on fewer devices, which beat all others where transfers are costly. Graphs above 20,000 vertices get critical path and HEFT alone.
+    """
     few = graph.num_vertices <= _MOST_VERTICES
-    found = [make(graph, costs, rng) for make in _TRIED[:None if few else 2]]
+    found = [make(graph, costs, rng) for make in _TRIED[:None if few else 2]] if known is None else [known]
     if few:
-        found += [make(graph, fewer, rng) for fewer in _on_fewer_devices(graph, costs) for make in _KEEPING]
-    makespans = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in found]), np.stack([a.order for a in found]))
+        found += [make(graph, fewer, rng) for fewer in _on_fewer_devices(graph, costs) for make in _ON_FEWER]
+    makespans = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in found]), stacked_orders(found))
     return found[int(np.argmin(makespans))]
+
+
+def stacked_orders(assignments: list[Assignment]) -> np.ndarray | None:
+    """int32 [B, M], None if one of them has no order."""
+    if any(a.order is None for a in assignments):
+        return None
+    return np.stack([a.order for a in assignments])
 
 
 def _on_fewer_devices(graph: DataflowGraph, costs: CostModel) -> Iterator[CostModel]:

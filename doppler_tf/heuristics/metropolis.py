@@ -1,4 +1,7 @@
-"""A chain of small changes to one assignment, each judged by simulation; compiled."""
+"""A walk of small changes to one assignment, each accepted or taken back by its simulated makespan; compiled.
+
+(The acceptance rule is that of Metropolis et al., J. Chemical Physics 21(6), 1953.)
+"""
 
 from __future__ import annotations
 
@@ -11,34 +14,34 @@ from doppler_tf.fastsim.single import makespan
 
 # Random numbers in [0, 1) that one step takes.
 DRAWS = 6
-# Up to these values of the first one: a unit anywhere, a unit to a neighbour's device, two units exchanged, a set to one device; else
-# two devices exchanged within a set.
+# The first number picks the kind of change. Below these values: a unit anywhere, a unit to a neighbour's device, two units exchanged, a
+# set to one device. Above all: two devices exchanged within a set.
 _ANYWHERE, _NEIGHBOUR, _SWAP, _GATHER = 0.15, 0.5, 0.75, 0.85
-# This share of changes to a unit are to one on the critical chain: hardly any other shortens it.
+# The share of single units that are drawn from the critical chain: a change elsewhere hardly ever shortens the run.
 _CRITICAL = 0.5
-# Bounds are sums in another order than makespans: what exceeds by less than this share is simulated to its end.
+# Bounds add seconds in a different order than makespans. An excess below this share may be rounding, and is simulated to its end.
 _MARGIN = 1e-9
 # Of so many assignments the first are looked through before they are simulated, the others if that has shown this share to be hopeless.
 _EACH, _LOOKED_THROUGH, _WORTH = 1000, 32, 0.1
 
 
 @numba.njit(nogil=True)
-def _put(kin, unit, d, unit_device, devices, changed, old, count):
+def _put(sets, unit, d, unit_device, devices, changed, old, count):
     """Moves a unit where it may go, and notes where it was; returns the number of notes."""
-    if unit_device[unit] == d or not kin.allowed[unit, d]:
+    if unit_device[unit] == d or not sets.allowed[unit, d]:
         return count
     changed[count], old[count] = unit, unit_device[unit]
     unit_device[unit] = d
-    for i in range(kin.member_ptr[unit], kin.member_ptr[unit + 1]):
-        devices[0, kin.member[i]] = d
+    for i in range(sets.member_ptr[unit], sets.member_ptr[unit + 1]):
+        devices[0, sets.member[i]] = d
     return count + 1
 
 
 @numba.njit(nogil=True)
-def _change(kin, draw, critical, unit_device, devices, changed, old):
+def _change(sets, draw, critical, unit_device, devices, changed, old):
     """Makes one random change; returns how many units it moved; critical: see `walk`."""
-    units, num_devices = kin.allowed.shape
-    num_kinds = len(kin.kind_ptr) - 1
+    units, num_devices = sets.allowed.shape
+    num_kinds = len(sets.kind_ptr) - 1
     if critical[0] == 0:
         u = int(draw[1] * units)
     elif draw[1] < _CRITICAL:
@@ -48,31 +51,31 @@ def _change(kin, draw, critical, unit_device, devices, changed, old):
     d = int(draw[2] * num_devices)
     if num_devices > 1 and d == unit_device[u]:
         d = (d + 1 + int(draw[3] * (num_devices - 1))) % num_devices
-    near = kin.near_ptr[u + 1] - kin.near_ptr[u]
+    near = sets.near_ptr[u + 1] - sets.near_ptr[u]
     if draw[0] < _ANYWHERE or (draw[0] >= _SWAP and num_kinds == 0):
-        return _put(kin, u, d, unit_device, devices, changed, old, 0)
+        return _put(sets, u, d, unit_device, devices, changed, old, 0)
     if draw[0] < _NEIGHBOUR and near:
-        return _put(kin, u, unit_device[kin.near[kin.near_ptr[u] + int(draw[2] * near)]], unit_device, devices, changed, old, 0)
+        return _put(sets, u, unit_device[sets.near[sets.near_ptr[u] + int(draw[2] * near)]], unit_device, devices, changed, old, 0)
     if draw[0] < _SWAP:
         w, here = int(draw[2] * units), unit_device[u]
-        if not (kin.allowed[u, unit_device[w]] and kin.allowed[w, here]):
+        if not (sets.allowed[u, unit_device[w]] and sets.allowed[w, here]):
             return 0
-        count = _put(kin, u, unit_device[w], unit_device, devices, changed, old, 0)
-        return _put(kin, w, here, unit_device, devices, changed, old, count)
+        count = _put(sets, u, unit_device[w], unit_device, devices, changed, old, 0)
+        return _put(sets, w, here, unit_device, devices, changed, old, count)
     kind = int(draw[1] * num_kinds)
-    first, last = kin.kind_ptr[kind], kin.kind_ptr[kind + 1]
+    first, last = sets.kind_ptr[kind], sets.kind_ptr[kind + 1]
     k = first + int(draw[3] * (last - first))
-    begin, end = kin.set_ptr[k], kin.set_ptr[k + 1]
+    begin, end = sets.set_ptr[k], sets.set_ptr[k + 1]
     count = 0
     if draw[0] < _GATHER:
         for i in range(begin, end):
-            count = _put(kin, kin.set_unit[i], d, unit_device, devices, changed, old, count)
+            count = _put(sets, sets.set_unit[i], d, unit_device, devices, changed, old, count)
         return count
-    a = unit_device[kin.set_unit[begin + int(draw[4] * (end - begin))]]
+    a = unit_device[sets.set_unit[begin + int(draw[4] * (end - begin))]]
     for i in range(begin, end):
-        unit = kin.set_unit[i]
+        unit = sets.set_unit[i]
         there = d if unit_device[unit] == a else (a if unit_device[unit] == d else unit_device[unit])
-        count = _put(kin, unit, there, unit_device, devices, changed, old, count)
+        count = _put(sets, unit, there, unit_device, devices, changed, old, count)
     return count
 
 
@@ -102,13 +105,13 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
 
 
 @numba.njit(nogil=True)
-def _trace_back(kin, awaited, num_devices, critical):
+def _trace_back(sets, awaited, num_devices, critical):
     """Writes the units on the critical chain that can move into `critical`, see `walk`: from the last end back, each vertex, or the
     producer of each transfer, that was awaited."""
-    count, item, length = len(kin.unit_of), awaited[-1], 0
+    count, item, length = len(sets.unit_of), awaited[-1], 0
     while item >= 0:
-        unit = kin.unit_of[item if item < count else (item - count) // num_devices]
-        if kin.movable[unit] and (length == 0 or critical[length] != unit):
+        unit = sets.unit_of[item if item < count else (item - count) // num_devices]
+        if sets.movable[unit] and (length == 0 or critical[length] != unit):
             length += 1
             critical[length] = unit
         item = awaited[item]
@@ -116,11 +119,11 @@ def _trace_back(kin, awaited, num_devices, critical):
 
 
 @compiled
-def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, critical, measure, looks):
+def walk(sets, prepared, draws, temperature, ceiling_s, current, best, levels, critical, measure, looks):
     """As many steps as there are rows of draws; each makes a change and keeps it with probability min(1, exp(-loss / temperature)).
 
     Args:
-      kin: Kin; prepared: Prepared; draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept.
+      sets: MoveSets; prepared: Prepared; draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept.
       ceiling_s: more than any makespan; current, best: int32 [1, N], changed in place; levels: float64 [2], their energies, too, infinite
         where that of `current` is not known yet.
       critical: int64 [2, N + E + 1], changed in place: how many units of `current` and of `best` are on the critical chain and can
@@ -131,17 +134,17 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, cr
     Returns:
       the sum of the logarithms of all losses seen, and their number, where measured.
     """
-    units = len(kin.allowed)
+    units = len(sets.allowed)
     unit_device = np.empty(units, np.int64)
     for u in range(units):
-        unit_device[u] = current[0, kin.member[kin.member_ptr[u]]]
+        unit_device[u] = current[0, sets.member[sets.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
     tail, num_devices = np.empty(current.shape[1]), len(prepared.slots)
     awaited = np.empty(current.shape[1] * (num_devices + 1) + 1, np.int32)
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The first step of all takes things as they are.
-        count = 0 if levels[0] == np.inf else _change(kin, draws[step], critical[0], unit_device, current, changed, old)
+        count = 0 if levels[0] == np.inf else _change(sets, draws[step], critical[0], unit_device, current, changed, old)
         if count == 0 and levels[0] < np.inf:
             continue
         chance, limit_s, least = draws[step, DRAWS - 1], np.inf, prepared.least_tail
@@ -164,7 +167,7 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, cr
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
             levels[0], critical[0, 0] = level, 0
             if level < ceiling_s:
-                _trace_back(kin, awaited, num_devices, critical[0])
+                _trace_back(sets, awaited, num_devices, critical[0])
             if level < levels[1]:
                 levels[1] = level
                 best[:] = current
@@ -172,6 +175,6 @@ def walk(kin, prepared, draws, temperature, ceiling_s, current, best, levels, cr
             continue
         for i in range(count - 1, -1, -1):
             unit_device[changed[i]] = old[i]
-            for j in range(kin.member_ptr[changed[i]], kin.member_ptr[changed[i] + 1]):
-                current[0, kin.member[j]] = old[i]
+            for j in range(sets.member_ptr[changed[i]], sets.member_ptr[changed[i] + 1]):
+                current[0, sets.member[j]] = old[i]
     return log_loss, losses

@@ -1,4 +1,4 @@
-"""The planned timeline that all list schedulers share, compiled: when inputs arrive, which gap a vertex fits, what its placing takes up.
+"""The planned timeline that all list schedulers share, compiled: when inputs arrive, which gap fits a vertex, what it then occupies.
 
 A device runs one vertex at a time in the plan, whatever its slots. An output is sent to a device once; where links carry a limited
 number at once, transfers queue in the order in which they are planned. Plans are estimates: the simulator judges the assignment.
@@ -17,7 +17,7 @@ from doppler_tf.fastsim.queues import edge_cost, edge_records
 from doppler_tf.graph import DataflowGraph
 
 
-class Problem(NamedTuple):
+class PlanningData(NamedTuple):
     """Graph and costs as the compiled schedulers read them.
 
     Edges: `in_edges` EDGE [E] by consumer, `consumer` int32 [E] by producer, `in_ptr`, `out_ptr` int64 [N + 1]. `missing` int32 [N]:
@@ -39,34 +39,21 @@ class Problem(NamedTuple):
     link_share: float
 
 
-class Plan(NamedTuple):
-    """A schedule as its heuristic sees it.
-
-    Attributes:
-      assignment: with the vertices in order of their planned starts.
-      start_s, end_s: float64 [N], planned; 0 for inputs.
-    """
-
-    assignment: Assignment
-    start_s: np.ndarray
-    end_s: np.ndarray
-
-
-def problem(graph: DataflowGraph, costs: CostModel) -> Problem:
+def planning_data(graph: DataflowGraph, costs: CostModel) -> PlanningData:
     """Arrays of one graph on one topology."""
     missing = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
     missing[graph.is_input] = -1
     into, out, topology = graph.predecessors, graph.successors, costs.topology
     share = 0.0 if topology.link_slots is None else 1.0 / topology.link_slots
-    return Problem(into.ptr, edge_records(into, costs), out.ptr, out.vertex, missing, np.ascontiguousarray(costs.exec_s), costs.allowed,
-                   costs.colocate, costs.output_bytes, costs.memory_bytes, topology.latency_s, topology.bandwidth_bytes_per_s, share)
+    return PlanningData(into.ptr, edge_records(into, costs), out.ptr, out.vertex, missing, np.ascontiguousarray(costs.exec_s),
+                        costs.allowed, costs.colocate, costs.output_bytes, costs.memory_bytes, topology.latency_s,
+                        topology.bandwidth_bytes_per_s, share)
 
 
-def plan(graph: DataflowGraph, costs: CostModel, device: np.ndarray, order: np.ndarray, start_s: np.ndarray, method: str) -> Plan:
-    """Names and orders what a compiled scheduler returned: device int32 [N], the order of choice int32 [M], starts float64 [N]."""
-    exec_s = np.where(device >= 0, costs.exec_s[np.arange(graph.num_vertices), device], 0.0)
-    by_start = order[np.argsort(start_s[order], kind="stable")]
-    return Plan(Assignment(device, by_start, method), start_s, start_s + exec_s)
+def planned(schedule: tuple[np.ndarray, np.ndarray, np.ndarray], method: str) -> Assignment:
+    """An assignment in order of planned starts; schedule: device int32 [N], order of choice int32 [M], starts float64 [N]."""
+    device, order, start_s = schedule
+    return Assignment(device, order[np.argsort(start_s[order], kind="stable")], method)
 
 
 @numba.njit(nogil=True)

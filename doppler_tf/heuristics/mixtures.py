@@ -1,4 +1,4 @@
-"""Assignments that are good and bad on purpose: a sample on which a cost model can be judged."""
+"""Mixtures of good and bad assignments: a sample of all qualities, on which a cost model can be judged."""
 
 from __future__ import annotations
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from data.layered import Layered, layered_graph
+from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
-from doppler_tf.heuristics.etf import etf
-from doppler_tf.heuristics.heft import heft
+from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
-from doppler_tf.heuristics.start import starting_point
+from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.topology import Topology, preset
 
 
@@ -38,3 +40,12 @@ def test_of_unequal_devices_the_fastest_is_left():
     graph = graph_from_records(nodes, edges)
     start = starting_point(graph, build_costs(graph, topology), np.random.default_rng(0), "fifo")
     assert set(start.device[graph.work_vertices].tolist()) == {3}
+
+
+def test_what_is_known_takes_part():
+    graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(4)], [])
+    topology = Topology.from_json({"devices": [{"name": f"d{d}"} for d in range(4)]})
+    known = Assignment(np.arange(4, dtype=np.int32), np.arange(4, dtype=np.int32), "known")
+    for order in (known.order, None):
+        start = starting_point(graph, build_costs(graph, topology), np.random.default_rng(0), "fifo", replace(known, order=order))
+        assert start.method == "known"

@@ -10,7 +10,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.graph import DataflowGraph
 
-# A cluster's work, as shares of what a device has to do if all do equally much.
+# Sizes of clusters, as shares of the work that a device gets if all get equally much: from all of it down by halves.
 _CLUSTER_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
@@ -29,7 +29,7 @@ class Units(NamedTuple):
         return len(self.allowed)
 
 
-class Kin(NamedTuple):
+class MoveSets(NamedTuple):
     """Units and sets of units.
 
     Attributes:
@@ -66,7 +66,7 @@ def units(graph: DataflowGraph, costs: CostModel) -> Units:
     return Units(unit_of, costs.allowed[work[first]])
 
 
-def kin(graph: DataflowGraph, costs: CostModel) -> Kin:
+def move_sets(graph: DataflowGraph, costs: CostModel) -> MoveSets:
     """Kinds of sets: a unit with its producers, a unit with its consumers, clusters of each size along the costliest edges, whole
     connected components, the vertices of a meta-op; sets of one unit or of all are left out, and so are kinds without sets."""
     work = graph.work_vertices
@@ -98,7 +98,7 @@ def kin(graph: DataflowGraph, costs: CostModel) -> Kin:
         if len(set_ptr) - 1 > kind_ptr[-1]:
             kind_ptr.append(len(set_ptr) - 1)
     joined = np.concatenate(set_unit) if set_unit else np.empty(0)
-    return Kin(unit_of, member_ptr, member.astype(np.int32), allowed, allowed.sum(axis=1) > 1, near_ptr, near.astype(np.int32),
+    return MoveSets(unit_of, member_ptr, member.astype(np.int32), allowed, allowed.sum(axis=1) > 1, near_ptr, near.astype(np.int32),
                np.array(set_ptr), joined.astype(np.int32), np.array(kind_ptr))
 
 

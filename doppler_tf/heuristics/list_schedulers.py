@@ -1,0 +1,113 @@
+"""The list schedulers of the literature. Each sets a priority and a rule for the device; `by_priority` or `by_ready` does the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics import by_priority, by_ready
+from doppler_tf.heuristics.planning import planned, planning_data
+from doppler_tf.ranks import b_levels, t_levels
+
+_NOTHING_EXTRA = np.zeros((1, 1))
+
+
+def heft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """HEFT: vertices by upward rank (the b-level), each where it ends soonest; it may fill a gap between two placed earlier.
+
+    (Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.1.)
+    """
+    made = by_priority.schedule(planning_data(graph, costs), b_levels(graph, costs).value_s, _NOTHING_EXTRA, _anywhere(graph), True, False)
+    return planned(made, "heft")
+
+
+def cpop(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """CPoP: the critical path's vertices on the device that runs them soonest, all others where they end soonest, gaps filled.
+
+    Priority is b-level plus t-level. (Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.2.)
+    """
+    below = b_levels(graph, costs)
+    preferred = _anywhere(graph)
+    path, v = [], int(graph.work_vertices[np.argmax(below.value_s[graph.work_vertices])])
+    while v >= 0:
+        path.append(v)
+        v = int(below.next_vertex[v])
+    # The device that pins allow for most of the path; among equals the one that takes the least time.
+    forbidden = (~costs.allowed[path]).sum(axis=0)
+    preferred[path] = np.lexsort((costs.exec_s[path].sum(axis=0), forbidden))[0]
+    priority = below.value_s + t_levels(graph, costs).value_s
+    return planned(by_priority.schedule(planning_data(graph, costs), priority, _NOTHING_EXTRA, preferred, True, False), "cpop")
+
+
+def peft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """PEFT: vertices by their mean optimistic cost, each where its end plus what must still follow is least; gaps are filled.
+
+    (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014.)
+    """
+    table = optimistic_costs(graph, costs)
+    return planned(by_priority.schedule(planning_data(graph, costs), table.mean(axis=1), table, _anywhere(graph), True, False), "peft")
+
+
+def fcp(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """FCP: vertices by b-level, each on the device that sends its last input or the one that is free first: two looks instead of all.
+
+    Of the two the one where it ends first, which with equal devices is the paper's earliest start; all devices where neither will do.
+    (Radulescu and van Gemund, "On the complexity of list scheduling algorithms for distributed-memory systems", ICS 1999.)
+    """
+    made = by_priority.schedule(planning_data(graph, costs), b_levels(graph, costs).value_s, _NOTHING_EXTRA, _anywhere(graph), False, True)
+    return planned(made, "fcp")
+
+
+def etf(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """ETF: of all pairs of candidate and device the one that starts first; among equals the larger b-level.
+
+    (Hwang, Chow, Anger and Lee, SIAM J. Computing 18(2), 1989.)
+    """
+    name = _by_level(graph, costs)
+    return planned(by_ready.schedule(planning_data(graph, costs), np.argsort(name), name, False), "etf")
+
+
+def min_min(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+    """Min-min: of all pairs of candidate and device the one that ends first; among equals the larger b-level.
+
+    (Ibarra and Kim, JACM 24(2), 1977, algorithm D for independent tasks; here among the candidates, inputs' arrivals counted.)
+    """
+    name = _by_level(graph, costs)
+    return planned(by_ready.schedule(planning_data(graph, costs), np.argsort(name), name, True), "min_min")
+
+
+def _anywhere(graph: DataflowGraph) -> np.ndarray:
+    """int32 [N]: no vertex prefers a device."""
+    return np.full(graph.num_vertices, -1, np.int32)
+
+
+def _by_level(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
+    """int64 [N]: the vertices, largest b-level first."""
+    return np.argsort(-b_levels(graph, costs).value_s, kind="stable")
+
+
+def optimistic_costs(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
+    """PEFT's table, float64 [N, D]: what must follow a vertex that ran on d if every successor had its best device free."""
+    out = graph.successors
+    return _table(graph.topological_order[::-1].copy(), out.ptr, out.vertex, costs.mean_transfer_s[out.edge], costs.exec_s, costs.allowed)
+
+
+@compiled
+def _table(order, ptr, consumer, transfer_s, exec_s, allowed):
+    count, num_devices = exec_s.shape
+    table = np.zeros((count, num_devices))
+    for v in order:
+        for i in range(ptr[v], ptr[v + 1]):
+            w = consumer[i]
+            elsewhere = np.inf
+            for d in range(num_devices):
+                if allowed[w, d]:
+                    elsewhere = min(elsewhere, table[w, d] + exec_s[w, d])
+            elsewhere += transfer_s[i]
+            for d in range(num_devices):
+                here = table[w, d] + exec_s[w, d] if allowed[w, d] else np.inf
+                table[v, d] = max(table[v, d], min(here, elsewhere))
+    return table

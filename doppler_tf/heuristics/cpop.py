@@ -8,7 +8,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import by_priority
-from doppler_tf.heuristics.timeline import Plan, plan, problem
+from doppler_tf.heuristics.timeline import by_start, problem
 from doppler_tf.ranks import b_levels, t_levels
 
 _ANY, _NOTHING = -1, np.zeros((1, 1))
@@ -19,11 +19,6 @@ def cpop(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
 
     Priority is b-level plus t-level. (Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.2.)
     """
-    return cpop_plan(graph, costs).assignment
-
-
-def cpop_plan(graph: DataflowGraph, costs: CostModel) -> Plan:
-    """CPoP's own timeline."""
     below = b_levels(graph, costs)
     preferred = np.full(graph.num_vertices, _ANY, np.int32)
     path, v = [], int(graph.work_vertices[np.argmax(below.value_s[graph.work_vertices])])
@@ -35,4 +30,4 @@ def cpop_plan(graph: DataflowGraph, costs: CostModel) -> Plan:
     preferred[path] = np.lexsort((costs.exec_s[path].sum(axis=0), forbidden))[0]
     priority = below.value_s + t_levels(graph, costs).value_s
     made = by_priority.schedule(problem(graph, costs), priority, _NOTHING, preferred, True, False)
-    return plan(graph, costs, *made, "cpop")
+    return by_start(*made, "cpop")

@@ -8,7 +8,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import by_ready
-from doppler_tf.heuristics.timeline import Plan, plan, problem
+from doppler_tf.heuristics.timeline import by_start, problem
 from doppler_tf.ranks import b_levels
 
 
@@ -17,10 +17,5 @@ def etf(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Ass
 
     (Hwang, Chow, Anger and Lee, SIAM J. Computing 18(2), 1989.)
     """
-    return etf_plan(graph, costs).assignment
-
-
-def etf_plan(graph: DataflowGraph, costs: CostModel) -> Plan:
-    """ETF's own timeline."""
     name = np.argsort(-b_levels(graph, costs).value_s, kind="stable")
-    return plan(graph, costs, *by_ready.schedule(problem(graph, costs), np.argsort(name), name, False), "etf")
+    return by_start(*by_ready.schedule(problem(graph, costs), np.argsort(name), name, False), "etf")

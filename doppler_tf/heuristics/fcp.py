@@ -8,7 +8,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import by_priority
-from doppler_tf.heuristics.timeline import Plan, plan, problem
+from doppler_tf.heuristics.timeline import by_start, problem
 from doppler_tf.ranks import b_levels
 
 _ANY, _NOTHING = -1, np.zeros((1, 1))
@@ -20,11 +20,6 @@ def fcp(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Ass
     Of the two the one where it ends first, which with equal devices is the paper's earliest start; all devices where neither will do.
     (Radulescu and van Gemund, "On the complexity of list scheduling algorithms for distributed-memory systems", ICS 1999.)
     """
-    return fcp_plan(graph, costs).assignment
-
-
-def fcp_plan(graph: DataflowGraph, costs: CostModel) -> Plan:
-    """FCP's own timeline."""
     anywhere = np.full(graph.num_vertices, _ANY, np.int32)
     made = by_priority.schedule(problem(graph, costs), b_levels(graph, costs).value_s, _NOTHING, anywhere, False, True)
-    return plan(graph, costs, *made, "fcp")
+    return by_start(*made, "fcp")

@@ -8,7 +8,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import by_priority
-from doppler_tf.heuristics.timeline import Plan, plan, problem
+from doppler_tf.heuristics.timeline import by_start, problem
 from doppler_tf.ranks import b_levels
 
 _ANY, _NOTHING = -1, np.zeros((1, 1))
@@ -19,11 +19,6 @@ def heft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
 
     (Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.1.)
     """
-    return heft_plan(graph, costs).assignment
-
-
-def heft_plan(graph: DataflowGraph, costs: CostModel) -> Plan:
-    """HEFT's own timeline."""
     anywhere = np.full(graph.num_vertices, _ANY, np.int32)
     made = by_priority.schedule(problem(graph, costs), b_levels(graph, costs).value_s, _NOTHING, anywhere, True, False)
-    return plan(graph, costs, *made, "heft")
+    return by_start(*made, "heft")

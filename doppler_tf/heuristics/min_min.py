@@ -8,7 +8,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import by_ready
-from doppler_tf.heuristics.timeline import Plan, plan, problem
+from doppler_tf.heuristics.timeline import by_start, problem
 from doppler_tf.ranks import b_levels
 
 
@@ -17,10 +17,5 @@ def min_min(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) ->
 
     (Ibarra and Kim, JACM 24(2), 1977, algorithm D for independent tasks; here among the candidates, inputs' arrivals counted.)
     """
-    return min_min_plan(graph, costs).assignment
-
-
-def min_min_plan(graph: DataflowGraph, costs: CostModel) -> Plan:
-    """Min-min's own timeline."""
     name = np.argsort(-b_levels(graph, costs).value_s, kind="stable")
-    return plan(graph, costs, *by_ready.schedule(problem(graph, costs), np.argsort(name), name, True), "min_min")
+    return by_start(*by_ready.schedule(problem(graph, costs), np.argsort(name), name, True), "min_min")

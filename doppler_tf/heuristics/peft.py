@@ -9,7 +9,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import by_priority
-from doppler_tf.heuristics.timeline import Plan, plan, problem
+from doppler_tf.heuristics.timeline import by_start, problem
 
 _ANY = -1
 
@@ -19,15 +19,10 @@ def peft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
 
     (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014.)
     """
-    return peft_plan(graph, costs).assignment
-
-
-def peft_plan(graph: DataflowGraph, costs: CostModel) -> Plan:
-    """PEFT's own timeline."""
     table = optimistic_costs(graph, costs)
     anywhere = np.full(graph.num_vertices, _ANY, np.int32)
     made = by_priority.schedule(problem(graph, costs), table.mean(axis=1), table, anywhere, True, False)
-    return plan(graph, costs, *made, "peft")
+    return by_start(*made, "peft")
 
 
 def optimistic_costs(graph: DataflowGraph, costs: CostModel) -> np.ndarray:

@@ -39,19 +39,6 @@ class Problem(NamedTuple):
     link_share: float
 
 
-class Plan(NamedTuple):
-    """A schedule as its heuristic sees it.
-
-    Attributes:
-      assignment: with the vertices in order of their planned starts.
-      start_s, end_s: float64 [N], planned; 0 for inputs.
-    """
-
-    assignment: Assignment
-    start_s: np.ndarray
-    end_s: np.ndarray
-
-
 def problem(graph: DataflowGraph, costs: CostModel) -> Problem:
     """Arrays of one graph on one topology."""
     missing = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
@@ -62,11 +49,10 @@ def problem(graph: DataflowGraph, costs: CostModel) -> Problem:
                    costs.colocate, costs.output_bytes, costs.memory_bytes, topology.latency_s, topology.bandwidth_bytes_per_s, share)
 
 
-def plan(graph: DataflowGraph, costs: CostModel, device: np.ndarray, order: np.ndarray, start_s: np.ndarray, method: str) -> Plan:
-    """Names and orders what a compiled scheduler returned: device int32 [N], the order of choice int32 [M], starts float64 [N]."""
-    exec_s = np.where(device >= 0, costs.exec_s[np.arange(graph.num_vertices), device], 0.0)
-    by_start = order[np.argsort(start_s[order], kind="stable")]
-    return Plan(Assignment(device, by_start, method), start_s, start_s + exec_s)
+def by_start(device: np.ndarray, order: np.ndarray, start_s: np.ndarray, method: str) -> Assignment:
+    """What a compiled scheduler returned, the vertices in order of their planned starts: device int32 [N], the order of choice int32 [M],
+    starts float64 [N]."""
+    return Assignment(device, order[np.argsort(start_s[order], kind="stable")], method)
 
 
 @numba.njit(nogil=True)

@@ -8,17 +8,15 @@ from hypothesis import given, settings
 
 from doppler_tf.costs import build_costs
 from doppler_tf.formats.records import graph_from_records
-from doppler_tf.heuristics.cpop import cpop_plan
-from doppler_tf.heuristics.etf import etf_plan
-from doppler_tf.heuristics.fcp import fcp_plan
-from doppler_tf.heuristics.heft import heft_plan
-from doppler_tf.heuristics.min_min import min_min_plan
-from doppler_tf.heuristics.peft import optimistic_costs, peft_plan
+from doppler_tf.heuristics import by_priority, by_ready, cpop, etf, fcp, heft, min_min, peft
+from doppler_tf.heuristics.peft import optimistic_costs
+from doppler_tf.heuristics.timeline import problem
 from doppler_tf.ranks import b_levels
+from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal
 from tests.strategies import cases
 
-PLANS = {"heft": heft_plan, "cpop": cpop_plan, "peft": peft_plan, "etf": etf_plan, "fcp": fcp_plan, "min_min": min_min_plan}
+RNG = np.random.default_rng(0)  # no list scheduler draws from it
 
 
 def ten_tasks(exec_s: list[list[int]], transfer_s: dict[tuple[int, int], int]):
@@ -46,10 +44,11 @@ def arabnejad():
          (5, 9): 57, (6, 8): 5, (7, 10): 9, (8, 10): 42, (9, 10): 7})
 
 
-@pytest.mark.parametrize(("plan", "example", "makespan_s"), [
-    (heft_plan, topcuoglu, 80), (cpop_plan, topcuoglu, 86), (heft_plan, arabnejad, 133), (peft_plan, arabnejad, 122)])
-def test_the_papers_makespans(plan, example, makespan_s):
-    assert plan(*example()).end_s.max() == makespan_s
+@pytest.mark.parametrize(("heuristic", "example", "makespan_s"), [
+    (heft, topcuoglu, 80), (cpop, topcuoglu, 86), (heft, arabnejad, 133), (peft, arabnejad, 122)])
+def test_the_papers_makespans(heuristic, example, makespan_s):
+    graph, costs = example()
+    assert simulate(graph, costs, heuristic(graph, costs, RNG), "order").makespan_s == makespan_s
 
 
 def test_the_papers_ranks():
@@ -64,8 +63,8 @@ def test_heft_places_the_last_but_one_into_a_gap():
     nodes = [{"id": "a", "exec_s": 2, "pin": 0}, {"id": "b", "exec_s": 9, "pin": 1}, {"id": "small", "exec_s": 1, "pin": 1}]
     graph = graph_from_records(nodes, [{"source": "a", "target": "b", "transfer_s": 3}])
     costs = build_costs(graph, ideal(2))
-    assert heft_plan(graph, costs).start_s.tolist() == [0, 5, 0]
-    assert fcp_plan(graph, costs).start_s.tolist() == [0, 5, 14]
+    assert heft(graph, costs, RNG).order.tolist() == [0, 2, 1]
+    assert fcp(graph, costs, RNG).order.tolist() == [0, 1, 2]
 
 
 def test_etf_starts_first_what_can_min_min_ends_first_what_can():
@@ -73,33 +72,45 @@ def test_etf_starts_first_what_can_min_min_ends_first_what_can():
     nodes = [{"id": "x", "exec_s": 5}, {"id": "y", "exec_s": 1}, {"id": "z", "exec_s": 1}]
     graph = graph_from_records(nodes, [{"source": "y", "target": "z", "transfer_s": 4}])
     costs = build_costs(graph, ideal(1))
-    assert etf_plan(graph, costs).assignment.order.tolist() == [0, 1, 2]
-    assert min_min_plan(graph, costs).assignment.order.tolist() == [1, 2, 0]
+    assert etf(graph, costs, RNG).order.tolist() == [0, 1, 2]
+    assert min_min(graph, costs, RNG).order.tolist() == [1, 2, 0]
 
 
 def test_a_copy_is_sent_once_and_links_are_shared():
-    """big goes over the one link for 4 s; both consumers on q read the same copy; `other`, sent after it, arrives at 6 s."""
+    """The order of choice is big, other, r, t, s.
+
+    big goes over the one link until 5 s and other until 10 s, so r takes 5 to 8 s and t starts at 10 s. s fits in between, because the copy
+    sent for r serves it. If that were sent again, or if other did not wait for big, s would come last.
+    """
     nodes = [{"id": "big", "exec_s": 1, "pin": "p"}, {"id": "other", "exec_s": 1, "pin": "p"},
-             *({"id": v, "exec_s": 1, "pin": "q"} for v in ("r", "s", "t"))]
+             *({"id": v, "exec_s": s, "pin": "q"} for v, s in (("r", 3), ("s", 1), ("t", 2)))]
     edges = [{"source": "big", "target": "r", "transfer_s": 4}, {"source": "big", "target": "s", "transfer_s": 4},
-             {"source": "other", "target": "t", "transfer_s": 1}]
+             {"source": "other", "target": "t", "transfer_s": 5}]
     graph = graph_from_records(nodes, edges)
     topology = Topology.from_json({"devices": [{"name": "p"}, {"name": "q"}], "link_slots": 1})
-    plan = heft_plan(graph, build_costs(graph, topology))
-    start = dict(zip(graph.ids, plan.start_s.tolist(), strict=True))
-    assert (start["big"], start["other"]) == (0, 1)
-    assert (start["r"], start["s"]) == (5, 6)
-    assert start["t"] == 7
+    order = heft(graph, build_costs(graph, topology), RNG).order
+    assert [graph.ids[v] for v in order] == ["big", "other", "r", "s", "t"]
+
+
+def scheduled(graph, costs, insertion: bool, two_devices: bool):
+    anywhere, level = np.full(graph.num_vertices, -1, np.int32), b_levels(graph, costs).value_s
+    return by_priority.schedule(problem(graph, costs), level, np.zeros((1, 1)), anywhere, insertion, two_devices)
+
+
+def greedy(graph, costs, by_end: bool):
+    name = np.argsort(-b_levels(graph, costs).value_s, kind="stable")
+    return by_ready.schedule(problem(graph, costs), np.argsort(name), name, by_end)
 
 
 @settings(max_examples=60, deadline=None)
-@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize(("schedule", "switches"), [(scheduled, (True, False)), (scheduled, (False, True)), (greedy, (False,)),
+                                                    (greedy, (True,))])
 @given(case=cases(constrained=True, noise=False))
-def test_plans_keep_their_own_rules(name, case):
+def test_plans_keep_their_own_rules(schedule, switches, case):
     """No vertex starts before its inputs can be there; no two overlap on a device."""
     graph, costs = case.graph, case.costs
-    plan = PLANS[name](graph, costs)
-    device, start, end = plan.assignment.device, plan.start_s, plan.end_s
+    device, _, start = schedule(graph, costs, *switches)
+    end = start + np.where(device >= 0, costs.exec_s[np.arange(graph.num_vertices), device], 0.0)
     edges = graph.work_edges
     u, v = graph.sources[edges], graph.targets[edges]
     assert (start[v] >= end[u] + costs.transfer_s(edges, device[u], device[v]) - 1e-9).all()

@@ -121,6 +121,12 @@ class GraphArrays:
         return by_vertex, original
 
 
+def identity_features(vertices: int, devices: int) -> tuple[np.ndarray, np.ndarray]:
+    """float32 [vertices, IDENTITY] and [devices, IDENTITY]: the same for the first of more, and whatever the costs."""
+    return tuple(np.random.default_rng(seed).standard_normal((number, IDENTITY)).astype(np.float32)
+                 for seed, number in enumerate((vertices, devices)))
+
+
 def bucket(count: int) -> int:
     """The padded size for `count`, at least 8: four sizes an octave (8, 10, 12, 14, 16, 20, ...), so that at most a fifth is padding."""
     step = max(2, 1 << max((count - 1).bit_length() - 3, 0))
@@ -161,8 +167,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
     below, above = b_levels(graph, costs), t_levels(graph, costs)
     columns = (exec_s, below.value_s[work], above.value_s[work], np.bincount(target, transfer_s, count),
                np.bincount(source, transfer_s, count))
-    own, own_device = (np.random.default_rng(seed).standard_normal((number, IDENTITY)) * identity  # the same when costs change
-                       for seed, number in enumerate((count, devices)))
+    own, own_device = (one * identity for one in identity_features(count, devices))
     vertex = np.concatenate([np.stack(columns, axis=1) / max(float(below.value_s.max()), 1e-30), own], axis=1)
     largest = max(float(transfer_s.max(initial=0.0)), 1e-30)
     incoming, in_row = _rows(target, size, sizes.in_rows, sizes.in_width)
@@ -174,7 +179,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
     bandwidth = costs.topology.bandwidth_bytes_per_s
     return GraphArrays(
         graph=graph, costs=costs, scale_s=scale, num_work=count,
-        vertex=_float32(_pad(vertex, size)), device_identity=own_device.astype(np.float32),
+        vertex=_float32(_pad(vertex, size)), device_identity=own_device,
         edge=_pad(transfer_s[:, None] / largest, sizes.edges).astype(np.float32),
         source=_pad(source, sizes.edges, null), target=_pad(target, sizes.edges, null),
         b_next=_pad(local[below.next_vertex[work]], size, null), t_next=_pad(local[above.next_vertex[work]], size, null),

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.episode import NEVER, GraphBatch
-from agents.features import CLUSTER_SCALES, IDENTITY, LARGEST, ROW_WIDTHS
+from agents.features import CLUSTER_SCALES, LARGEST, ROW_WIDTHS, identity_features
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CostError
 from doppler_tf.graph import DataflowGraph
@@ -73,9 +73,7 @@ class Identities(tf.Module):
 
     def __init__(self, identity: bool):
         super().__init__(name="identities")
-        shapes = (MOST_VERTICES, IDENTITY), (MOST_DEVICES, IDENTITY)
-        drawn = (np.random.default_rng(seed).standard_normal(shape) * identity for seed, shape in enumerate(shapes))
-        self.vertex, self.device = (tf.Variable(own.astype(np.float32), trainable=False) for own in drawn)
+        self.vertex, self.device = (tf.Variable(own * identity, trainable=False) for own in identity_features(MOST_VERTICES, MOST_DEVICES))
 
 
 def problem_batch(problem: Problem, identities: Identities) -> GraphBatch:

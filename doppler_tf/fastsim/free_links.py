@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.fastsim.prefetch import prefetch
+from doppler_tf.fastsim.compiled import compiled, prefetch
 from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, heap, pop, push, take, touch, wait
 
 
 @compiled
-def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, limit_s, tail, awaited):
+def simulate(devices, prepared, limit_s, tail, awaited):
     """Makespans of a batch.
 
     Args:
-      devices: int32 [B, N]; priority: float64 [1 or B, N], queue keys unless `fifo`.
-      patience: queues are sorted arrays until, in all, that many entries were moved in a simulation; then they are heaps.
-      ptr: int32 [N + 1], edges: EDGE [E], by producer; incoming: int32 [N], predecessors that are no inputs, -1 for inputs.
-      exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
+      devices: int32 [B, N]; prepared: Prepared.
       limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
       tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
       awaited: int32 [N + 1 or more], or [0] where nobody asks; filled with the vertex whose end or output vertex v waited for, -1: none; at
@@ -26,6 +22,9 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
     Returns:
       float64 [B] seconds; of an abandoned one a lower bound above `limit_s`.
     """
+    priority, fifo, patience = prepared.priority, prepared.fifo, prepared.patience
+    ptr, edges, incoming = prepared.ptr, prepared.edges, prepared.incoming
+    exec_s, latency_s, bandwidth, factor, slots = prepared.exec_s, prepared.latency_s, prepared.bandwidth, prepared.factor, prepared.slots
     batch, count = devices.shape
     num_devices = len(slots)
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf

@@ -5,17 +5,16 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.fastsim.fitting import first_fitting, leave_fitting, plant, wait_fitting
-from doppler_tf.fastsim.prefetch import prefetch
+from doppler_tf.fastsim.compiled import compiled, prefetch
+from doppler_tf.fastsim.memory_trees import Trees, first_in_tree, leave_tree, plant, wait_in_tree
 from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
 
 
 @numba.njit(nogil=True)
-def _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges):
+def _lengthen(limited, trees, vertices, lanes, queue, p):
     """Turns sorted queues into what suits long ones."""
     if limited:
-        plant(vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+        plant(trees, vertices, lanes, queue, p)
     else:
         heap(queue, lanes)
     return True
@@ -45,19 +44,12 @@ def _unblock(lanes, touched, noted, blocked, d):
 
 
 @compiled
-def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, latency_s, bandwidth, factor, slots, link_slots, limited,
-             in_ptr, producer, output_bytes, memory_bytes, by_bytes, limit_s, tail, awaited):
+def simulate(devices, prepared, limited, limit_s, tail, awaited):
     """Makespans of a batch.
 
     Args:
-      devices: int32 [B, N]; priority: float64 [1 or B, N], queue keys unless `fifo`.
-      patience: queues are sorted arrays until, in all, that many entries were moved or passed in a simulation; then they are heaps,
-        or under a memory limit tournament trees.
-      ptr: int32 [N + 1], edges: EDGE [E], by producer; incoming: int32 [N], predecessors that are no inputs, -1 for inputs.
-      exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
-      link_slots: -1 where links never wait.
-      limited: whether memory may run short; in_ptr: int32 [N + 1], producer: int32 [E], by consumer; output_bytes: float64 [N],
-        memory_bytes: float64 [D], by_bytes: int32 [N], the vertices by output bytes.
+      devices: int32 [B, N]; prepared: Prepared.
+      limited: whether memory may run short; else it is not accounted for.
       limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
       tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
       awaited: int32 [N * (D + 1) + 1], or [0] where nobody asks; filled with the item whose end vertex v (item v) and p's transfer to d,
@@ -67,6 +59,11 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
     Returns:
       float64 [B] seconds, infinity where memory runs out for good; of an abandoned one a lower bound above `limit_s`.
     """
+    priority, fifo, link_slots = prepared.priority, prepared.fifo, prepared.link_slots
+    patience = prepared.patience_limited if limited else prepared.patience
+    ptr, edges, incoming, in_ptr, producer = prepared.ptr, prepared.edges, prepared.incoming, prepared.in_ptr, prepared.producer
+    exec_s, latency_s, bandwidth, factor, slots = prepared.exec_s, prepared.latency_s, prepared.bandwidth, prepared.factor, prepared.slots
+    output_bytes, memory_bytes = prepared.output_bytes, prepared.memory_bytes
     batch, count = devices.shape
     num_devices = len(slots)
     num_lanes = num_devices + num_devices * num_devices
@@ -81,7 +78,7 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
     since, freed = np.empty(len(awaited)), np.empty(num_lanes, np.int64)
     cells, memory_left = count if limited else 0, memory_bytes.copy()
     uses, leaves = np.empty((cells, num_devices), np.int32), np.empty((cells, num_devices), np.int32)
-    members, tree = np.empty(places if limited else 0, np.int32), np.empty(2 * places if limited else 0, np.int32)
+    trees = Trees(np.empty(2 * places if limited else 0, np.int32), np.empty(places if limited else 0, np.int32), leaves)
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
         # Regions of the queues: as many places as vertices on a device, as transfers on a link.
@@ -131,12 +128,12 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                 if fifo:
                     vertices[v].key = now
                 if long and limited:
-                    wait_fitting(vertices, tree, lanes[d], leaves[v, d], v)
+                    wait_in_tree(trees, vertices, lanes[d], v, d)
                 else:
                     moved += wait(queue, lanes[d], vertices[v].key, v, long)
                 noted = touch(lanes, touched, noted, d)
                 if moved > patience and not long:
-                    long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+                    long = _lengthen(limited, trees, vertices, lanes, queue, prepared)
         seen[:], blocked[:] = -1, 0
         if asked:
             awaited[:count], awaited[-1], since[:count], freed[:] = -1, -1, 0.0, -1
@@ -183,12 +180,12 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                     if asked:
                         awaited[begun], since[begun] = ended, now
                     if long and limited:
-                        wait_fitting(vertices, tree, lanes[k], leaves[item, d], item)
+                        wait_in_tree(trees, vertices, lanes[k], item, d)
                     else:
                         moved += wait(queue, lanes[k], vertices[item].key, item, long)
                     noted = touch(lanes, touched, noted, k)
                     if moved > patience and not long:
-                        long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+                        long = _lengthen(limited, trees, vertices, lanes, queue, prepared)
                 if limited:
                     if home < 0:
                         uses[p, source] -= 1
@@ -205,7 +202,7 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                                 if blocked[home]:
                                     noted = _unblock(lanes, touched, noted, blocked, home)
             if moved > patience and not long:
-                long = _lengthen(limited, vertices, lanes, queue, tree, leaves, members, by_bytes, edges)
+                long = _lengthen(limited, trees, vertices, lanes, queue, prepared)
             # 2. All that can start: devices by index, then links, who compete for memory in that order.
             if limited:
                 _sort(touched, noted)
@@ -216,9 +213,9 @@ def simulate(devices, priority, fifo, patience, ptr, edges, incoming, exec_s, la
                 d = k if k < num_devices else (k - num_devices) % num_devices
                 while lane.free:
                     if long and limited:
-                        p = first_fitting(vertices, tree, members, lane, output_bytes, memory_left[d])
+                        p = first_in_tree(trees, vertices, lane, output_bytes, memory_left[d])
                         if p >= 0:
-                            leave_fitting(vertices, tree, lane, leaves[p, d], p)
+                            leave_tree(trees, vertices, lane, p, d)
                     elif lane.head == lane.tail:
                         break
                     elif limited:

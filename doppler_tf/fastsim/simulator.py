@@ -11,9 +11,8 @@ from doppler_tf.assignment import DISPATCH_RULES, check_devices
 from doppler_tf.costs import CostModel, Noise
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import free_links, queued_links
-from doppler_tf.fastsim.fitting import may_run_short
+from doppler_tf.fastsim.prepared import Prepared, may_run_short
 from doppler_tf.fastsim.queues import edge_records
-from doppler_tf.fastsim.single import Prepared
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels, least_levels
 
@@ -36,20 +35,23 @@ class FastSimulator:
         if dispatch not in DISPATCH_RULES:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
         self._graph, self._costs, self._dispatch, self._noisy = graph, costs, dispatch, noise is not None
-        self._rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else None
         out, into, topology = graph.successors, graph.predecessors, costs.topology
-        exec_s = costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]
-        factor = np.ones((1, 1)) if noise is None else noise.transfer
+        rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else np.zeros(graph.num_vertices)
         incoming = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
         incoming[graph.is_input] = -1
         self._size = graph.num_vertices + graph.num_edges
-        self._graph_arrays = out.ptr.astype(np.int32), edge_records(out, costs), incoming
-        self._times = np.ascontiguousarray(exec_s), topology.latency_s, topology.bandwidth_bytes_per_s, factor, costs.slots
-        self._link_slots = -1 if topology.link_slots is None else topology.link_slots
-        # A device holds each tensor once at most: where all of them fit, no limit can ever bind.
-        self._limited = bool((costs.output_bytes.sum() > costs.memory_bytes).any())
-        self._into = into.ptr.astype(np.int32), into.vertex
-        self._memory = costs.output_bytes, costs.memory_bytes, np.argsort(costs.output_bytes, kind="stable").astype(np.int32)
+        self._prepared = Prepared(
+            priority=rank[None], fifo=dispatch == "fifo", patience=self._size * _PATIENCE, patience_limited=self._size * _PATIENCE_LIMITED,
+            ptr=out.ptr.astype(np.int32), edges=edge_records(out, costs), incoming=incoming,
+            exec_s=np.ascontiguousarray(costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]),
+            latency_s=topology.latency_s, bandwidth=topology.bandwidth_bytes_per_s,
+            factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
+            link_slots=-1 if topology.link_slots is None else topology.link_slots,
+            # A device holds each tensor once at most: where all of them fit, no limit can ever bind.
+            limited=bool((costs.output_bytes.sum() > costs.memory_bytes).any()),
+            in_ptr=into.ptr.astype(np.int32), producer=into.vertex, output_bytes=costs.output_bytes, memory_bytes=costs.memory_bytes,
+            by_bytes=np.argsort(costs.output_bytes, kind="stable").astype(np.int32),
+            topological=np.empty(0, np.int32), least_tail=np.empty(0))
 
     def makespans(self, devices: np.ndarray, orders: np.ndarray | None = None) -> np.ndarray:
         """Simulates a batch.
@@ -69,47 +71,25 @@ class FastSimulator:
                                   f"{list(np.shape(devices))}")
         check_devices(self._graph, self._costs, np.asarray(devices))
         devices = np.ascontiguousarray(devices, np.int32)
-        priority = self._priorities(len(devices), orders)
+        prepared = self._ordered(len(devices), orders)
         if len(devices) * self._size < _SERIAL_SIZE:
-            return self._run(devices, priority)
+            return _run(devices, prepared)
         rows = np.array_split(np.arange(len(devices)), min(_THREADS, max(len(devices), 1)))
-        parts = _POOL.map(lambda r: self._run(devices[r], priority if len(priority) == 1 else priority[r]), rows)
-        return np.concatenate(list(parts))
+        return np.concatenate(list(_POOL.map(lambda r: _run(devices[r], _of_rows(prepared, r)), rows)))
 
     def prepared(self, order: np.ndarray | None = None) -> Prepared:
-        """What `single.makespan` takes, for compiled loops; order: int [M], for dispatch rule `order`. Not with noise (ConfigError), for
-        which its bounds do not hold."""
+        """What compiled loops hand to `prepared.makespan` and `prepared.makespan_bound`; order: int [M], for dispatch rule `order`. Raises
+        ConfigError where there is noise, because the bounds do not hold for it."""
         if self._noisy:
             raise ConfigError(f"{self._graph.name}: noise: expected none where simulations may be abandoned, got factors; leave it out")
-        priority = self._priorities(1, None if order is None else order[None])
-        return Prepared(priority, self._dispatch == "fifo", self._size * _PATIENCE, self._size * _PATIENCE_LIMITED, *self._graph_arrays,
-                        *self._times, self._link_slots, self._limited, *self._into, *self._memory,
-                        self._graph.topological_order.astype(np.int32), least_levels(self._graph, self._costs))
+        prepared = self._ordered(1, None if order is None else order[None])
+        return prepared._replace(topological=self._graph.topological_order.astype(np.int32),
+                                 least_tail=least_levels(self._graph, self._costs))
 
-    def _run(self, devices: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        """Rows whose tensors all fit where they are ever needed are simulated without limits, which is faster."""
-        if not self._limited:
-            return self._simulate(devices, priority, limited=False)
-        short = may_run_short(devices, *self._graph_arrays, *self._memory[:2])
-        if short.all() or not short.any():
-            return self._simulate(devices, priority, limited=bool(short.all()))
-        makespan_s = np.empty(len(devices))
-        for limited, rows in ((True, short), (False, ~short)):
-            makespan_s[rows] = self._simulate(devices[rows], priority if len(priority) == 1 else priority[rows], limited)
-        return makespan_s
-
-    def _simulate(self, devices: np.ndarray, priority: np.ndarray, limited: bool) -> np.ndarray:
-        patience = self._size * (_PATIENCE_LIMITED if limited else _PATIENCE)
-        asked = devices, priority, self._dispatch == "fifo", patience, *self._graph_arrays, *self._times
-        if limited or self._link_slots >= 0:
-            return queued_links.simulate(*asked, self._link_slots, limited, *self._into, *self._memory, *_TO_THE_END)
-        return free_links.simulate(*asked, *_TO_THE_END)
-
-    def _priorities(self, batch: int, orders: np.ndarray | None) -> np.ndarray:
-        if self._rank is not None:
-            return self._rank[None]
-        if self._dispatch == "fifo":
-            return np.zeros((1, self._graph.num_vertices))
+    def _ordered(self, batch: int, orders: np.ndarray | None) -> Prepared:
+        """With the assignments' own queue keys, which only dispatch rule `order` has."""
+        if self._dispatch != "order":
+            return self._prepared
         if orders is None:
             raise AssignmentError(f"{self._graph.name}: order: expected orders for dispatch rule 'order', got none")
         work = self._graph.work_vertices
@@ -119,4 +99,27 @@ class FastSimulator:
                                   f"no inputs, once each, got {orders.dtype} of shape {list(orders.shape)}")
         priority = np.zeros((batch, self._graph.num_vertices))
         np.put_along_axis(priority, np.asarray(orders, np.int64), np.arange(np.shape(orders)[1], dtype=np.float64)[None], axis=1)
-        return priority
+        return self._prepared._replace(priority=priority)
+
+
+def _of_rows(prepared: Prepared, rows: np.ndarray) -> Prepared:
+    return prepared if len(prepared.priority) == 1 else prepared._replace(priority=prepared.priority[rows])
+
+
+def _run(devices: np.ndarray, prepared: Prepared) -> np.ndarray:
+    """Rows whose tensors all fit where they are ever needed are simulated without limits, which is faster."""
+    if not prepared.limited:
+        return _simulate(devices, prepared, limited=False)
+    short = may_run_short(devices, prepared)
+    if short.all() or not short.any():
+        return _simulate(devices, prepared, limited=bool(short.any()))
+    makespan_s = np.empty(len(devices))
+    for limited, rows in ((True, short), (False, ~short)):
+        makespan_s[rows] = _simulate(devices[rows], _of_rows(prepared, rows), limited)
+    return makespan_s
+
+
+def _simulate(devices: np.ndarray, prepared: Prepared, limited: bool) -> np.ndarray:
+    if limited or prepared.link_slots >= 0:
+        return queued_links.simulate(devices, prepared, limited, *_TO_THE_END)
+    return free_links.simulate(devices, prepared, *_TO_THE_END)

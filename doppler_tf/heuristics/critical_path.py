@@ -6,8 +6,7 @@ import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
-from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.fastsim.prefetch import prefetch
+from doppler_tf.fastsim.compiled import compiled, prefetch
 from doppler_tf.fastsim.queues import AHEAD, ENTRY, edge_cost, edge_records, pop, push
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels

@@ -9,8 +9,7 @@ import numba
 import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.fastsim.remaining import remaining
-from doppler_tf.fastsim.single import makespan
+from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound
 
 # Random numbers in [0, 1) that one step takes.
 DRAWS = 6
@@ -86,19 +85,8 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
     seconds = makespan(devices, prepared, limit_s, tail, awaited)
     if seconds < np.inf:
         return seconds
-    num_devices = len(prepared.slots)
-    held, seen = np.zeros(num_devices), np.full(num_devices, -1)
-    for v in range(devices.shape[1]):
-        if prepared.incoming[v] >= 0:
-            seen[devices[0, v]] = v
-            held[devices[0, v]] += prepared.output_bytes[v]
-        for i in range(prepared.ptr[v], prepared.ptr[v + 1]):
-            d = devices[0, prepared.edges[i].vertex]
-            if seen[d] != v:
-                seen[d] = v
-                held[d] += prepared.output_bytes[v]
-    over = 0.0
-    for d in range(num_devices):
+    held, over = held_bytes(devices[0], prepared), 0.0
+    for d in range(len(held)):
         if held[d] > prepared.memory_bytes[d]:
             over += held[d] / max(prepared.memory_bytes[d], 1.0) - 1.0
     return ceiling_s * (1.0 + over)
@@ -155,7 +143,7 @@ def walk(sets, prepared, draws, temperature, ceiling_s, current, best, levels, c
             looks[:] = 0
         looks[0] += 1
         if limit_s < np.inf and (looks[1] < _LOOKED_THROUGH or looks[2] > _WORTH * looks[1]):
-            level, least = remaining(current, prepared, limit_s, tail), tail
+            level, least = makespan_bound(current, prepared, limit_s, tail), tail
             looks[1] += 1
             looks[2] += level > limit_s
         if level <= limit_s:

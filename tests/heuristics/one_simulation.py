@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.fastsim.single import makespan
+from doppler_tf.fastsim.prepared import makespan
 
 
 @compiled

@@ -14,7 +14,7 @@ from data.layered import Layered, layered_graph
 from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.fastsim.remaining import remaining
+from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics.metropolis import DRAWS, walk
 from doppler_tf.heuristics.move_sets import move_sets
@@ -40,7 +40,7 @@ def test_what_an_abandoned_simulation_returns_is_a_bound_above_the_limit(case, s
     exact_s = makespan_or_inf(case)
     prepared = FastSimulator(case.graph, case.costs, case.rule).prepared(case.assignment.order)
     devices, tail = case.assignment.device[None].astype(np.int32), np.zeros(case.graph.num_vertices)
-    bound_s = remaining(devices, prepared, np.inf, tail)
+    bound_s = makespan_bound(devices, prepared, np.inf, tail)
     assert 0 <= bound_s <= exact_s * ABOUT
     assert (prepared.least_tail <= tail * ABOUT)[case.graph.work_vertices].all()
     limit_s = share * (exact_s if np.isfinite(exact_s) else bound_s)
@@ -61,7 +61,7 @@ def test_a_bound_by_hand():
     assert prepared.least_tail.tolist() == [5, 2, 6]
     for device, tail_s, bound_s in (([0, 1, 1], [9, 2, 6], 9), ([0, 0, 0], [5, 2, 6], 11), ([0, 0, 1], [5, 2, 6], 6)):
         tail = np.zeros(3)
-        assert remaining(np.array([device], np.int32), prepared, np.inf, tail) == bound_s
+        assert makespan_bound(np.array([device], np.int32), prepared, np.inf, tail) == bound_s
         assert tail.tolist() == tail_s
 
 

@@ -1,0 +1,119 @@
+"""A graph and its costs as compiled code reads them, and what compiled loops ask of one assignment at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+from doppler_tf.fastsim import free_links, queued_links
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.queues import edge_cost
+
+_simulate_free, _simulate_queued = free_links.simulate, queued_links.simulate
+
+
+class Prepared(NamedTuple):
+    """All that a simulation needs beside the assignment.
+
+    Attributes:
+      priority: float64 [1 or B, N], queue keys unless `fifo`.
+      patience: queues are sorted arrays until, in all, that many entries were moved or passed in a simulation; then they are heaps.
+        patience_limited: the same where memory may run short; then they are tournament trees.
+      ptr: int32 [N + 1], edges: EDGE [E], by producer; incoming: int32 [N], predecessors that are no inputs, -1 for inputs.
+      exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
+      link_slots: -1 where links never wait.
+      limited: whether memory can run short in some assignment.
+      in_ptr: int32 [N + 1], producer: int32 [E], by consumer.
+      output_bytes: float64 [N]; memory_bytes: float64 [D]; by_bytes: int32 [N], the vertices by output bytes.
+      topological: int32 [N], vertices; least_tail: float64 [N], no assignment has a shorter `tail`. Batches need no bounds: there both are
+        empty.
+    """
+
+    priority: np.ndarray
+    fifo: bool
+    patience: int
+    patience_limited: int
+    ptr: np.ndarray
+    edges: np.ndarray
+    incoming: np.ndarray
+    exec_s: np.ndarray
+    latency_s: np.ndarray
+    bandwidth: np.ndarray
+    factor: np.ndarray
+    slots: np.ndarray
+    link_slots: int
+    limited: bool
+    in_ptr: np.ndarray
+    producer: np.ndarray
+    output_bytes: np.ndarray
+    memory_bytes: np.ndarray
+    by_bytes: np.ndarray
+    topological: np.ndarray
+    least_tail: np.ndarray
+
+
+@numba.njit(nogil=True)
+def held_bytes(device, p):
+    """float64 [D]: the bytes of all tensors that are ever on each device; device: int32 [N], p: Prepared."""
+    ptr, edges, incoming, output_bytes = p.ptr, p.edges, p.incoming, p.output_bytes
+    held, seen = np.zeros(len(p.slots)), np.full(len(p.slots), -1)
+    for v in range(len(device)):
+        if incoming[v] >= 0:
+            seen[device[v]] = v
+            held[device[v]] += output_bytes[v]
+        for i in range(ptr[v], ptr[v + 1]):
+            d = device[edges[i].vertex]
+            if seen[d] != v:
+                seen[d] = v
+                held[d] += output_bytes[v]
+    return held
+
+
+@compiled
+def may_run_short(devices, p):
+    """bool [B]: whether all tensors that are ever on some device need more bytes than it has. If not, no limit can bind."""
+    short = np.zeros(len(devices), np.bool_)
+    for b in range(len(devices)):
+        short[b] = (held_bytes(devices[b], p) > p.memory_bytes).any()
+    return short
+
+
+@numba.njit(nogil=True)
+def makespan_bound(devices, p, limit_s, tail):
+    """A lower bound of the makespan of `devices` (int32 [1, N]), told without simulating: the longest path, or the work of a device.
+
+    Args:
+      p: Prepared; limit_s: only whether the bound is larger matters.
+      tail: float64 [N], filled with the least seconds from a vertex's start to the end of all that follows it, unless the bound is larger.
+    """
+    load = np.zeros(len(p.slots))
+    bound_s = 0.0
+    for j in range(len(p.topological) - 1, -1, -1):
+        v = p.topological[j]
+        if p.incoming[v] < 0:
+            continue
+        home, after_s = devices[0, v], 0.0
+        for i in range(p.ptr[v], p.ptr[v + 1]):
+            w = p.edges[i].vertex
+            d, rest_s = devices[0, w], tail[w]
+            if d != home:
+                rest_s += edge_cost(p.edges[i].cost, home, d, p.latency_s, p.bandwidth)
+            after_s = max(after_s, rest_s)
+        tail[v] = p.exec_s[v, home] + after_s
+        load[home] += p.exec_s[v, home] / p.slots[home]
+        bound_s = max(bound_s, tail[v], load[home])
+        if bound_s > limit_s:
+            break
+    return bound_s
+
+
+@numba.njit(nogil=True, inline="always")  # else its code, which is long, would be compiled once more by itself
+def makespan(devices, p, limit_s, tail, awaited):
+    """Seconds that `devices` (int32 [1, N]) take, infinity where memory runs out for good; where that must be more than `limit_s`, a lower
+    bound that is; p: Prepared; tail: float64 [N], awaited: int32 [N * (D + 1) + 1] or [0], see `queued_links.simulate`."""
+    limited = p.limited and may_run_short(devices, p)[0]
+    if limited or p.link_slots >= 0:
+        return _simulate_queued(devices, p, limited, limit_s, tail, awaited)[0]
+    return _simulate_free(devices, p, limit_s, tail, awaited)[0]

@@ -4,15 +4,13 @@ import os
 import sys
 from importlib import import_module
 
-from agents.compile_cache import keep_compiled
 from doppler_tf.errors import ConfigError
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
-_loaded = sys.modules.get("tensorflow")
-if os.environ["TF_USE_LEGACY_KERAS"] != "1" or (_loaded is not None and not _loaded.keras.__name__.startswith("tf_keras")):
-    raise ConfigError("agents: Keras: expected Keras 2, as TF-GNN and TF-Agents need it, got Keras 3; set TF_USE_LEGACY_KERAS=1 in the "
-                      "environment before TensorFlow is imported, or import agents first")
-keep_compiled()
+# TensorFlow and TF-GNN read this variable when they are imported. The values are those that they take for a yes.
+_wanted, _loaded = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"), sys.modules.get("tensorflow")
+if not _wanted or (_loaded is not None and not _loaded.keras.__name__.startswith("tf_keras")):
+    raise ConfigError("agents: Keras: expected Keras 2, which TF-GNN and TF-Agents need, got Keras 3; set TF_USE_LEGACY_KERAS=1 in the "
+                      "environment before TensorFlow is imported")
 
 _HOMES = {"train": "agents.training", "load_policy": "agents.placing", "TrainConfig": "agents.config", "CONFIGS": "agents.config",
           "DopplerAgent": "agents.agent", "DualPolicy": "agents.policy", "AssignmentEnvironment": "agents.environment"}

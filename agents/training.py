@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from agents import summaries
 from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
 from agents.config import TrainConfig
 from agents.progress import bar, status
+from agents.random_numbers import deterministic_operations
 from agents.real import RealStage
 from agents.reuse import learner_for
 from agents.run_folder import open_run
@@ -70,9 +70,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
 def _train(run_dir: Path, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig, executor: Executor | None,
            resume: bool, progress: bool, init: str | Path | None, pictures: bool) -> dict[str, dict]:
     # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
-    tf.config.experimental.enable_op_determinism()
-    tf.random.set_seed(config.seed)
-    with learner_for(graphs, costs, config) as learner:
+    with deterministic_operations(), learner_for(graphs, costs, config) as learner:
         run = _Run(run_dir, learner, executor, pictures)
         if resume:
             run.restore()

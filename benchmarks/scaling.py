@@ -23,6 +23,7 @@ from rich.table import Table
 from benchmarks.tables import best_seconds, finish
 from data import build_workload
 from doppler_tf.bounds import lower_bounds
+from doppler_tf.cli.tensorflow import prepare_tensorflow
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
@@ -70,9 +71,7 @@ def measure_steps(name: str, size: int) -> dict:
 
 
 def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict:
-    import agents  # noqa: F401  (chooses Keras 2 before TensorFlow is imported)
-
-    # isort: split
+    prepare_tensorflow()
     import tensorflow as tf
 
     from agents.driver import FusedDriver
@@ -95,9 +94,7 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
 
 def measure_training(name: str, size: int) -> dict:
     """Seconds and peak memory of training steps on one graph, in this process."""
-    import agents  # noqa: F401
-
-    # isort: split
+    prepare_tensorflow()
     from agents.config import TrainConfig
     from agents.stages import Learner
 

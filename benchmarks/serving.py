@@ -6,6 +6,12 @@ does, compiled by XLA for each size of graph, and by the model in a process that
 
 from __future__ import annotations
 
+from doppler_tf.cli.tensorflow import prepare_tensorflow
+
+prepare_tensorflow()  # before the first operation of TensorFlow, which importing TF-GNN is
+
+# ruff: noqa: E402
+# isort: split
 import argparse
 import json
 import subprocess

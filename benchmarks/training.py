@@ -6,8 +6,11 @@ compiled driver must see in the yardstick's episode what the yardstick saw, and 
 
 from __future__ import annotations
 
-import agents  # noqa: F401  (chooses Keras 2 before TensorFlow is imported)
+from doppler_tf.cli.tensorflow import prepare_tensorflow
 
+prepare_tensorflow()  # before the first operation of TensorFlow, which importing TF-GNN is
+
+# ruff: noqa: E402
 # isort: split
 import numpy as np
 import tensorflow as tf

@@ -8,8 +8,11 @@ judged with `--graphs FILES --topology NAME`.
 
 from __future__ import annotations
 
-import agents  # noqa: F401  (chooses Keras 2 before TensorFlow is imported)
+from doppler_tf.cli.tensorflow import prepare_tensorflow
 
+prepare_tensorflow()  # before the first operation of TensorFlow, which importing TF-GNN is
+
+# ruff: noqa: E402
 # isort: split
 import argparse
 import tempfile

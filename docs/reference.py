@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from doppler_tf.cli.tensorflow import prepare_tensorflow
 from doppler_tf.report.tables import markdown_table
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -32,8 +33,7 @@ _ITEM = re.compile(r"  (\S[^:]*): (.*)")
 
 def page() -> str:
     """The whole page."""
-    import agents  # noqa: F401  (before `runtime` imports TensorFlow: this chooses Keras 2)
-
+    prepare_tensorflow()  # before `runtime` imports TensorFlow
     text = "\n".join([HEAD, _contents(), *(line for room in ROOMS for line in _room(room))])
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 

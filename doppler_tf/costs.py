@@ -43,7 +43,7 @@ class CostModel:
     @cached_property
     def memory_bytes(self) -> np.ndarray:
         """float64 [D]: capacity in whole bytes, infinite where there is no limit."""
-        return np.floor([math.inf if d.memory_bytes is None else d.memory_bytes for d in self.topology.devices])
+        return np.floor([math.inf if d.memory_bytes is None else float(d.memory_bytes) for d in self.topology.devices])
 
     @cached_property
     def slots(self) -> np.ndarray:

@@ -5,9 +5,12 @@ Run from the repository root: .venv/bin/python -m examples.ask_server chainmm.js
 
 import argparse
 import json
+import os
 import sys
 import urllib.error
 import urllib.request
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported: TF-GNN and TF-Agents need Keras 2
 
 import numpy as np
 

@@ -4,12 +4,16 @@ Run from the repository root: .venv/bin/python -m examples.collect_with_dynamic_
 (`agents.train` does the same with a fused driver, which is many times faster.)
 """
 
-from agents import AssignmentEnvironment, DopplerAgent, TrainConfig  # before TensorFlow: this chooses Keras 2  # isort: skip
+import os
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported: TF-GNN and TF-Agents need Keras 2
+
 import tensorflow as tf
 from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 from tf_agents.replay_buffers.tf_uniform_replay_buffer import TFUniformReplayBuffer
 from tf_agents.utils import common
 
+from agents import AssignmentEnvironment, DopplerAgent, TrainConfig
 from agents.features import graph_arrays
 from agents.networks import DualNetwork
 from data import build_workload

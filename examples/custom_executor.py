@@ -4,10 +4,13 @@ Run from the repository root: .venv/bin/python -m examples.custom_executor
 (Whatever has `execute(graph, costs, assignment) -> Trace` will do; this one simulates, yours may start processes on real devices.)
 """
 
-from agents import TrainConfig, train  # before TensorFlow: this chooses Keras 2  # isort: skip
+import os
 import tempfile
 from dataclasses import replace
 
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported: TF-GNN and TF-Agents need Keras 2
+
+from agents import TrainConfig, train
 from data import build_workload
 from doppler_tf import Assignment, DataflowGraph, Topology, build_costs, read_topology, validate_trace
 from doppler_tf.costs import CostModel, draw_noise

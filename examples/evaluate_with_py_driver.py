@@ -5,15 +5,18 @@ Run from the repository root, after a training (`train ... --run-dir runs/demo`)
 (`place --policy` does the same with a fused driver, which is many times faster.)
 """
 
-from agents import AssignmentEnvironment, DualPolicy  # before TensorFlow: this chooses Keras 2  # isort: skip
+import os
 import sys
 from pathlib import Path
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported: TF-GNN and TF-Agents need Keras 2
 
 from tf_agents.drivers.py_driver import PyDriver
 from tf_agents.metrics import tf_metrics
 from tf_agents.policies.py_tf_eager_policy import PyTFEagerPolicy
 from tf_agents.policies.random_tf_policy import RandomTFPolicy
 
+from agents import AssignmentEnvironment, DualPolicy
 from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import stored_config
 from agents.features import graph_arrays

@@ -5,15 +5,18 @@ Run from the repository root, after a training (`train ... --run-dir runs/demo`)
 (A policy saved so is bound to its graph and devices and acts step by step; what `export` writes places any graph, in one call.)
 """
 
-from agents import AssignmentEnvironment, DualPolicy  # before TensorFlow: this chooses Keras 2  # isort: skip
+import os
 import sys
 from operator import eq
 from pathlib import Path
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported: TF-GNN and TF-Agents need Keras 2
 
 from tf_agents.policies.policy_saver import PolicySaver
 from tf_agents.policies.py_policy import PyPolicy
 from tf_agents.policies.py_tf_eager_policy import PyTFEagerPolicy, SavedModelPyTFEagerPolicy
 
+from agents import AssignmentEnvironment, DualPolicy
 from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import stored_config
 from agents.features import graph_arrays

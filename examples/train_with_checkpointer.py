@@ -4,14 +4,17 @@ Run from the repository root, twice: .venv/bin/python -m examples.train_with_che
 (`agents.train` with `resume=True` does the same for whole runs, many times faster.)
 """
 
-from agents import AssignmentEnvironment, DopplerAgent, TrainConfig  # before TensorFlow: this chooses Keras 2  # isort: skip
+import os
 import sys
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is imported: TF-GNN and TF-Agents need Keras 2
 
 from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 from tf_agents.metrics.tf_metrics import AverageReturnMetric
 from tf_agents.replay_buffers.tf_uniform_replay_buffer import TFUniformReplayBuffer
 from tf_agents.utils import common
 
+from agents import AssignmentEnvironment, DopplerAgent, TrainConfig
 from agents.features import graph_arrays
 from agents.networks import DualNetwork
 from data import build_workload

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
+from doppler_tf.cli.tensorflow import prepare_tensorflow
 from doppler_tf.errors import ConfigError
+from tests.browser import browser  # noqa: F401  (a fixture)
 
 # What XLA compiles in tests stays beside pytest's own cache, not in the user's home.
 os.environ.setdefault("DOPPLER_XLA_CACHE", str(Path(__file__).parents[1] / ".pytest_cache" / "d" / "xla"))
 # Nothing measured before decides what a test finds.
 os.environ.setdefault("DOPPLER_MACHINE", "off")
-import agents  # noqa: F401  (prepares the environment before whichever room imports TensorFlow first)
-from tests.browser import browser  # noqa: F401  (a fixture)
+prepare_tensorflow()  # before whichever test imports TensorFlow first
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, suppress_health_check=_SLOW)

@@ -12,6 +12,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -20,9 +21,11 @@ from doppler_tf.cli import bench, calibrate, compare, completion, doctor, export
 from doppler_tf.cli.messages import add_verbosity, set_verbosity
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
+from doppler_tf.cli.rooms import check_rooms
 from doppler_tf.errors import ConfigError, DopplerError, UserError
 
-PROG = "python -m doppler_tf"
+# The name of the installed command; without it the program is called as a module.
+INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
 # A command is a module: its docstring is its help, `EXAMPLE` a command that works, `add_arguments` its options, `run(args) -> dict`
 # the work, `render(result)` the tables that show exactly what the JSON object says; `exit_code(result)`, if there, for a result that is
 # none, in part.
@@ -49,18 +52,20 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands; `args.command` is the chosen command's module."""
-    parser = _Parser(prog=PROG, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+    prog = INSTALLED if Path(sys.argv[0]).name == INSTALLED else MODULE
+    parser = _Parser(prog=prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
                      description="Places the operations of a dataflow graph on devices so that a work-conserving runtime finishes soonest.",
-                     epilog=_example(f"{workload.EXAMPLE}\n  {place.EXAMPLE}"))
+                     epilog=_example(f"{workload.EXAMPLE}\n  {place.EXAMPLE}", prog))
     parser.add_argument("--version", action="version", version=f"doppler_tf {__version__}")
     add_verbosity(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, module in COMMANDS.items():
         purpose = (module.__doc__ or name).splitlines()[0]
-        command = commands.add_parser(name, help=purpose, description=purpose, epilog=_example(module.EXAMPLE), allow_abbrev=False,
+        command = commands.add_parser(name, help=purpose, description=purpose, epilog=_example(module.EXAMPLE, prog), allow_abbrev=False,
                                       formatter_class=argparse.RawDescriptionHelpFormatter)
+        command.set_defaults(seed=0)  # unless the command sets another default
         module.add_arguments(command)
-        command.add_argument("--seed", type=natural, default=0, metavar="N", help="seed of everything random (default: 0)")
+        command.add_argument("--seed", type=natural, metavar="N", help="seed of everything random (default: 0)")
         command.add_argument("--json", action="store_true", help="print one JSON object on stdout, all else on stderr")
         add_verbosity(command)
         command.set_defaults(command=module)
@@ -75,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         verbose = args.verbose
         set_verbosity(verbose, args.quiet)
         _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))
+        check_rooms()
         with _stdout_is_ours():
             result = args.command.run(args)
         _LOG.debug("done; %.2f s of processor time in this process", time.process_time())
@@ -144,5 +150,5 @@ def _reader_left() -> int:
     return FAILED
 
 
-def _example(text: str) -> str:
-    return f"example:\n  {text}"
+def _example(text: str, prog: str) -> str:
+    return f"example:\n  {text.replace(MODULE, prog)}"

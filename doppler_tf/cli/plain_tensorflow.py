@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from doppler_tf.cli.rooms import module_call
 from doppler_tf.errors import ExecutionError
 
 MODES = ("default", "xla")
@@ -25,8 +26,9 @@ class PlainTensorFlow:
     def __init__(self, graph: str | Path):
         """Args: graph: a file that `workload` or `calibrate` wrote, with the program's record."""
         self._graph = graph
-        self._process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.plain_tensorflow", str(graph)], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        command, environment = module_call("doppler_tf.cli.plain_tensorflow")
+        self._process = subprocess.Popen([*command, str(graph)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         stderr=subprocess.DEVNULL, text=True)
 
     def run(self, mode: str) -> float:
         """Seconds of one run; mode: `default` or `xla`. Raises ExecutionError where the process has failed."""

@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
     parser.add_argument("--config", metavar="NAME|FILE", help="default, annealed, paper, or a JSON object of settings")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
+    parser.set_defaults(seed=None)  # a seed that is asked for wins over that of --config and --set, 0 as well
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -115,9 +116,8 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
     from doppler_tf.cli.executors import has_kernels
 
     given = {key: _value(text) for key, text in args.set}
-    given.update({stage: getattr(args, stage) for stage in STAGES if getattr(args, stage) is not None})
-    for key in ("method", "seed", "executor", "time_scale", "real_minutes", "emulate"):
-        if getattr(args, key):
+    for key in (*STAGES, "method", "seed", "executor", "time_scale", "real_minutes", "emulate"):
+        if getattr(args, key) is not None:
             given[key] = getattr(args, key)
     if (args.time_scale or args.emulate) and not args.executor:
         given["executor"] = "emulated"

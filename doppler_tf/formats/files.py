@@ -117,6 +117,27 @@ def held(folder: str | Path, what: str) -> Iterator[None]:
         yield
 
 
+def cache_folder(variable: str, part: str = "") -> Path | None:
+    """A folder for what need not be found out again; it may not exist yet.
+
+    Args:
+      variable: of the environment; it names the folder, or says `off`.
+      part: the folder in the project's own among the user's caches, where the variable is not set.
+
+    Returns:
+      None where nothing is to be kept, or where the user has no folder for it.
+    """
+    named = os.environ.get(variable)
+    if named:
+        return None if named.lower() in ("off", "0") else Path(named).absolute()
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:  # `doctor` works without any library
+        return None
+    folder = user_cache_path("doppler_tf", appauthor=False) / part
+    return folder if folder.is_absolute() else None
+
+
 def file_name(name: str) -> str:
     """`name` as a file's name: other characters than letters, digits, `.`, `_` and `-` become `_`, no leading dot, at most 80 of them."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80] or "_"

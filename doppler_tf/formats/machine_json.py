@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from doppler_tf.errors import FormatError, field_error
-from doppler_tf.formats.files import read_json, write_json
+from doppler_tf.formats.files import cache_folder, read_json, write_json
 from doppler_tf.topology import Topology
 
 MACHINE_SCHEMA = "doppler-machine/2"
@@ -88,8 +88,5 @@ def store_machine(machine: Machine) -> Path | None:
 
 def _path(of: Mapping[str, object]) -> Path | None:
     """DOPPLER_MACHINE names the folder, or `off`; else it is in the user's cache."""
-    named = os.environ.get("DOPPLER_MACHINE")
-    if named == "off":
-        return None
-    folder = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "doppler_tf"
-    return folder / f"machine-{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]}.json"
+    folder = cache_folder("DOPPLER_MACHINE")
+    return None if folder is None else folder / f"machine-{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:16]}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -13,8 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(("program", "setting"), [
+    ("import agents", None),
     ("import agents", "0"),
-    ("import tensorflow as tf; tf.keras.layers; import agents", None),
+    ("import tensorflow as tf; tf.keras.layers; import os; os.environ['TF_USE_LEGACY_KERAS'] = '1'; import agents", None),
 ])
 def test_keras_3_is_refused_with_the_remedy(program, setting):
     environment = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
@@ -26,8 +28,26 @@ def test_keras_3_is_refused_with_the_remedy(program, setting):
     assert "set TF_USE_LEGACY_KERAS=1" in done.stderr
 
 
-def test_agents_alone_choose_keras_2():
+def test_the_command_line_chooses_keras_2():
     environment = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
-    program = "import agents, agents.networks, tensorflow as tf; print(tf.keras.__name__)"
+    program = "from doppler_tf.cli.tensorflow import import_quietly; print(import_quietly('agents.networks').tf.keras.__name__)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "tf_keras" in done.stdout
+
+
+def test_importing_the_agents_changes_neither_the_environment_nor_the_cache(tmp_path):
+    program = """
+import os
+before = dict(os.environ)
+import agents, agents.stages, agents.training, agents.compile_cache
+print(sorted({name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}))
+"""
+    broken = tmp_path / "version" / "xla_compile_cache__1__XLA_CPU_JIT.pb"
+    broken.parent.mkdir()
+    broken.touch()
+    environment = {key: value for key, value in os.environ.items() if key != "TF_XLA_FLAGS"}
+    environment |= {"TF_USE_LEGACY_KERAS": "1", "DOPPLER_XLA_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    # Not ours: TensorFlow and Gym's pygame set some of their own.
+    assert [name for name in ast.literal_eval(done.stdout.splitlines()[-1]) if name.startswith(("TF_", "DOPPLER_", "XLA_"))] == []
+    assert sorted(tmp_path.rglob("*")) == [broken.parent, broken]

@@ -53,6 +53,12 @@ def test_options_win_over_set_and_set_over_the_file(train, write):
     assert train("--config", "paper", "--seed", 4)[1]["config"].seed == 4
 
 
+@pytest.mark.parametrize(("argv", "seed"), [
+    ([], 3), (["--seed", 0], 0), (["--seed", 5], 5), (["--set", "seed=4"], 4), (["--set", "seed=4", "--seed", 0], 0)])
+def test_a_seed_that_is_asked_for_wins_0_as_well(train, write, argv, seed):
+    assert train("--config", write({"seed": 3}, "config.json"), *argv)[1]["config"].seed == seed
+
+
 def test_the_method_is_a_setting(train):
     assert train("--method", "placeto")[1]["config"].method == "placeto"
     assert train("--set", "method=gdp", "--method", "joint")[1]["config"].method == "joint"

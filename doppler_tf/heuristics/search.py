@@ -23,7 +23,6 @@ from doppler_tf.heuristics.starting_point import starting_point
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
 # Bounds and makespans add the same seconds in different orders, which differ by rounding.
 ROUNDING = 1e-11
-_UNLIMITED = 2**62
 
 
 @dataclass(frozen=True)
@@ -175,11 +174,11 @@ class Walker:
         return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._stuck
 
     @property
-    def affordable(self) -> int:
-        """How many steps fit into the seconds left, at least one. No limit where simulations are counted: a larger budget must not change
+    def affordable(self) -> int | float:
+        """How many steps fit into the seconds left, at least one. Infinite where simulations are counted: a larger budget must not change
         the steps taken within a smaller one."""
         if self._budget.seconds is None or self._budget.simulations is not None:
-            return _UNLIMITED
+            return math.inf
         now = time.perf_counter()
         pace = self.steps / max(now - self._ready, 1e-9)
         return max(1, int((self._budget.seconds - (now - self._started)) * pace))

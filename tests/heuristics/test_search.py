@@ -224,7 +224,7 @@ def test_how_many_steps_the_seconds_left_afford(monkeypatch):
         each.walk(np.zeros(99))  # and the start
     now_s = 25.0
     assert timed.affordable == 300
-    assert min(counted.affordable, both.affordable) > 10**12
+    assert counted.affordable == both.affordable == math.inf
     now_s = 101.0
     assert timed.affordable == 1
 

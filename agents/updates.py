@@ -9,8 +9,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from agents.config import TrainConfig
-from agents.driver import Episodes
 from agents.losses import LogProbability, imitation_loss, rank_advantage, reinforce_loss
+from agents.rollout import Episodes
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from doppler_tf.cli.suite import EXECUTES, PLACES, SAMPLES, TRAINS
 from doppler_tf.errors import DeadlockError, DopplerError
 
 if TYPE_CHECKING:
+    from agents.learner import KeptLearner
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
     Case = tuple[DataflowGraph, CostModel]
 
 
-def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None = None) -> dict[str, Any]:
     """Does a cell and writes its record, also when it fails; returns the record.
 
     Args:
-      needed: records of the cells that it needs, by what for.
+      needed: records of the cells that it needs, by what for; kept: what trainings before have compiled.
     """
     from doppler_tf.cli.output import plain
     from doppler_tf.formats.files import write_json
@@ -38,7 +40,8 @@ def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -
     started = time.perf_counter()
     try:
         begun_s = time.process_time()
-        figures = plain(_WORK[cell.job["does"]](folder, cell, needed))
+        work = partial(_train, kept=kept) if cell.job["does"] == TRAINS else _WORK[cell.job["does"]]
+        figures = plain(work(folder, cell, needed))
         figures["cpu_s"] = time.process_time() - begun_s
     except Exception as error:
         line = str(error) if isinstance(error, DopplerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -70,7 +73,7 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
             "winner": placed.assignment.method, **_keep(folder, cell, graph, costs, placed.assignment, placed.makespan_s)}
 
 
-def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None) -> dict[str, Any]:
     """A training run, then its policy's samples. What it learns on several graphs at once is no figure of one."""
     from doppler_tf.cli.executors import fitting_time_scale, make_executor, true_topology
     from doppler_tf.cli.tensorflow import import_quietly
@@ -88,7 +91,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
     started = time.perf_counter()
     try:
         trained = training.train([graph for graph, _ in loaded], loaded[0][1].topology, run_dir, config, executor=executor, progress=False,
-                                 pictures=False, **({"init": init} if init else {}))
+                                 pictures=False, kept=kept, **({"init": init} if init else {}))
     finally:
         if executor is not None:
             executor.close()
@@ -179,15 +182,20 @@ def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assi
     return {"vertices": int(graph.work_vertices.size), "devices": costs.num_devices}
 
 
-_WORK = {PLACES: _place, TRAINS: _train, SAMPLES: _sample, EXECUTES: _execute}
+_WORK = {PLACES: _place, SAMPLES: _sample, EXECUTES: _execute}
 
 
 def main(folder: Path, keys: Sequence[str]) -> None:
     """Does the cells that DIR/jobs/KEY.json describe, one after the other."""
+    from doppler_tf.cli.tensorflow import import_quietly
+
     set_loudness()
-    for key in keys:
-        record = json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8"))
-        do_cell(folder, Cell(**record["cell"]), record["needed"])
+    records = [json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8")) for key in keys]
+    cells, kept = [Cell(**record["cell"]) for record in records], None
+    if any(cell.job["does"] == TRAINS for cell in cells):
+        kept = import_quietly("agents.learner").KeptLearner()
+    for cell, record in zip(cells, records, strict=True):
+        do_cell(folder, cell, record["needed"], kept)
 
 
 if __name__ == "__main__":

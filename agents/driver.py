@@ -11,7 +11,7 @@ from tf_agents.trajectories import Trajectory
 
 from agents.environment import AssignmentEnvironment
 from agents.policy import EpisodePolicy
-from agents.trajectories import trajectory_of
+from agents.trajectories import judged, trajectory_of
 
 
 class FusedDriver(driver.Driver):
@@ -37,8 +37,7 @@ class FusedDriver(driver.Driver):
         """
         seed = self.policy.seed.assign_add([0, 1]) if seed is None else seed
         episodes = self.policy.rollout.run(self.policy.batch, self._graph, tf.convert_to_tensor(seed), self._greedy)
-        makespan_s = self.env.makespans(self.env.graph, episodes.order.numpy(), episodes.device.numpy())
-        experience = trajectory_of(episodes, self.env.lengths[self.env.graph], makespan_s, self.env.rewards(self.env.graph, makespan_s))
+        experience = self.judged(trajectory_of(episodes, self.env.lengths[self.env.graph]))
         for observe in self.observers:
             observe(experience)
         return experience
@@ -51,6 +50,17 @@ class FusedDriver(driver.Driver):
         """
         episodes = self.policy.rollout.replay(self.policy.batch, *(tf.constant(each, tf.int32) for each in (graph, order, device)))
         return trajectory_of(episodes, self.env.lengths[graph])
+
+    def judged(self, experience: Trajectory, makespan_s: np.ndarray | None = None) -> Trajectory:
+        """The episodes of a run with other seconds and the rewards for them.
+
+        Args:
+          makespan_s: float64 [B]; what they take in the environment as it is now if None.
+        """
+        graph, action = self.env.graph, experience.action
+        if makespan_s is None:
+            makespan_s = self.env.makespans(graph, action["vertex"].numpy(), action["device"].numpy())
+        return judged(experience, makespan_s, self.env.rewards(graph, makespan_s))
 
     def computation(self) -> tf.Graph:
         """Of a run, as TensorFlow runs it."""

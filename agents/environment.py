@@ -71,7 +71,8 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
         """float64 [E]: seconds of whole episodes.
 
         Args:
-          graph: int [E]; order, device: int [E, T], padded vertices and devices by step.
+          graph: int [E], which graph each is of.
+          order, device: int [E, T], padded vertices and devices by step.
         """
         seconds = np.empty(len(graph))
         for g, (arrays, makespans) in enumerate(zip(self._arrays, self._makespans, strict=True)):

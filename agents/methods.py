@@ -35,6 +35,7 @@ class Method(NamedTuple):
       log_probability: of recorded episodes, differentiable.
       episodes, replay: as `Rollout` takes them; num_features: what they record of each device.
       repeats_order: the best episode is learned from in its own order, not in the present policy's.
+      stepwise: its policies act step by step too, in TF-Agents' own drivers.
     """
 
     batch: Callable[[Sequence[GraphArrays]], Any]
@@ -44,6 +45,7 @@ class Method(NamedTuple):
     replay: Callable = replayed
     num_features: int = NUM_FEATURES
     repeats_order: bool = False
+    stepwise: bool = False
 
     def rollout(self, network: tf.Module, jit_compile: bool = True) -> Rollout:
         """Its episodes, compiled with XLA or op by op."""
@@ -52,7 +54,7 @@ class Method(NamedTuple):
     def agent(self, network: tf.Module, batch: Any, config: TrainConfig, counter: tf.Variable, jit_compile: bool, elite_rows: int,
               rollout: Rollout) -> ReinforceAgent:
         """Its agent; arguments as `DopplerAgent` takes them."""
-        if self is METHODS["doppler"]:
+        if self.stepwise:
             return DopplerAgent(network, batch, config, counter, jit_compile, elite_rows, rollout)
         policies = (EpisodePolicy(network, batch, rollout, greedy, self.num_features, name=config.method) for greedy in (True, False))
         return ReinforceAgent(network, config, *policies, self.log_probability, counter, jit_compile, elite_rows)
@@ -63,7 +65,7 @@ def _doppler_like(network: Callable[..., tf.Module]) -> Callable[[TrainConfig], 
 
 
 METHODS = {
-    "doppler": Method(graph_batch, _doppler_like(DualNetwork), log_probability),
+    "doppler": Method(graph_batch, _doppler_like(DualNetwork), log_probability, stepwise=True),
     "sel_only": Method(graph_batch, _doppler_like(SelNetwork), sel_log_probability, partial(dual_episodes, choose=earliest_start),
                        repeats_order=True),
     "plc_only": Method(critical_path_batch, _doppler_like(PlcNetwork), plc_log_probability, plc_episodes, plc_replayed),

@@ -13,7 +13,7 @@ from agents.measuring import Measured, RunBudget
 from agents.simulated import SimulatedStage
 from agents.stages import Training
 from agents.task import Episode
-from agents.trajectories import rejudged, seconds_of
+from agents.trajectories import seconds_of
 from doppler_tf.executor import Executor
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.finalists import Choice, baselines, choose, clearly_faster, median_s
@@ -66,22 +66,17 @@ class RealStage:
         simulated = training.driver.run((training.task.config.seed, step))
         measured_s = self._run_promising(simulated)
         training.judge_by([measured.believed_costs() for measured in self.measured])
-        refitted = self._rejudged(simulated, training.environment.makespans(
-            training.task.graph, simulated.action["vertex"].numpy(), simulated.action["device"].numpy()))
+        refitted = training.driver.judged(simulated)
         self._keep_promising(refitted, measured_s)
         training.best(refitted)
         progress = min(self.budget.share / (1 - _CHOOSING), 1.0)
-        mixed = self._rejudged(refitted, self._mixed_s(seconds_of(refitted), measured_s))
+        mixed = training.driver.judged(simulated, self._mixed_s(seconds_of(refitted), measured_s))
         for metric in self._simulated.metrics:
             metric(mixed)
         report = self._simulated.learn(mixed, progress)
         for i in range(1, real_updates + 1):
             report = self._simulated.update(step + i, progress)
         return {name: {**scalars, **self._compared(g, simulated, measured_s)} for g, (name, scalars) in enumerate(report.items())}
-
-    def _rejudged(self, experience: Trajectory, seconds: np.ndarray) -> Trajectory:
-        """The same episodes as if they took other seconds (float64 [B])."""
-        return rejudged(experience, seconds, self._training.environment.rewards(self._training.task.graph, seconds))
 
     def choose(self) -> dict[str, dict]:
         """Runs the candidates against each other, and keeps the policy and the assignments that win.

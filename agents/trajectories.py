@@ -9,37 +9,32 @@ from tf_agents.trajectories import StepType, Trajectory
 from agents.rollout import Episodes
 
 
-def trajectory_of(episodes: Episodes, length: np.ndarray, makespan_s: np.ndarray | None = None, reward: np.ndarray | None = None
-                  ) -> Trajectory:
-    """Recorded episodes as one compact trajectory.
+def trajectory_of(episodes: Episodes, length: np.ndarray) -> Trajectory:
+    """Recorded episodes as one compact trajectory, which nobody has judged yet: it earns nothing.
 
     Observations are `graph` (int32, which graph an episode is of) and `makespan_s` (float64, NaN where it is not known), both the same at
     every step. After the end of an episode steps are of type LAST and hold the null vertex.
 
     Args:
-      length: int [B], steps of each episode; makespan_s: float64 [B]; reward: float32 [B], given at the last step.
+      length: int [B], steps of each episode.
     """
-    count, steps = episodes.order.shape
-    step, length = np.arange(steps)[None], length[:, None]
-    kind = np.where(step >= length, StepType.LAST, np.where(step == 0, StepType.FIRST, StepType.MID)).astype(np.int32)
-    over = step + 1 >= length
-    ends = np.zeros((count, 1), np.float32) if reward is None else reward[:, None]
-    seconds = np.full((count, 1), np.nan) if makespan_s is None else makespan_s[:, None]
+    shape, step = episodes.order.shape, np.arange(episodes.order.shape[1])[None]
+    kind = np.where(step >= length[:, None], StepType.LAST, np.where(step == 0, StepType.FIRST, StepType.MID)).astype(np.int32)
+    over = step + 1 >= length[:, None]
     return Trajectory(
         step_type=tf.constant(kind), next_step_type=tf.constant(np.where(over, StepType.LAST, StepType.MID).astype(np.int32)),
-        observation={"graph": tf.repeat(episodes.graph[:, None], steps, axis=1), "makespan_s": tf.constant(np.repeat(seconds, steps, 1))},
+        observation={"graph": tf.repeat(episodes.graph[:, None], shape[1], axis=1), "makespan_s": tf.constant(np.full(shape, np.nan))},
         action={"vertex": episodes.order, "device": episodes.device},
         policy_info={"features": episodes.features, "mask": episodes.mask},
-        reward=tf.constant(np.where(step + 1 == length, ends, np.float32(0))), discount=tf.constant(1 - over.astype(np.float32)))
+        reward=tf.zeros(shape), discount=tf.constant(1 - over.astype(np.float32)))
 
 
-def rejudged(experience: Trajectory, makespan_s: np.ndarray, reward: np.ndarray) -> Trajectory:
-    """The same episodes with other seconds (float64 [B]) and rewards (float32 [B])."""
-    steps = experience.reward.shape[1]
-    length = np.sum(experience.step_type.numpy() != StepType.LAST, axis=1)[:, None]
-    return experience._replace(
-        observation={**experience.observation, "makespan_s": tf.constant(np.repeat(makespan_s[:, None], steps, 1))},
-        reward=tf.constant(np.where(np.arange(steps)[None] + 1 == length, reward[:, None], np.float32(0))))
+def judged(experience: Trajectory, makespan_s: np.ndarray, reward: np.ndarray) -> Trajectory:
+    """The same episodes with their seconds (float64 [B]), and rewards (float32 [B]) at their last steps."""
+    last = (experience.step_type != StepType.LAST) & (experience.next_step_type == StepType.LAST)
+    seconds = np.repeat(makespan_s[:, None], last.shape[1], axis=1)
+    return experience._replace(observation={**experience.observation, "makespan_s": tf.constant(seconds)},
+                               reward=tf.where(last, reward[:, None], 0.0))
 
 
 def seconds_of(experience: Trajectory) -> np.ndarray:

@@ -77,8 +77,8 @@ class DopplerAgent(ReinforceAgent):
 
     def __init__(self, network: DualNetwork, batch: GraphBatch, config: TrainConfig, train_step_counter: tf.Variable | None = None,
                  jit_compile: bool = False, elite_rows: int = 1, rollout: Rollout | None = None):
-        """Args: train_step_counter: counts updates; TF-Agents' global step if None; jit_compile: compile updates with XLA; elite_rows: number
-        of `elite` trajectories of all updates; rollout: runs whole episodes, compiled with XLA if None."""
+        """Args: train_step_counter: counts updates; TF-Agents' global step if None; jit_compile: compile updates with XLA;
+        elite_rows: number of `elite` trajectories of all updates; rollout: runs whole episodes, compiled with XLA if None."""
         rollout = rollout or Rollout(network)
         policy = DualPolicy(network, batch, greedy=True, name="greedy_policy", rollout=rollout)
         collect_policy = DualPolicy(network, batch, name="collect_policy", rollout=rollout)

@@ -1,57 +1,92 @@
-"""The agent: SEL and PLC as TF-Agents trains and runs them."""
+"""The agents: one that imitates expert trajectories and one that reinforces, around the same networks and optimizers."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 from tf_agents.agents import tf_agent
-from tf_agents.trajectories import trajectory
+from tf_agents.trajectories import Trajectory
 
 from agents.config import TrainConfig
-from agents.driver import Episodes, log_probability
 from agents.episode import GraphBatch
 from agents.networks import DualNetwork
-from agents.policy import DualPolicy
-from agents.updates import Updates
+from agents.policy import DualPolicy, EpisodePolicy
+from agents.rollout import Rollout, log_probability
+from agents.trajectories import compact, episodes_of
+from agents.updates import LogProbabilityOf, Updates
 
 
-class DopplerAgent(tf_agent.TFAgent):
-    """Trains SEL (with the encoder) and PLC, each with an optimizer of its own.
+class ReinforceAgent(tf_agent.TFAgent):
+    """Trains the two policies of a method by REINFORCE, each with an optimizer of its own.
 
-    `train(experience)` takes trajectories [B, T] of whole episodes as TF-Agents' drivers and replay buffers hand them over;
-    `reinforce` and `imitate` take the compact records of `FusedDriver`. All end in the same `Updates`.
+    `train(experience, weights)` takes trajectories [B, T] of whole episodes: from `FusedDriver`, or from TF-Agents' own drivers and replay
+    buffers by `trajectories.compact`.
     """
 
-    def __init__(self, network: DualNetwork, batch: GraphBatch, config: TrainConfig, train_step_counter: tf.Variable | None = None,
-                 jit_compile: bool = False):
-        """Args: train_step_counter: counts updates; TF-Agents' global step if None; jit_compile: as `Updates` takes it."""
-        self._batch, self._config = batch, config
-        collect, greedy = DualPolicy(network, batch, False, "collect_policy"), DualPolicy(network, batch, True, "greedy_policy")
-        graph_only = {"graph": collect.time_step_spec.observation["graph"]}
-        super().__init__(collect.time_step_spec, collect.action_spec, greedy, collect, train_sequence_length=None,
-                         training_data_spec=collect.trajectory_spec._replace(observation=graph_only), train_step_counter=train_step_counter)
-        updates = Updates(network, batch, config, self.train_step_counter, jit_compile, log_probability=log_probability)
-        self.optimizers, self.set_learning_rate = updates.optimizers, updates.set_learning_rate
-        self.reinforce, self.imitate = updates.reinforce, updates.imitate
+    def __init__(self, network: tf.Module, config: TrainConfig, policy: EpisodePolicy, collect_policy: EpisodePolicy,
+                 log_probability: LogProbabilityOf, train_step_counter: tf.Variable | None = None, jit_compile: bool = False,
+                 elite_rows: int = 1):
+        """Args: train_step_counter: counts updates, TF-Agents' global step if None; jit_compile: as `Updates` takes it; elite_rows: number
+        of `elite` trajectories of all updates, which share one compiled function."""
+        super().__init__(collect_policy.time_step_spec, collect_policy.action_spec, policy, collect_policy, train_sequence_length=None,
+                         training_data_spec=compact(collect_policy.trajectory_spec), train_step_counter=train_step_counter)
+        self.updates = Updates(network, collect_policy.batch, config, self.train_step_counter, jit_compile, log_probability=log_probability)
+        self.optimizers, self.elite_rows, self._entropy = self.updates.optimizers, elite_rows, config.entropy
 
-    def _train(self, experience: trajectory.Trajectory, weights: tf.Tensor | None = None) -> tf_agent.LossInfo:
-        """REINFORCE on trajectories [B, T] that hold one whole episode each, from the first step on."""
-        episodes = episodes_from_trajectory(self._batch, experience)
+    def _train(self, experience: Trajectory, weights: tf.Tensor | None = None, entropy: float | None = None,
+               elite: Trajectory | None = None, elite_weight: float = 0.0) -> tf_agent.LossInfo:
+        """One update.
+
+        Args:
+          weights: float32 [B], 0 for episodes that only stand by; None: ones.
+          entropy: weight of the entropy bonus, the config's if None.
+          elite: trajectories [`elite_rows`, T] whose likelihood is raised with `elite_weight`, the best so far for instance.
+
+        Returns:
+          The loss, and as `extra` the `UpdateInfo`.
+        """
+        episodes, stand_in, weights = _given(self, experience, weights)
+        elite = stand_in if elite is None else episodes_of(elite, self.collect_policy.batch.num_vertices)
         reward = tf.reduce_sum(experience.reward, axis=1)
-        weight = tf.ones_like(reward) if weights is None else weights
-        any_one = Episodes(*(value[:1] for value in episodes))
-        info = self.reinforce(episodes, reward, weight, tf.constant(self._config.entropy), any_one, tf.constant(0.0), tf.constant(0.0))
+        entropy = self._entropy if entropy is None else entropy
+        info = self.updates.reinforce(episodes, reward, weights, tf.constant(entropy, tf.float32), elite,
+                                      tf.constant(elite_weight, tf.float32), tf.constant(0.0))
         return tf_agent.LossInfo(info.loss, info)
 
 
-def episodes_from_trajectory(batch: GraphBatch, experience: trajectory.Trajectory) -> Episodes:
-    """The compact record of trajectories [B, T]; steps beyond an episode's end are dropped, missing ones padded."""
-    steps = batch.num_vertices - 1
+class ImitationAgent(tf_agent.TFAgent):
+    """Trains the policies of another agent to repeat expert trajectories (behavioural cloning); rewards do not count.
 
-    def fit(value: tf.Tensor, fill) -> tf.Tensor:
-        value = value[:, :steps]
-        padding = [[0, 0], [0, steps - value.shape[1]]] + [[0, 0]] * (value.shape.rank - 2)
-        return tf.pad(value, padding, constant_values=fill)
+    Networks, optimizers, step counter and compiled update are those of that agent, which goes on where this one ends.
+    """
 
-    info = experience.policy_info
-    return Episodes(experience.observation["graph"][:, 0], fit(experience.action["vertex"], steps), fit(experience.action["device"], 0),
-                    fit(info["features"], 0.0), fit(info["mask"], True))
+    def __init__(self, successor: ReinforceAgent):
+        super().__init__(successor.time_step_spec, successor.action_spec, successor.policy, successor.collect_policy,
+                         train_sequence_length=None, training_data_spec=successor.training_data_spec,
+                         train_step_counter=successor.train_step_counter)
+        self.updates, self.elite_rows = successor.updates, successor.elite_rows
+
+    def _train(self, experience: Trajectory, weights: tf.Tensor | None = None) -> tf_agent.LossInfo:
+        """One update; weights: float32 [B], None: ones. The loss is the mean negative log-likelihood of a step."""
+        episodes, stand_in, weights = _given(self, experience, weights)
+        info = self.updates.imitate(episodes, weights, stand_in)
+        return tf_agent.LossInfo(info.loss, info)
+
+
+class DopplerAgent(ReinforceAgent):
+    """SEL (with the encoder) and PLC as TF-Agents trains and runs them, step by step or in whole episodes."""
+
+    def __init__(self, network: DualNetwork, batch: GraphBatch, config: TrainConfig, train_step_counter: tf.Variable | None = None,
+                 jit_compile: bool = False, elite_rows: int = 1, rollout: Rollout | None = None):
+        """Args: train_step_counter: counts updates; TF-Agents' global step if None; jit_compile: compile updates with XLA;
+        elite_rows: number of `elite` trajectories of all updates; rollout: runs whole episodes, compiled with XLA if None."""
+        rollout = rollout or Rollout(network)
+        policy = DualPolicy(network, batch, greedy=True, name="greedy_policy", rollout=rollout)
+        collect_policy = DualPolicy(network, batch, name="collect_policy", rollout=rollout)
+        super().__init__(network, config, policy, collect_policy, log_probability, train_step_counter, jit_compile, elite_rows)
+
+
+def _given(agent: ReinforceAgent | ImitationAgent, experience: Trajectory, weights: tf.Tensor | None) -> tuple:
+    """The record of an experience, a part of it where no elite is given, and weights."""
+    episodes = episodes_of(experience, agent.collect_policy.batch.num_vertices)
+    weights = tf.ones_like(episodes.graph, tf.float32) if weights is None else weights
+    return episodes, type(episodes)(*(value[:agent.elite_rows] for value in episodes)), weights

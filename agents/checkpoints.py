@@ -1,4 +1,9 @@
-"""Checkpoints of a training run: each a folder that is complete or absent, the last few and nothing else kept."""
+"""Checkpoints of a training run: each a folder that is complete or absent, the last few and nothing else kept.
+
+TF-Agents' `common.Checkpointer` serves the examples, and gives less than a run needs. It restores when it is made, and does not check that
+the checkpoint fits the networks. It holds variables alone, while a run's best episodes are read by commands without TensorFlow. A
+process that is killed as it saves leaves files that no later process removes.
+"""
 
 from __future__ import annotations
 

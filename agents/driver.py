@@ -1,223 +1,68 @@
-"""The fused driver: whole batches of episodes inside one compiled graph. Same choices as the standard TF-Agents drivers."""
+"""The fused driver: a TF-Agents driver that runs whole episodes of a batch in one compiled graph."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import tensorflow as tf
+from tf_agents.drivers import driver
+from tf_agents.trajectories import Trajectory
 
-from agents.episode import NEVER, EpisodeState, GraphBatch, device_options, finished, initial_state, place_vertex
-from agents.losses import LogProbability, masked_log_probability, order_log_probability, sums_before
-from agents.networks import DualNetwork, Tables
-from agents.race import Race, run_on, start_race, winner
-from agents.random_numbers import gumbel
-from agents.shapes import extent
-
-_LOG = logging.getLogger(__name__)
+from agents.environment import AssignmentEnvironment
+from agents.policy import EpisodePolicy
+from agents.trajectories import judged, trajectory_of
 
 
-class Episodes(NamedTuple):
-    """The compact record of B episodes of T steps; all that an update needs.
+class FusedDriver(driver.Driver):
+    """Stands where TF-Agents' own drivers do, for whole episodes of an `AssignmentEnvironment`.
 
-    Attributes:
-      graph: int32 [B].
-      order, device: int32 [B, T], what was chosen; the null vertex after the end.
-      features: float32 [B, T, D, F], mask: bool [B, T, D], PLC's view at each step; anything after the end.
+    With the same seed it makes the choices that `DynamicEpisodeDriver` makes, many times faster: what a step costs does not depend on the
+    number of vertices, and the environment is asked once, for the makespans. Observers are called once a run, with one compact
+    `Trajectory` of outer dims [B, T] (see `trajectories.trajectory_of`).
     """
 
-    graph: tf.Tensor
-    order: tf.Tensor
-    device: tf.Tensor
-    features: tf.Tensor
-    mask: tf.Tensor
+    def __init__(self, env: AssignmentEnvironment, policy: EpisodePolicy, observers: Sequence[Callable[[Trajectory], object]] = (),
+                 greedy: np.ndarray | None = None):
+        """Args: greedy: bool [B], whose choices are the most likely ones whatever the policy does; None: nobody's."""
+        super().__init__(env, policy, list(observers))
+        self._graph = tf.constant(env.graph, tf.int32)
+        self._greedy = tf.constant((np.zeros(env.batch_size, bool) if greedy is None else greedy) | policy.greedy)
 
-
-class Choice(NamedTuple):
-    """One step's actions with PLC's view of it (`Options`)."""
-
-    vertex: tf.Tensor
-    device: tf.Tensor
-    features: tf.Tensor
-    mask: tf.Tensor
-    start_s: tf.Tensor
-
-
-def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, race: Race) -> Choice:
-    """SEL picks a vertex among the candidates, PLC its device.
-
-    Args:
-      placed: float32 [B, D, hidden], `tables.plc_empty` and sums of `tables.plc_placed` by device.
-      race: of the candidates of `state`; where it is greedy, PLC is too.
-    """
-    with tf.name_scope("SEL"):
-        vertex = next_vertex(batch, state, race)
-    with tf.name_scope("PLC"):
-        options = device_options(batch, state, vertex)
-        logits = device_logits(network, batch, tables, state, placed, vertex, options.features)
-        return Choice(vertex, choose_device(batch, state, logits, options.mask, race.seed, race.greedy), *options)
-
-
-def next_vertex(batch: GraphBatch, state: EpisodeState, race: Race) -> tf.Tensor:
-    """int32 [B]: SEL's choice. A finished episode has no candidate left; it "chooses" the null vertex."""
-    return tf.where(finished(batch, state), batch.num_vertices - 1, winner(race))
-
-
-def choose_device(batch: GraphBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
-                  ) -> tf.Tensor:
-    """int32 [B]: a device among those where `mask` [B, D] is True, the likeliest where `greedy` [B], else drawn from the softmax of
-    `logits` [B, D]; seed: int32 [2]."""
-    return draw(state, logits, mask, seed, greedy, tf.range(batch.num_devices))
-
-
-def choose_vertex(batch: GraphBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
-                  ) -> tf.Tensor:
-    """As `choose_device` of the vertices, logits and mask [B, N]; the null vertex where an episode is finished."""
-    # Numbers of their own: 0 to D - 1 are the devices'.
-    vertex = draw(state, logits, mask, seed, greedy, batch.num_devices + tf.range(batch.num_vertices))
-    return tf.where(finished(batch, state), batch.num_vertices - 1, vertex)
-
-
-def draw(state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
-    """int32 [B]: the place of one of K entries (see `choose_device`); numbers: int32 [K], which random numbers each entry has."""
-    noise = gumbel(seed, tf.range(tf.shape(logits)[0])[:, None], state.step[:, None], numbers[None])
-    noisy = tf.where(greedy[:, None], logits, logits + noise)
-    noisy = tf.where(mask, noisy, -tf.float32.max)
-    return tf.argmax(noisy, axis=1, output_type=tf.int32)
-
-
-def device_logits(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
-                  features: tf.Tensor) -> tf.Tensor:
-    """PLC's logits for `vertex` (int32 [B]) in `state`, float32 [B, D]."""
-    return network.device_logits(tf.gather(tables.plc_vertex, state.graph * batch.num_vertices + vertex), placed, features)
-
-
-def after_placing(batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
-                  device: tf.Tensor) -> tf.Tensor:
-    """`placed` [B, D, hidden] once `vertex` is on `device`; finished episodes stay as they are."""
-    active = tf.cast(tf.logical_not(finished(batch, state)), tf.float32)
-    row = state.graph * batch.num_vertices + vertex
-    added = tf.gather(tables.plc_placed, row) * active[:, None]
-    return placed + tf.one_hot(device, batch.num_devices)[..., None] * added[:, None, :]
-
-
-class FusedDriver:
-    """Runs B episodes of the graphs of a batch in one compiled graph, traced once for each shape of batch.
-
-    The cost of a step does not depend on the number of vertices: the state is updated in place, SEL's choice looks at two blocks
-    of the race, PLC's at the neighbours of one vertex.
-    """
-
-    def __init__(self, network: DualNetwork, jit_compile: bool = True, choose: Callable[..., Choice] = choose):
-        """Args: jit_compile: compile with XLA (once a shape); without it the same graph runs op by op; choose: a step's actions."""
-        self._network, self._jit_compile, self._choose = network, jit_compile, choose
-        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
-        self.replay = tf.function(replay, autograph=False, jit_compile=jit_compile)
-
-    def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
-        """Episodes of the graphs `graph` (int32 [B]) with the policies as they are.
+    def run(self, seed: tuple[int, int] | None = None) -> Trajectory:
+        """An episode of each row of the environment, which observers get and the caller too.
 
         Args:
-          seed: int32 [2], which random numbers; greedy: bool [B], False samples from the policies, True takes the most likely.
+          seed: which random numbers; None: the policy's next ones.
         """
-        if self._jit_compile:
-            say_compiling(batch, graph.shape[0])
-        with tf.name_scope("encode"):
-            tables = self._network.encode(batch)
-        with tf.name_scope("begin"):
-            state = initial_state(batch, graph)
-            race = start_race(batch, tables, state, seed, greedy)
-            placed = tf.gather(tables.plc_empty, graph)
+        seed = self.policy.seed.assign_add([0, 1]) if seed is None else seed
+        episodes = self.policy.rollout.run(self.policy.batch, self._graph, tf.convert_to_tensor(seed), self._greedy)
+        experience = self.judged(trajectory_of(episodes, self.env.lengths[self.env.graph]))
+        for observe in self.observers:
+            observe(experience)
+        return experience
 
-        def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor, race: Race):
-            choice = self._choose(self._network, batch, tables, state, placed, race)
-            with tf.name_scope("place"):
-                placed = after_placing(batch, tables, state, placed, choice.vertex, choice.device)
-                state = place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
-                return choice, state, placed, run_on(batch, tables, state, race, choice.vertex)
+    def replay(self, graph: np.ndarray, order: np.ndarray, device: np.ndarray) -> Trajectory:
+        """Expert trajectories: what the policy would have seen in given episodes, which nobody observes.
 
-        return record_episodes(batch, state, step, placed, race)
+        Args:
+          graph: int32 [E]; order, device: int32 [E, T], padded vertices and devices by step.
+        """
+        episodes = self.policy.rollout.replay(self.policy.batch, *(tf.constant(each, tf.int32) for each in (graph, order, device)))
+        return trajectory_of(episodes, self.env.lengths[graph])
 
+    def judged(self, experience: Trajectory, makespan_s: np.ndarray | None = None) -> Trajectory:
+        """The episodes of a run with other seconds and the rewards for them.
 
-def replay(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-    """The record of given episodes (int32 [B, T] each), the teacher's for instance."""
-    def step(t: tf.Tensor, state: EpisodeState):
-        choice = Choice(order[:, t], device[:, t], *device_options(batch, state, order[:, t]))
-        return choice, place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
+        Args:
+          makespan_s: float64 [B]; what they take in the environment as it is now if None.
+        """
+        graph, action = self.env.graph, experience.action
+        if makespan_s is None:
+            makespan_s = self.env.makespans(graph, action["vertex"].numpy(), action["device"].numpy())
+        return judged(experience, makespan_s, self.env.rewards(graph, makespan_s))
 
-    return record_episodes(batch, initial_state(batch, graph), step)
-
-
-def say_compiling(batch: GraphBatch, episodes: int) -> None:
-    """For the log, from functions that run only when a new shape is traced."""
-    _LOG.info("compiling the policies' episodes with XLA, unless on disk: up to %s vertices and %s edges, %s devices, %s at a time",
-              batch.num_vertices - 1, batch.edge.shape[0] // batch.missing.shape[0], batch.num_devices, episodes)
-
-
-def record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, *carried) -> Episodes:
-    """Steps until the longest episode ends; `step(t, state, *carried)` gives a choice, and state and what is carried after it."""
-    with tf.name_scope("episodes"):
-        return _record_episodes(batch, state, step, carried)
-
-
-def _record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, carried: tuple) -> Episodes:
-    steps = batch.num_vertices - 1
-    lengths = tf.gather(batch.num_work, state.graph)
-    records = tuple(tf.TensorArray(kind, steps) for kind in (tf.int32, tf.int32, tf.float32, tf.bool))
-
-    def body(t, state, carried, records):
-        choice, state, *carried = step(t, state, *carried)
-        records = tuple(record.write(t, value) for record, value in zip(records, choice[:4], strict=True))
-        return t + 1, state, tuple(carried), records
-
-    longest = tf.reduce_max(lengths)
-    records = tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), state, carried, records), maximum_iterations=steps)[3]
-    order, device, features, mask = (tf.transpose(r.stack(), _batch_first(rank)) for r, rank in zip(records, (2, 2, 4, 3), strict=True))
-    over = tf.range(steps)[None] >= lengths[:, None]
-    return Episodes(state.graph, tf.where(over, steps, order), tf.where(over, 0, device), features, mask | over[..., None])
-
-
-def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tables, episodes: Episodes
-                            ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """SEL's and PLC's log-probabilities of recorded episodes in one pass, differentiable, and the mask of real steps (bool [B, T])."""
-    size = batch.num_vertices
-    valid = real_steps(batch, episodes)
-    row = episodes.graph[:, None] * size + episodes.order
-    logits = tf.gather(tf.reshape(tables.sel_logit, [-1, size]), episodes.graph)
-    sel = order_log_probability(logits, episodes.order, available_steps(batch, episodes), valid)
-    added = tf.gather(tables.plc_placed, row) * tf.cast(valid, tf.float32)[..., None]
-    placed = sums_before(tf.one_hot(episodes.device, batch.num_devices)[..., None] * added[:, :, None, :])
-    placed += tf.gather(tables.plc_empty, episodes.graph)[:, None]
-    plc_logits = network.device_logits(tf.gather(tables.plc_vertex, row), placed, episodes.features)
-    return sel, masked_log_probability(plc_logits, episodes.mask, episodes.device), valid
-
-
-def log_probability(network: DualNetwork, batch: GraphBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """`episode_log_probability` with the encoding of the moment."""
-    return episode_log_probability(network, batch, network.encode(batch), episodes)
-
-
-def real_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
-    """bool [B, T]: False after the end of an episode."""
-    return tf.range(extent(episodes.order, 1))[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
-
-
-def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
-    """int32 [B, N]: the step from which each vertex is a candidate, one after its last predecessor; NEVER for padding."""
-    size, steps = batch.num_vertices, extent(episodes.order, 1)
-    graphs = batch.missing.shape[0]
-    count = tf.shape(episodes.order)[0]
-    real = real_steps(batch, episodes)
-    episode = tf.repeat(tf.range(count)[:, None], steps, axis=1)
-    at = tf.stack([episode, tf.where(real, episodes.order, size - 1)], axis=2)
-    position = tf.tensor_scatter_nd_update(tf.zeros([count, size], tf.int32), at, tf.where(real, tf.range(steps)[None] + 1, 0))
-    source, target = (tf.gather(tf.reshape(ends, [graphs, -1]) - tf.range(graphs)[:, None] * size, episodes.graph)
-                      for ends in (batch.source, batch.target))
-    into = tf.stack([tf.repeat(tf.range(count)[:, None], extent(source, 1), axis=1), target], axis=2)
-    last = tf.tensor_scatter_nd_max(tf.zeros([count, size], tf.int32), into, tf.gather(position, source, batch_dims=1))
-    return tf.where(tf.gather(batch.is_real, episodes.graph), last, NEVER)
-
-
-def _batch_first(rank: int) -> list[int]:
-    return [1, 0, *range(2, rank)]
+    def computation(self) -> tf.Graph:
+        """Of a run, as TensorFlow runs it."""
+        given = self.policy.batch, self._graph, tf.constant([0, 0]), self._greedy
+        return self.policy.rollout.run.get_concrete_function(*given).graph

@@ -43,12 +43,17 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
     at the next call of `step`, as TF-Agents expects.
     """
 
-    def __init__(self, arrays: Sequence[GraphArrays], makespans: Sequence[Makespans], batch_size: int = 1):
+    def __init__(self, arrays: Sequence[GraphArrays], makespans: Sequence[Makespans], batch_size: int = 1,
+                 graph: np.ndarray | None = None):
         """Args: arrays: G graphs of one padded shape; makespans: by graph, (devices [B, V], orders [B, M]) -> seconds [B], such as
-        `FastSimulator.makespans`; batch_size: B, episode b is of graph b mod G."""
+        `FastSimulator.makespans`; batch_size: B; graph: int [B], which graph each episode is of; None: episode b is of graph b mod G."""
         self.graphs = graph_batch(arrays)
-        self._arrays, self._makespans = tuple(arrays), tuple(makespans)
-        self._graph = tf.constant(np.arange(batch_size) % len(arrays), tf.int32)
+        self._arrays = tuple(arrays)
+        self.judge_by(makespans)
+        self.graph = np.arange(batch_size) % len(arrays) if graph is None else graph
+        self.lengths = np.array([a.num_work for a in arrays])
+        self._scale_s = np.array([a.scale_s for a in arrays])
+        self._graph = tf.constant(self.graph, tf.int32)
         spec = ts.time_step_spec(observation_spec(self.graphs), tensor_spec.TensorSpec([], tf.float32, "reward"))
         super().__init__(spec, action_spec(self.graphs), batch_size)
         steps = self.graphs.num_vertices - 1
@@ -57,6 +62,28 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
         self._order = tf.Variable(tf.fill([batch_size, steps], steps), trainable=False)
         self._step_type = tf.Variable(tf.fill([batch_size], ts.StepType.FIRST), trainable=False)
         self._reward = tf.Variable(tf.zeros([batch_size]), trainable=False)
+
+    def judge_by(self, makespans: Sequence[Makespans]) -> None:
+        """From now on episodes take other seconds; what policies see of the graphs stays."""
+        self._makespans = tuple(makespans)
+
+    def makespans(self, graph: np.ndarray, order: np.ndarray, device: np.ndarray) -> np.ndarray:
+        """float64 [E]: seconds of whole episodes.
+
+        Args:
+          graph: int [E], which graph each is of.
+          order, device: int [E, T], padded vertices and devices by step.
+        """
+        seconds = np.empty(len(graph))
+        for g, (arrays, makespans) in enumerate(zip(self._arrays, self._makespans, strict=True)):
+            rows = np.flatnonzero(graph == g)
+            if rows.size:
+                seconds[rows] = makespans(*arrays.to_devices(order[rows], device[rows]))
+        return seconds
+
+    def rewards(self, graph: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        """float32 [E]: of episodes that take `seconds`."""
+        return (-seconds / self._scale_s[graph]).astype(np.float32)
 
     def _current_time_step(self) -> ts.TimeStep:
         state = EpisodeState(*(tf.identity(value) for value in self._state))
@@ -100,12 +127,9 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
         return tf.ensure_shape(reward, [self.batch_size])
 
     def _score(self, ended: np.ndarray, device: np.ndarray, order: np.ndarray, graph: np.ndarray) -> np.ndarray:
-        reward = np.zeros(len(ended), np.float32)
-        for g, arrays in enumerate(self._arrays):
-            rows = np.flatnonzero(ended & (graph == g))
-            if rows.size:
-                chosen = np.take_along_axis(device[rows], order[rows], axis=1)
-                reward[rows] = -self._makespans[g](*arrays.to_devices(order[rows], chosen)) / arrays.scale_s
+        reward, rows = np.zeros(len(ended), np.float32), np.flatnonzero(ended)
+        chosen = np.take_along_axis(device[rows], order[rows], axis=1)
+        reward[rows] = self.rewards(graph[rows], self.makespans(graph[rows], order[rows], chosen))
         return reward
 
 

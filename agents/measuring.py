@@ -18,7 +18,7 @@ from doppler_tf.refit import Factors, measured_factors, refitted_costs
 _REMEMBERED = 256
 
 
-class Budget:
+class RunBudget:
     """Runs and minutes of wall clock, whichever ends first."""
 
     def __init__(self, runs: int, minutes: float = 0.0, clock: Callable[[], float] = time.perf_counter):
@@ -58,7 +58,7 @@ class Budget:
 class Measured:
     """Runs of one graph, and what they show of its costs."""
 
-    def __init__(self, graph: DataflowGraph, costs: CostModel, executor: Executor, budget: Budget):
+    def __init__(self, graph: DataflowGraph, costs: CostModel, executor: Executor, budget: RunBudget):
         self._graph, self._costs, self._executor, self._budget = graph, costs, executor, budget
         self._factors: deque[Factors] = deque(maxlen=_REMEMBERED)
         self.runs = self.failed = 0

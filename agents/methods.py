@@ -8,56 +8,71 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from agents.agent import DopplerAgent
+from agents.agent import DopplerAgent, ReinforceAgent
 from agents.baselines.gdp import GdpNetwork
-from agents.baselines.joint import JointDriver, JointNetwork, joint_log_probability
-from agents.baselines.ordered import OrderedDriver, device_log_probability, topological_batch
+from agents.baselines.joint import JointNetwork, joint_episodes, joint_log_probability, joint_replayed
+from agents.baselines.ordered import device_log_probability, ordered_episodes, ordered_replayed, topological_batch
 from agents.baselines.pairs import pair_batch
-from agents.baselines.per_step import PerStepDriver, PerStepNetwork, per_step_log_probability
+from agents.baselines.per_step import PerStepNetwork, per_step_episodes, per_step_log_probability
 from agents.baselines.placeto import PlacetoNetwork, placeto_batch
-from agents.baselines.plc_only import PlcDriver, PlcNetwork, critical_path_batch, plc_log_probability
+from agents.baselines.plc_only import PlcNetwork, critical_path_batch, plc_episodes, plc_log_probability, plc_replayed
 from agents.baselines.sel_only import SelNetwork, earliest_start, sel_log_probability
 from agents.config import TrainConfig
-from agents.driver import FusedDriver
 from agents.episode import graph_batch
 from agents.features import GraphArrays
 from agents.networks import DualNetwork
-from agents.updates import LogProbabilityOf, Updates
+from agents.policy import NUM_FEATURES, EpisodePolicy
+from agents.rollout import Rollout, dual_episodes, log_probability, replayed
+from agents.updates import LogProbabilityOf
 
 
 class Method(NamedTuple):
     """What tells one method from another; trainer, rewards and budgets are the same for all.
 
     Attributes:
-      batch: graphs of one padded shape -> what driver and agent take for them (a `GraphBatch`, or one and more).
+      batch: graphs of one padded shape -> what its functions take for them (a `GraphBatch`, or one and more).
       network: -> weights, made by seed, with `sel_variables` and `plc_variables`.
-      driver: (network, jit_compile) -> `run(batch, graph, seed, greedy)` and `replay(batch, graph, order, device)`, each giving `Episodes`.
-      agent: (network, batch, config, counter, jit_compile) -> `reinforce`, `imitate`, `optimizers` and `set_learning_rate` of `Updates`.
+      log_probability: of recorded episodes, differentiable.
+      episodes, replay: as `Rollout` takes them; num_features: what they record of each device.
       repeats_order: the best episode is learned from in its own order, not in the present policy's.
+      stepwise: its policies act step by step too, in TF-Agents' own drivers.
     """
 
     batch: Callable[[Sequence[GraphArrays]], Any]
     network: Callable[[TrainConfig], tf.Module]
-    driver: Callable[..., Any]
-    agent: Callable[..., Any]
+    log_probability: LogProbabilityOf
+    episodes: Callable = dual_episodes
+    replay: Callable = replayed
+    num_features: int = NUM_FEATURES
     repeats_order: bool = False
+    stepwise: bool = False
+
+    def rollout(self, network: tf.Module, jit_compile: bool = True) -> Rollout:
+        """Its episodes, compiled with XLA or op by op."""
+        return Rollout(network, jit_compile, self.episodes, self.replay)
+
+    def agent(self, network: tf.Module, batch: Any, config: TrainConfig, counter: tf.Variable, jit_compile: bool, elite_rows: int,
+              rollout: Rollout) -> ReinforceAgent:
+        """Its agent; arguments as `DopplerAgent` takes them."""
+        if self.stepwise:
+            return DopplerAgent(network, batch, config, counter, jit_compile, elite_rows, rollout)
+        policies = (EpisodePolicy(network, batch, rollout, greedy, self.num_features, name=config.method) for greedy in (True, False))
+        return ReinforceAgent(network, config, *policies, self.log_probability, counter, jit_compile, elite_rows)
 
 
 def _doppler_like(network: Callable[..., tf.Module]) -> Callable[[TrainConfig], tf.Module]:
     return lambda config: network(config.hidden, config.rounds, config.features, config.seed)
 
 
-def _updates(log_probability: LogProbabilityOf) -> Callable[..., Updates]:
-    return partial(Updates, log_probability=log_probability)
-
-
 METHODS = {
-    "doppler": Method(graph_batch, _doppler_like(DualNetwork), FusedDriver, DopplerAgent),
-    "sel_only": Method(graph_batch, _doppler_like(SelNetwork), partial(FusedDriver, choose=earliest_start), _updates(sel_log_probability),
+    "doppler": Method(graph_batch, _doppler_like(DualNetwork), log_probability, stepwise=True),
+    "sel_only": Method(graph_batch, _doppler_like(SelNetwork), sel_log_probability, partial(dual_episodes, choose=earliest_start),
                        repeats_order=True),
-    "plc_only": Method(critical_path_batch, _doppler_like(PlcNetwork), PlcDriver, _updates(plc_log_probability)),
-    "joint": Method(pair_batch, _doppler_like(JointNetwork), JointDriver, _updates(joint_log_probability)),
-    "per_step": Method(graph_batch, _doppler_like(PerStepNetwork), PerStepDriver, _updates(per_step_log_probability)),
-    "placeto": Method(placeto_batch, lambda c: PlacetoNetwork(c.hidden, c.rounds, c.seed), OrderedDriver, _updates(device_log_probability)),
-    "gdp": Method(topological_batch, lambda c: GdpNetwork(c.hidden, c.rounds, c.seed), OrderedDriver, _updates(device_log_probability)),
+    "plc_only": Method(critical_path_batch, _doppler_like(PlcNetwork), plc_log_probability, plc_episodes, plc_replayed),
+    "joint": Method(pair_batch, _doppler_like(JointNetwork), joint_log_probability, joint_episodes, joint_replayed, num_features=0),
+    "per_step": Method(graph_batch, _doppler_like(PerStepNetwork), per_step_log_probability, per_step_episodes),
+    "placeto": Method(placeto_batch, lambda c: PlacetoNetwork(c.hidden, c.rounds, c.seed), device_log_probability, ordered_episodes,
+                      ordered_replayed, num_features=0),
+    "gdp": Method(topological_batch, lambda c: GdpNetwork(c.hidden, c.rounds, c.seed), device_log_probability, ordered_episodes,
+                  ordered_replayed, num_features=0),
 }

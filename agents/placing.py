@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import TrainConfig, stored_config
-from agents.driver import Episodes
 from agents.features import graph_arrays
 from agents.methods import METHODS
+from agents.rollout import Episodes
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
@@ -30,7 +30,7 @@ class _Sampler:
 
     def __init__(self, config: TrainConfig):
         self._network = METHODS[config.method].network(config)
-        self._driver = METHODS[config.method].driver(self._network)
+        self._rollout = METHODS[config.method].rollout(self._network)
         self._lock, self._weights = threading.Lock(), None
 
     def restored(self, checkpoint: Path) -> list[np.ndarray]:
@@ -48,7 +48,7 @@ class _Sampler:
                 for variable, value in zip(self._network.variables, weights, strict=True):
                     variable.assign(value)
                 self._weights = weights
-            return self._driver.run(batch, tf.zeros([rows], tf.int32), tf.constant(seed), tf.constant(greedy))
+            return self._rollout.run(batch, tf.zeros([rows], tf.int32), tf.constant(seed), tf.constant(greedy))
 
 
 @lru_cache(maxsize=4)

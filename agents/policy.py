@@ -1,4 +1,4 @@
-"""SEL and PLC together as one TF-Agents policy."""
+"""The policies of a method as one TF-Agents policy: run in whole episodes, SEL and PLC step by step too."""
 
 from __future__ import annotations
 
@@ -8,42 +8,64 @@ from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import policy_step
 from tf_agents.trajectories import time_step as ts
 
-from agents.driver import Choice, after_placing, choose, device_logits
 from agents.environment import action_spec, observation_spec
 from agents.episode import DEVICE_FEATURES, EpisodeState, GraphBatch, candidates, place_vertex
 from agents.losses import masked_log_probability
 from agents.networks import DualNetwork, Tables
 from agents.race import Race, block_size, run_on, start_race
+from agents.rollout import Choice, Rollout, after_placing, choose, device_logits
+
+NUM_FEATURES = len(DEVICE_FEATURES["relational"])
 
 
-class DualPolicy(tf_policy.TFPolicy):
-    """Each action is a vertex (SEL) and its device (PLC).
+class EpisodePolicy(tf_policy.TFPolicy):
+    """The policies of any method. `FusedDriver` runs it in whole episodes; only some subclasses take single steps.
 
-    The encoder runs in `get_initial_state`, which drivers call once a run, and never in a step. Random numbers are stateless: run i
-    after `seed.assign([s, i - 1])` makes the choices that `FusedDriver.run` makes with seed [s, i].
+    Random numbers are stateless: run i after `seed.assign([s, i - 1])` makes the choices of seed [s, i].
 
-    The policy info carries what an update needs: `log_probability` [2] (vertex, device), PLC's `features` [D, F] and `mask` [D].
+    Attributes:
+      batch: the graphs as the method takes them; rollout: its compiled episodes; greedy: whether it takes the most likely choices.
     """
 
-    def __init__(self, network: DualNetwork, batch: GraphBatch, greedy: bool = False, name: str = "dual_policy"):
-        """Args: greedy: take the most likely instead of sampling."""
-        self._network, self._batch, self._greedy = network, batch, greedy
+    def __init__(self, network: tf.Module, batch: tuple, rollout: Rollout, greedy: bool = False, num_features: int = NUM_FEATURES,
+                 state_spec=(), name: str = "episode_policy"):
+        """Args: num_features: F, what the rollout records of each device."""
+        self._network, self.batch, self.rollout, self.greedy = network, batch, rollout, greedy
+        self.seed = tf.Variable([0, 0], dtype=tf.int32, trainable=False)
+        graphs = getattr(batch, "graphs", batch)
+        super().__init__(ts.time_step_spec(observation_spec(graphs), tensor_spec.TensorSpec([], tf.float32, "reward")), action_spec(graphs),
+                         policy_state_spec=state_spec, info_spec=info_spec(graphs, num_features), clip=False, automatic_state_reset=False,
+                         name=name)
+
+    def _variables(self) -> list[tf.Variable]:
+        return self._network.sel_variables + self._network.plc_variables
+
+    def _action(self, time_step: ts.TimeStep, policy_state, seed=None) -> policy_step.PolicyStep:
+        raise NotImplementedError(f"{self.name}: this method runs whole episodes alone; use agents.driver.FusedDriver")
+
+
+class DualPolicy(EpisodePolicy):
+    """Each action is a vertex (SEL) and its device (PLC).
+
+    The encoder runs in `get_initial_state`, which drivers call once a run, and never in a step.
+
+    The policy info carries `log_probability` [2] (vertex, device), PLC's `features` [D, F] and `mask` [D].
+    """
+
+    def __init__(self, network: DualNetwork, batch: GraphBatch, greedy: bool = False, name: str = "dual_policy",
+                 rollout: Rollout | None = None):
+        """Args: greedy: take the most likely instead of sampling; rollout: runs whole episodes, compiled with XLA if None."""
         tables = network.encode(batch)
         self._tables = Tables(*(tf.Variable(value, trainable=False) for value in tables))
-        self.seed = tf.Variable([0, 0], dtype=tf.int32, trainable=False)
         blocks = batch.num_vertices // block_size(batch.num_vertices)
         state_spec = {"placed": tf.TensorSpec([batch.num_devices, tables.plc_placed.shape[1]], tf.float32),
                       "seed": tf.TensorSpec([2], tf.int32), "now": tf.TensorSpec([], tf.float64),
                       "end": tf.TensorSpec([blocks, block_size(batch.num_vertices)], tf.float64),
                       "soonest": tf.TensorSpec([blocks], tf.float64)}
-        super().__init__(ts.time_step_spec(observation_spec(batch), tensor_spec.TensorSpec([], tf.float32, "reward")), action_spec(batch),
-                         policy_state_spec=state_spec, info_spec=info_spec(batch), clip=False, automatic_state_reset=False, name=name)
-
-    def _variables(self) -> list[tf.Variable]:
-        return self._network.sel_variables + self._network.plc_variables
+        super().__init__(network, batch, rollout or Rollout(network), greedy, state_spec=state_spec, name=name)
 
     def _get_initial_state(self, batch_size: int) -> dict[str, tf.Tensor]:
-        for variable, value in zip(self._tables, self._network.encode(self._batch), strict=True):
+        for variable, value in zip(self._tables, self._network.encode(self.batch), strict=True):
             variable.assign(value)
         seed = self.seed.assign_add([0, 1])
         empty = {name: tf.zeros([batch_size, *spec.shape], spec.dtype) for name, spec in self.policy_state_spec.items()}
@@ -53,11 +75,11 @@ class DualPolicy(tf_policy.TFPolicy):
         state = EpisodeState(**time_step.observation)
         tables = Tables(*(tf.identity(value) for value in self._tables))
         race, placed = self._taken_up(tables, state, time_step.is_first(), policy_state)
-        choice = choose(self._network, self._batch, tables, state, placed, race)
+        choice = choose(self._network, self.batch, tables, state, placed, race)
         info = {"log_probability": self._log_probability(tables, state, placed, choice), "features": choice.features, "mask": choice.mask}
-        placed = after_placing(self._batch, tables, state, placed, choice.vertex, choice.device)
-        after = place_vertex(self._batch, state, choice.vertex, choice.device, choice.start_s)
-        race = run_on(self._batch, tables, after, race, choice.vertex)
+        placed = after_placing(self.batch, tables, state, placed, choice.vertex, choice.device)
+        after = place_vertex(self.batch, state, choice.vertex, choice.device, choice.start_s)
+        race = run_on(self.batch, tables, after, race, choice.vertex)
         return policy_step.PolicyStep({"vertex": choice.vertex, "device": choice.device},
                                       {"placed": placed, "seed": policy_state["seed"], "now": race.now, "end": race.end,
                                        "soonest": race.soonest}, info)
@@ -65,8 +87,8 @@ class DualPolicy(tf_policy.TFPolicy):
     def _taken_up(self, tables: Tables, state: EpisodeState, first: tf.Tensor, policy_state: dict[str, tf.Tensor]
                   ) -> tuple[Race, tf.Tensor]:
         """Race and sums as the last step left them; new ones where an episode begins."""
-        greedy = tf.fill(tf.shape(state.graph), self._greedy)
-        fresh = start_race(self._batch, tables, state, policy_state["seed"][0], greedy)
+        greedy = tf.fill(tf.shape(state.graph), self.greedy)
+        fresh = start_race(self.batch, tables, state, policy_state["seed"][0], greedy)
         now, end, soonest, placed = (
             tf.where(tf.reshape(first, [-1] + [1] * (new.shape.rank - 1)), new, policy_state[name]) for name, new in
             (("now", fresh.now), ("end", fresh.end), ("soonest", fresh.soonest), ("placed", tf.gather(tables.plc_empty, state.graph))))
@@ -74,16 +96,16 @@ class DualPolicy(tf_policy.TFPolicy):
 
     def _log_probability(self, tables: Tables, state: EpisodeState, placed: tf.Tensor, choice: Choice) -> tf.Tensor:
         """float32 [B, 2]: of the vertex among all candidates, and of the device."""
-        size = self._batch.num_vertices
+        size = self.batch.num_vertices
         # The null vertex, "chosen" by finished episodes, counts as a candidate, so that no row is fully masked.
         mask = candidates(state) | (tf.range(size)[None] == choice.vertex[:, None])
         sel = masked_log_probability(tf.gather(tf.reshape(tables.sel_logit, [-1, size]), state.graph), mask, choice.vertex)
-        logits = device_logits(self._network, self._batch, tables, state, placed, choice.vertex, choice.features)
+        logits = device_logits(self._network, self.batch, tables, state, placed, choice.vertex, choice.features)
         return tf.stack([sel.chosen, masked_log_probability(logits, choice.mask, choice.device).chosen], axis=1)
 
 
-def info_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
+def info_spec(batch: GraphBatch, num_features: int = NUM_FEATURES) -> dict[str, tf.TensorSpec]:
     """Specs of the policy info."""
     devices = batch.num_devices
     return {"log_probability": tf.TensorSpec([2], tf.float32),
-            "features": tf.TensorSpec([devices, len(DEVICE_FEATURES["relational"])], tf.float32), "mask": tf.TensorSpec([devices], tf.bool)}
+            "features": tf.TensorSpec([devices, num_features], tf.float32), "mask": tf.TensorSpec([devices], tf.bool)}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
+from tf_agents.trajectories import Trajectory
 
 from agents import summaries
-from agents.config import TrainConfig
-from agents.driver import Episodes
-from agents.measuring import Budget, Measured
-from agents.stages import Best, Learner, copy_variables
+from agents.measuring import Measured, RunBudget
+from agents.simulated import SimulatedStage
+from agents.stages import Training
+from agents.task import Episode
+from agents.trajectories import seconds_of
 from doppler_tf.executor import Executor
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.finalists import Choice, baselines, choose, clearly_faster, median_s
@@ -34,44 +34,49 @@ class RealStage:
     refitted costs follow. What the policies see of a graph stays what the caller's costs say, as that is what they will be asked with.
     """
 
-    def __init__(self, learner: Learner, executor: Executor, config: TrainConfig, first_step: int):
-        """Args: first_step: number of the random numbers, as in `Learner.simulate`."""
-        self._learner, self._config, self._first_step = learner, config, first_step
-        self.budget = Budget(config.real * len(learner.graphs), config.real_minutes)
-        self.measured = [Measured(g, c, executor, self.budget) for g, c in zip(learner.graphs, learner.costs, strict=True)]
-        self._given = learner.simulators  # of the caller's costs
-        self._pool: list[list[Best]] = [[] for _ in learner.graphs]
-        self._earlier: list[Best] = []  # the best of stage II, unless the stage is resumed
+    def __init__(self, training: Training, executor: Executor, first_step: int):
+        """Args: first_step: number of the random numbers, as in `SimulatedStage.update`."""
+        self._training, self._simulated, self._first_step = training, SimulatedStage(training), first_step
+        task, config = training.task, training.task.config
+        self.budget = RunBudget(config.real * len(task.graphs), config.real_minutes)
+        self.measured = [Measured(g, c, executor, self.budget) for g, c in zip(task.graphs, task.costs, strict=True)]
+        self._given = [FastSimulator(g, c) for g, c in zip(task.graphs, task.costs, strict=True)]
+        self._pool: list[list[Episode]] = [[] for _ in task.graphs]
+        self._earlier: list[Episode] = []  # the best of stage II, unless the stage is resumed
 
     def begin(self, number: int) -> None:
         """Starts the clock, before round `number`; the first begins from the best policy of stage II."""
         self.budget.start()
         if number == 0:
-            self._learner.begin_again()
-            self._earlier = [replace(best) for best in self._learner.best]
+            learner = self._training.learner
+            learner.copy(learner.best_network, learner.network)
+            learner.copy(learner.best_network, learner.earlier_network)
+            self._earlier = list(self._training.best.episodes)
 
     @property
-    def batch(self) -> int:
+    def runs(self) -> int:
         """Runs of each graph in the next round; 0 when it is time to choose."""
         left = self.budget.left(1 - _CHOOSING) // len(self.measured)
-        return min(left, self._config.real_batch, self._learner.rows + 1)
+        return min(left, self._training.task.config.real_batch, self._training.task.rows + 1)
 
     def round(self, number: int) -> dict[str, dict[str, float]]:
-        """One round, where `batch` is not 0; returns scalars by graph name."""
-        learner, seed = self._learner, self._config.seed
-        step = self._first_step + number * (1 + self._config.real_updates)
-        episodes, simulated_s = learner.rollout(seed, step)
-        measured_s = self._run_promising(episodes, simulated_s)
-        learner.believe([measured.believed_costs() for measured in self.measured])
-        refitted_s = learner.simulated_s(episodes)
-        self._keep_promising(episodes, refitted_s, measured_s)
-        learner.keep_best(episodes, refitted_s)
+        """One round, where `runs` is not 0; returns scalars by graph name."""
+        training, real_updates = self._training, self._training.task.config.real_updates
+        step = self._first_step + number * (1 + real_updates)
+        simulated = training.driver.run((training.task.config.seed, step))
+        measured_s = self._run_promising(simulated)
+        training.judge_by([measured.believed_costs() for measured in self.measured])
+        refitted = training.driver.judged(simulated)
+        self._keep_promising(refitted, measured_s)
+        training.best(refitted)
         progress = min(self.budget.share / (1 - _CHOOSING), 1.0)
-        report = learner.learn(episodes, self._mixed_s(refitted_s, measured_s), progress)
-        for i in range(1, self._config.real_updates + 1):
-            report = learner.simulate(seed, step + i, progress)
-        return {name: {**scalars, **self._compared(g, episodes, simulated_s, measured_s)}
-                for g, (name, scalars) in enumerate(report.items())}
+        mixed = training.driver.judged(simulated, self._mixed_s(seconds_of(refitted), measured_s))
+        for metric in self._simulated.metrics:
+            metric(mixed)
+        report = self._simulated.learn(mixed, progress)
+        for i in range(1, real_updates + 1):
+            report = self._simulated.update(step + i, progress)
+        return {name: {**scalars, **self._compared(g, simulated, measured_s)} for g, (name, scalars) in enumerate(report.items())}
 
     def choose(self) -> dict[str, dict]:
         """Runs the candidates against each other, and keeps the policy and the assignments that win.
@@ -84,35 +89,35 @@ class RealStage:
           assignment), None where no run succeeded; the numbers of runs that each is based on; `method`, what made the kept assignment;
           `baselines`, of each `median_s` and `runs`; all `runs`, those that `failed`, and how the last of them did.
         """
-        learner = self._learner
+        task, learner, best = self._training.task, self._training.learner, self._training.best
         finals = [self._finals(g) for g in range(len(self.measured))]
-        units = [bound or 1.0 for bound in learner.bounds_s]
+        units = [bound or 1.0 for bound in task.bounds_s]
         before, after = ([np.divide(each.seconds(role), unit) for each, unit in zip(finals, units, strict=True)]
                          for role in (_BEFORE, _AFTER))
         better = clearly_faster(before, after)
         if not better:
-            copy_variables(learner.earlier_network, learner.best_network)
+            learner.copy(learner.earlier_network, learner.best_network)
         found = {}
-        for g, (graph, measured, each) in enumerate(zip(learner.graphs, self.measured, finals, strict=True)):
+        for g, (graph, measured, each) in enumerate(zip(task.graphs, self.measured, finals, strict=True)):
             if each.choice.chosen is not None:
-                learner.best[g] = each.candidates[each.choice.chosen]
+                best.episodes[g] = each.candidates[each.choice.chosen]
             else:  # nothing is known that would speak for another than before
-                learner.best[g] = self._earlier[g] if self._earlier else each.candidates[each.name_of[_BEFORE]]
-            best = () if each.choice.chosen is None else each.choice.finalists[each.choice.chosen].seconds
-            kept = {"before": each.seconds(_BEFORE), "greedy": each.seconds(_AFTER if better else _BEFORE), "best": best}
+                best.episodes[g] = self._earlier[g] if self._earlier else each.candidates[each.name_of[_BEFORE]]
+            chosen_s = () if each.choice.chosen is None else each.choice.finalists[each.choice.chosen].seconds
+            kept = {"before": each.seconds(_BEFORE), "greedy": each.seconds(_AFTER if better else _BEFORE), "best": chosen_s}
             tried = {name: each.seconds(name) for name in each.name_of if name not in (_BEFORE, _AFTER)}
             found[graph.name] = {**{f"{key}_s": _median(runs) for key, runs in kept.items()},
-                                 **{f"{key}_runs": len(runs) for key, runs in kept.items()}, "method": learner.best[g].method,
+                                 **{f"{key}_runs": len(runs) for key, runs in kept.items()}, "method": best.episodes[g].method,
                                  "baselines": {name: {"median_s": _median(runs), "runs": len(runs)} for name, runs in tried.items()},
                                  "runs": measured.runs, "failed": measured.failed, "last_error": measured.last_error}
-        learner.believe(learner.costs)
+        self._training.judge_by(task.costs)
         return found
 
     def _finals(self, g: int) -> _Finals:
         """Runs the candidates of graph g on its part of what is left of the budget."""
-        learner, measured, runs = self._learner, self.measured[g], self.budget.left() // (len(self.measured) - g)
+        measured, runs = self.measured[g], self.budget.left() // (len(self.measured) - g)
         candidates, name_of = self._candidates(g, runs // _EACH)
-        assignments = {name: learner.assignment(g, episode) for name, episode in candidates.items()}
+        assignments = {name: self._training.task.assignment(g, episode) for name, episode in candidates.items()}
 
         def run(name: str) -> float:
             """NaN also where there was no time left for it."""
@@ -121,97 +126,97 @@ class RealStage:
         always = list(dict.fromkeys(name_of.values()))
         return _Finals(candidates, name_of, choose({name: c.makespan_s for name, c in candidates.items()}, always, runs, run))
 
-    def _run_promising(self, episodes: Episodes, simulated_s: np.ndarray) -> np.ndarray:
+    def _run_promising(self, experience: Trajectory) -> np.ndarray:
         """float64 [B]: measured seconds of the greedy episode and the best sampled ones by simulation, NaN elsewhere.
 
         Different assignments are run first, and again where they are fewer than the runs of the round.
         """
-        learner, batch, picked = self._learner, self.batch, []
-        for arrays, rows in zip(learner.arrays, learner.rows_by_graph(), strict=True):
-            devices = arrays.to_devices(episodes.order[rows], episodes.device[rows])[0]
+        task, runs, simulated_s, picked = self._training.task, self.runs, seconds_of(experience), []
+        order, device = experience.action["vertex"].numpy(), experience.action["device"].numpy()
+        for arrays, rows in zip(task.arrays, task.rows_by_graph, strict=True):
+            devices = arrays.to_devices(order[rows], device[rows])[0]
             ranked = np.concatenate([[0], 1 + np.argsort(simulated_s[rows][1:], kind="stable")])
             ranked = ranked[np.isfinite(simulated_s[rows][ranked]) | (ranked == 0)]
             first = np.sort(np.unique(devices[ranked], axis=0, return_index=True)[1])
             picked.append((rows.start + ranked[first]).tolist())
         seconds: dict[int, list[float]] = {}
-        for turn in range(batch):
+        for turn in range(runs):
             for g, rows in enumerate(picked):
                 if self.budget.left():
                     row = rows[turn % len(rows)]
-                    measured_s = self.measured[g].run(learner.assignment(g, learner.episode(episodes, row, simulated_s)))
+                    measured_s = self.measured[g].run(task.assignment(g, task.episode(experience, row)))
                     seconds.setdefault(row, []).extend([] if np.isnan(measured_s) else [measured_s])
         return np.array([median_s(seconds[row]) if seconds.get(row) else np.nan for row in range(len(simulated_s))])
 
-    def _keep_promising(self, episodes: Episodes, refitted_s: np.ndarray, measured_s: np.ndarray) -> None:
+    def _keep_promising(self, refitted: Trajectory, measured_s: np.ndarray) -> None:
         """Adds what was measured to the pool, judges all of it by the present costs, and keeps the best."""
-        learner = self._learner
-        for g, rows in enumerate(learner.rows_by_graph()):
+        task = self._training.task
+        for g, rows in enumerate(task.rows_by_graph):
             ran = rows.start + np.flatnonzero(~np.isnan(measured_s[rows]))
-            pool = [*self._pool[g], *(learner.episode(episodes, row, refitted_s) for row in ran.tolist())]
+            pool = [*self._pool[g], *(task.episode(refitted, row) for row in ran.tolist())]
             if not pool:
                 continue
             order, device = (np.stack([getattr(episode, name) for episode in pool]) for name in ("order", "device"))
-            devices, _ = learner.arrays[g].to_devices(order, device)
-            makespan_s = learner.simulators[g].makespans(devices)
+            devices, _ = task.arrays[g].to_devices(order, device)
+            makespan_s = self._training.environment.makespans(np.full(len(pool), g), order, device)
             first = np.unique(devices, axis=0, return_index=True)[1]
             ranked = first[np.argsort(makespan_s[first], kind="stable")][:_CANDIDATES]
-            self._pool[g] = [Best(float(makespan_s[i]), order[i], device[i]) for i in ranked]
+            self._pool[g] = [Episode(float(makespan_s[i]), order[i], device[i]) for i in ranked]
 
     def _mixed_s(self, refitted_s: np.ndarray, measured_s: np.ndarray) -> np.ndarray:
         """Measured seconds where there are any, else simulated ones, times what runs of this batch take over simulated seconds."""
         mixed_s = np.empty_like(refitted_s)
-        for rows in self._learner.rows_by_graph():
+        for rows in self._training.task.rows_by_graph:
             ran = ~np.isnan(measured_s[rows])
             both = ran & np.isfinite(refitted_s[rows]) & (refitted_s[rows] > 0)
             ratio = np.median(measured_s[rows][both] / refitted_s[rows][both]) if both.any() else 1.0
             mixed_s[rows] = np.where(ran, measured_s[rows], ratio * refitted_s[rows])
         return mixed_s
 
-    def _candidates(self, g: int, most: int) -> tuple[dict[str, Best], dict[str, str]]:
+    def _candidates(self, g: int, most: int) -> tuple[dict[str, Episode], dict[str, str]]:
         """The baselines, the greedy episodes before and after, the best by simulation, and others from the pool, as long as there is room.
 
         Returns:
           Different ones by name, and by what is always run (baselines, _BEFORE, _AFTER) the name of the one that is the same.
         """
-        learner, graph, costs = self._learner, self._learner.graphs[g], self._learner.costs[g]
-        candidates: dict[str, Best] = {}
+        task, learner, best = self._training.task, self._training.learner, self._training.best.episodes[g]
+        candidates: dict[str, Episode] = {}
         first: dict[bytes, str] = {}
         name_of: dict[str, str] = {}
 
-        def add(name: str, episode: Best) -> None:
-            name_of[name] = first.setdefault(learner.assignment(g, episode).device.tobytes(), name)
+        def add(name: str, episode: Episode) -> None:
+            name_of[name] = first.setdefault(task.assignment(g, episode).device.tobytes(), name)
             candidates[name_of[name]] = episode  # what a policy found as well counts as its own
 
-        simulator = FastSimulator(graph, costs)
-        for name, assignment in baselines(graph, costs, self._config.seed).items():
-            add(name, learner.as_episode(g, assignment, float(simulator.makespans(assignment.device[None])[0])))
+        for name, assignment in baselines(task.graphs[g], task.costs[g], task.config.seed).items():
+            add(name, task.as_episode(g, assignment, float(self._given[g].makespans(assignment.device[None])[0])))
         for name, network in ((_BEFORE, learner.earlier_network), (_AFTER, learner.best_network)):
-            add(name, learner.greedy(network)[g])
+            add(name, self._training.greedy(network)[g])
         always, room = dict(name_of), min(max(most, len(candidates) + 1), _CANDIDATES)
-        known = (learner.best[g],) if np.isfinite(learner.best[g].makespan_s) else ()
+        known = (best,) if np.isfinite(best.makespan_s) else ()
         for i, episode in enumerate((*known, *self._pool[g])):
-            if len(candidates) < room or learner.assignment(g, episode).device.tobytes() in first:
+            if len(candidates) < room or task.assignment(g, episode).device.tobytes() in first:
                 add(f"found {i}", episode)
         return candidates, always
 
-    def _compared(self, g: int, episodes: Episodes, refitted_s: np.ndarray, measured_s: np.ndarray) -> dict[str, float]:
+    def _compared(self, g: int, simulated: Trajectory, measured_s: np.ndarray) -> dict[str, float]:
         """Measured beside simulated, of the same episodes of graph g.
 
         Args:
-          refitted_s: float64 [B], simulated before these runs corrected the costs; measured_s: float64 [B], NaN where nothing was run.
+          simulated: before these runs corrected the costs; measured_s: float64 [B], NaN where nothing was run.
         """
-        learner, measured = self._learner, self.measured[g]
-        rows = learner.rows_by_graph()[g]
+        task, measured, simulated_s = self._training.task, self.measured[g], seconds_of(simulated)
+        rows = task.rows_by_graph[g]
         ran = rows.start + np.flatnonzero(~np.isnan(measured_s[rows]))
         found = {summaries.RUNS: measured.runs, summaries.FAILED: measured.failed}
         if ran.size:
-            devices, _ = learner.arrays[g].to_devices(tf.gather(episodes.order, ran), tf.gather(episodes.device, ran))
+            devices, _ = task.arrays[g].to_devices(simulated.action["vertex"].numpy()[ran], simulated.action["device"].numpy()[ran])
             given_s = self._given[g].makespans(devices)
             found |= {summaries.MEASURED: measured_s[ran].mean(), summaries.SIMULATED: given_s.mean(),
-                      summaries.REFITTED: refitted_s[ran].mean(), summaries.SIMULATED_ERROR: np.median(given_s / measured_s[ran]) - 1,
-                      summaries.REFITTED_ERROR: np.median(refitted_s[ran] / measured_s[ran]) - 1}
+                      summaries.REFITTED: simulated_s[ran].mean(), summaries.SIMULATED_ERROR: np.median(given_s / measured_s[ran]) - 1,
+                      summaries.REFITTED_ERROR: np.median(simulated_s[ran] / measured_s[ran]) - 1}
         if not np.isnan(measured_s[rows.start]):
-            found |= {summaries.MEASURED_GREEDY: measured_s[rows.start], summaries.GREEDY: refitted_s[rows.start]}
+            found |= {summaries.MEASURED_GREEDY: measured_s[rows.start], summaries.GREEDY: simulated_s[rows.start]}
         return {tag: float(value) for tag, value in found.items()}
 
 
@@ -222,7 +227,7 @@ class _Finals(NamedTuple):
       candidates: different ones by name; name_of: by what is always run the name of the candidate that it is; choice: among them.
     """
 
-    candidates: dict[str, Best]
+    candidates: dict[str, Episode]
     name_of: dict[str, str]
     choice: Choice
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from agents.driver import FusedDriver, episode_log_probability
 from agents.networks import DualNetwork
 from agents.placing import BATCH_BYTES, BYTES_A_CHOICE
+from agents.rollout import Rollout, episode_log_probability
 from agents.tensor_features import MOST_DEVICES, MOST_VERTICES, PROBLEM, Identities, Problem, problem_batch
 from agents.tensor_simulator import makespans
 
@@ -31,7 +31,7 @@ class Server(tf.Module):
         """Args: identity: as the policies were trained (`TrainConfig.identity`)."""
         super().__init__(name="server")
         self._network, self._identities = network, Identities(identity)
-        self._driver = FusedDriver(network, jit_compile=False)
+        self._rollout = Rollout(network, jit_compile=False)
         self.place = tf.function(self._place, PLACE, autograph=False)
         self.score = tf.function(self._score, SCORE, autograph=False)
 
@@ -47,7 +47,7 @@ class Server(tf.Module):
 
         def draw(i: tf.Tensor, best_s: tf.Tensor, device: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
             number = i * rows + tf.range(rows)
-            episodes = self._driver.run(batch, tf.zeros([rows], tf.int32), tf.stack([seed, i]), number == 0)
+            episodes = self._rollout.run(batch, tf.zeros([rows], tf.int32), tf.stack([seed, i]), number == 0)
             orders = episodes.order[:, :count]
             devices = _by_vertex(orders, episodes.device[:, :count])
             seconds = tf.where(number < samples, makespans(problem, devices), float("inf"))
@@ -66,7 +66,7 @@ class Server(tf.Module):
         batch = problem_batch(problem, self._identities)
         graph, rest = tf.zeros([tf.shape(order)[0]], tf.int32), [[0, 0], [0, batch.num_vertices - 1 - tf.shape(order)[1]]]
         by_step = tf.pad(tf.gather(device, order, batch_dims=1), rest)
-        episodes = self._driver.replay(batch, graph, tf.pad(order, rest, constant_values=batch.num_vertices - 1), by_step)
+        episodes = self._rollout.replay(batch, graph, tf.pad(order, rest, constant_values=batch.num_vertices - 1), by_step)
         *parts, valid = episode_log_probability(self._network, batch, self._network.encode(batch), episodes)
         sel, plc = (tf.reduce_sum(tf.where(valid, part.chosen, 0.0), axis=1) for part in parts)
         return {"log_probability": sel + plc, "sel_log_probability": sel, "plc_log_probability": plc,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from agents.config import TrainConfig
-from agents.driver import Episodes
 from agents.losses import LogProbability, imitation_loss, rank_advantage, reinforce_loss
+from agents.rollout import Episodes
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,14 +54,12 @@ class Updates:
         for optimizer in self.optimizers:
             optimizer.learning_rate.assign(learning_rate)
 
-    def imitate(self, episodes: Episodes, weight: tf.Tensor | None = None, elite: Episodes | None = None) -> UpdateInfo:
+    def imitate(self, episodes: Episodes, weight: tf.Tensor, elite: Episodes) -> UpdateInfo:
         """One step up the likelihood of a teacher's episodes (behavioural cloning), by the same compiled function.
 
         Args:
-          weight: float32 [B], None: ones; elite: any episodes, of the shape that `reinforce` takes.
+          weight: float32 [B]; elite: any episodes, of the shape that `reinforce` takes.
         """
-        weight = tf.ones_like(episodes.graph, tf.float32) if weight is None else weight
-        elite = Episodes(*(value[:1] for value in episodes)) if elite is None else elite
         nothing = tf.constant(0.0)
         return self.reinforce(episodes, tf.zeros_like(weight), weight, nothing, elite, nothing, tf.constant(1.0))
 

@@ -74,17 +74,17 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
     prepare_tensorflow()
     import tensorflow as tf
 
-    from agents.driver import FusedDriver
     from agents.episode import graph_batch
     from agents.features import graph_arrays
     from agents.networks import DualNetwork
+    from agents.rollout import Rollout
 
     graph_arrays(graph, costs)
     arrays, steps["features"] = _best(lambda: graph_arrays(graph, costs))
-    driver = FusedDriver(DualNetwork())
+    rollout = Rollout(DualNetwork())
 
     def greedy() -> np.ndarray:
-        episodes = driver.run(graph_batch([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool))
+        episodes = rollout.run(graph_batch([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool))
         return arrays.to_devices(episodes.order, episodes.device)[0]
 
     _, first = _timed(greedy)
@@ -96,12 +96,16 @@ def measure_training(name: str, size: int) -> dict:
     """Seconds and peak memory of training steps on one graph, in this process."""
     prepare_tensorflow()
     from agents.config import TrainConfig
-    from agents.stages import Learner
+    from agents.learner import Learner
+    from agents.simulated import SimulatedStage
+    from agents.stages import Training
+    from agents.task import Task
 
     graph = _graph(name, size)
-    learner = Learner([graph], [build_costs(graph, v100x8())], TrainConfig(batch=EPISODES))
-    _, first = _timed(lambda: learner.simulate(0, 0, 0.0))
-    _, later = _timed(lambda: learner.simulate(0, 1, 0.0))
+    task = Task.of([graph], [build_costs(graph, v100x8())], TrainConfig(batch=EPISODES))
+    stage = SimulatedStage(Training.of(task, Learner(task)))
+    _, first = _timed(lambda: stage.update(0, 0.0))
+    _, later = _timed(lambda: stage.update(1, 0.0))
     return {"vertices": graph.num_vertices, "first_s": first["seconds"], **later}
 
 

@@ -16,8 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from agents.config import TrainConfig
-from agents.driver import episode_log_probability
-from agents.stages import Learner
+from agents.learner import Learner
+from agents.rollout import episode_log_probability
+from agents.simulated import SimulatedStage
+from agents.stages import Training
+from agents.task import Task
+from agents.trajectories import episodes_of
 from benchmarks.eager_training import EagerTrainer
 from benchmarks.tables import best_seconds, finish, show
 from data import build_workload
@@ -32,55 +36,59 @@ def main() -> None:
     result = {}
     for name in ("chainmm", "llama_layer"):
         graph = build_workload(name, 4)
-        config = TrainConfig(batch=BATCH)
-        learner = Learner([graph], [build_costs(graph, p100x4())], config)
-        eager = EagerTrainer(learner.arrays[0], lambda network, batch=learner.batch: network.encode(batch), config)
-        check(learner, eager)
-        training, rollout = measure_training(learner, eager), measure_rollout(learner, eager)
-        greedy_s = greedy_seconds(learner)
-        result[name] = {**training, "rollout": rollout, "greedy_s": greedy_s}
+        task = Task.of([graph], [build_costs(graph, p100x4())], TrainConfig(batch=BATCH))
+        training = Training.of(task, Learner(task))
+        batch = training.learner.agent.collect_policy.batch
+        eager = EagerTrainer(task.arrays[0], lambda network, batch=batch: network.encode(batch), task.config)
+        check(training, eager)
+        trained, rollout = measure_training(training, eager), measure_rollout(training, eager)
+        greedy_s = greedy_seconds(training)
+        result[name] = {**trained, "rollout": rollout, "greedy_s": greedy_s}
         show(f"{name}: seconds an episode; one greedy assignment, warm: {1e3 * greedy_s:.2f} ms",
-             {"training": training, "rollout alone": rollout})
+             {"training": trained, "rollout alone": rollout})
     finish(result)
 
 
-def check(learner: Learner, eager: EagerTrainer) -> None:
+def check(training: Training, eager: EagerTrainer) -> None:
     """The yardstick does what ours does: same features, same log-probability of one and the same episode."""
     order, device, features, log_p = eager.rollout()
     count = order.shape[1]
-    steps = learner.batch.num_vertices - 1
+    steps, batch = training.task.num_vertices - 1, training.learner.agent.collect_policy.batch
     order, device = (np.pad(a, [(0, 0), (0, steps - count)], constant_values=fill) for a, fill in ((order, steps), (device, 0)))
-    episodes = learner.driver.replay(learner.batch, tf.zeros([1], tf.int32), tf.constant(order), tf.constant(device))
+    episodes = episodes_of(training.driver.replay(np.zeros(1, np.int32), order, device), training.task.num_vertices)
     # float32 against float64: where a vertex is short beside the whole, its start over its cost keeps three digits.
     np.testing.assert_allclose(episodes.features[0, :count], features, atol=2e-3)
-    sel, plc, _ = episode_log_probability(eager.network, learner.batch, eager.network.encode(learner.batch), episodes)
+    sel, plc, _ = episode_log_probability(eager.network, batch, eager.network.encode(batch), episodes)
     np.testing.assert_allclose((sel.chosen + plc.chosen)[0, :count], np.array(log_p), atol=1e-3)
 
 
-def measure_training(learner: Learner, eager: EagerTrainer) -> dict[str, float]:
+def measure_training(training: Training, eager: EagerTrainer) -> dict[str, float]:
     """Seconds an episode of both, side by side."""
-    learner.simulate(0, 0, 0.0)
+    stage = SimulatedStage(training)
+    stage.update(0, 0.0)
     eager.train_episode()
     steps = iter(range(1, 10_000))
-    ours_s = best_seconds(lambda: learner.simulate(0, next(steps), 0.0), UPDATES) / BATCH
+    ours_s = best_seconds(lambda: stage.update(next(steps), 0.0), UPDATES) / BATCH
     yardstick_s = best_seconds(eager.train_episode, EAGER_EPISODES)
     return {"yardstick_s": yardstick_s, "ours_s": ours_s, "ratio": yardstick_s / ours_s}
 
 
-def measure_rollout(learner: Learner, eager: EagerTrainer) -> dict[str, float]:
+def measure_rollout(training: Training, eager: EagerTrainer) -> dict[str, float]:
     """The same without simulation and update."""
-    given = learner.batch, tf.zeros([BATCH], tf.int32), tf.constant([0, 1]), tf.zeros([BATCH], tf.bool)
-    learner.driver.run(*given)
-    ours_s = best_seconds(lambda: learner.driver.run(*given).order.numpy(), UPDATES) / BATCH
+    policy = training.learner.agent.collect_policy
+    given = policy.batch, tf.zeros([BATCH], tf.int32), tf.constant([0, 1]), tf.zeros([BATCH], tf.bool)
+    policy.rollout.run(*given)
+    ours_s = best_seconds(lambda: policy.rollout.run(*given).order.numpy(), UPDATES) / BATCH
     yardstick_s = best_seconds(eager.rollout, EAGER_EPISODES)
     return {"yardstick_s": yardstick_s, "ours_s": ours_s, "ratio": yardstick_s / ours_s}
 
 
-def greedy_seconds(learner: Learner) -> float:
+def greedy_seconds(training: Training) -> float:
     """One greedy episode by itself, compiled."""
-    given = learner.batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool)
-    learner.driver.run(*given)
-    return best_seconds(lambda: np.asarray(learner.driver.run(*given).device), UPDATES)
+    policy = training.learner.agent.policy
+    given = policy.batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool)
+    policy.rollout.run(*given)
+    return best_seconds(lambda: np.asarray(policy.rollout.run(*given).device), UPDATES)
 
 
 if __name__ == "__main__":

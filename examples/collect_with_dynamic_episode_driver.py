@@ -16,6 +16,7 @@ from tf_agents.utils import common
 from agents import AssignmentEnvironment, DopplerAgent, TrainConfig
 from agents.features import graph_arrays
 from agents.networks import DualNetwork
+from agents.trajectories import compact
 from data import build_workload
 from doppler_tf import build_costs, read_topology
 from doppler_tf.fastsim import FastSimulator
@@ -35,7 +36,7 @@ def main() -> None:
 
     # Training needs the actions and PLC's features, not the observations: only the graph's index is kept of those.
     buffer = TFUniformReplayBuffer(agent.training_data_spec, batch_size=EPISODES, max_length=arrays.num_work + 1)
-    observers = [lambda trajectory: buffer.add_batch(trajectory._replace(observation={"graph": trajectory.observation["graph"]}))]
+    observers = [lambda trajectory: buffer.add_batch(compact(trajectory))]
     driver = DynamicEpisodeDriver(environment, agent.collect_policy, observers, num_episodes=EPISODES)
     collect = common.function(driver.run)  # one compiled graph instead of a Python loop over steps
     # Made once, as that takes longer than an update; every pass over it reads the buffer anew. All episodes of one graph have the same

@@ -17,6 +17,7 @@ from tf_agents.utils import common
 from agents import AssignmentEnvironment, DopplerAgent, TrainConfig
 from agents.features import graph_arrays
 from agents.networks import DualNetwork
+from agents.trajectories import compact
 from data import build_workload
 from doppler_tf import build_costs, read_topology
 from doppler_tf.fastsim import FastSimulator
@@ -32,7 +33,7 @@ def main(folder: str) -> None:
     agent = DopplerAgent(DualNetwork(hidden=16, rounds=1), environment.graphs, TrainConfig(hidden=16, rounds=1))
     agent.initialize()
     buffer = TFUniformReplayBuffer(agent.training_data_spec, batch_size=EPISODES, max_length=arrays.num_work + 1)
-    observers = [lambda trajectory: buffer.add_batch(trajectory._replace(observation={"graph": trajectory.observation["graph"]}))]
+    observers = [lambda trajectory: buffer.add_batch(compact(trajectory))]
     returns = AverageReturnMetric(batch_size=EPISODES, buffer_size=EPISODES)
     collect, evaluate = (common.function(DynamicEpisodeDriver(environment, policy, seen, num_episodes=EPISODES).run) for policy, seen in
                          ((agent.collect_policy, observers), (agent.policy, [returns])))

@@ -14,11 +14,11 @@ import tensorflow as tf
 
 from agents.baselines.pairs import PairBatch, Seen, nothing_seen, pair_features, pair_mask, place_pair
 from agents.baselines.stepwise import step_by_step
-from agents.driver import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replay, say_compiling
 from agents.episode import DEVICE_FEATURES, EpisodeState, initial_state
 from agents.features import IDENTITY
 from agents.losses import LogProbability, masked_log_probability
 from agents.networks import Encoder, dense, one_edge, temperatures, vertex_inputs
+from agents.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replayed
 
 
 class JointTables(NamedTuple):
@@ -94,35 +94,25 @@ class JointNetwork(tf.Module):
         return [v for layer in (self.vertex, *self.heads, self.own, *self.device) for v in layer.trainable_variables]
 
 
-class JointDriver:
-    """Runs episodes of the joint policy; same `run` and `replay` as `FusedDriver`."""
+def joint_episodes(network: JointNetwork, batch: PairBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+    """Episodes of the joint policy; arguments as `Rollout.run` takes them."""
+    with tf.name_scope("encode"):
+        tables = by_episode(network.encode(batch), graph)
 
-    def __init__(self, network: JointNetwork, jit_compile: bool = True):
-        """Args: jit_compile: compile with XLA."""
-        self._network, self._jit_compile = network, jit_compile
-        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
-        self.replay = tf.function(self._replay, autograph=False, jit_compile=jit_compile)
+    def step(t: tf.Tensor, state: EpisodeState, seen: Seen):
+        logits, mask = network.logits(batch, tables, state, seen), pair_mask(batch, state)
+        vertex, device = choose_pair(batch, state, logits, mask, seed, greedy)
+        allowed = tf.gather(mask, vertex, batch_dims=1)
+        return (Choice(vertex, device, logits[:, 0, :, None][..., :0], allowed, logits[:, 0]),
+                *place_pair(batch, state, seen, vertex, device))
 
-    def _run(self, batch: PairBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
-        """As `FusedDriver.run`."""
-        if self._jit_compile:
-            say_compiling(batch.graphs, graph.shape[0])
-        with tf.name_scope("encode"):
-            tables = by_episode(self._network.encode(batch), graph)
+    return record_episodes(batch.graphs, initial_state(batch.graphs, graph), step, nothing_seen(batch, graph))
 
-        def step(t: tf.Tensor, state: EpisodeState, seen: Seen):
-            logits, mask = self._network.logits(batch, tables, state, seen), pair_mask(batch, state)
-            vertex, device = choose_pair(batch, state, logits, mask, seed, greedy)
-            allowed = tf.gather(mask, vertex, batch_dims=1)
-            return (Choice(vertex, device, logits[:, 0, :, None][..., :0], allowed, logits[:, 0]),
-                    *place_pair(batch, state, seen, vertex, device))
 
-        return record_episodes(batch.graphs, initial_state(batch.graphs, graph), step, nothing_seen(batch, graph))
-
-    def _replay(self, batch: PairBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-        """The record of given episodes (int32 [B, T] each)."""
-        episodes = replay(batch.graphs, graph, order, device)
-        return episodes._replace(features=episodes.features[..., :0])
+def joint_replayed(batch: PairBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+    """The record of given episodes (int32 [B, T] each), without features of devices."""
+    episodes = replayed(batch.graphs, graph, order, device)
+    return episodes._replace(features=episodes.features[..., :0])
 
 
 def choose_pair(batch: PairBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
@@ -139,7 +129,7 @@ def choose_pair(batch: PairBatch, state: EpisodeState, logits: tf.Tensor, mask: 
 
 
 def joint_log_probability(network: JointNetwork, batch: PairBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `driver.log_probability`: zeros, and of the pairs. Step by step: a softmax over all pairs for all steps at once would take
+    """As `rollout.log_probability`: zeros, and of the pairs. Step by step: a softmax over all pairs for all steps at once would take
     memory by steps times vertices."""
     graphs, pairs = batch.graphs, batch.num_vertices * batch.num_devices
     valid = real_steps(graphs, episodes)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.driver import Choice, Episodes, choose_device, real_steps, record_episodes, say_compiling
 from agents.episode import EpisodeState, GraphBatch, Options, device_options, graph_batch, initial_state, place_vertex
 from agents.features import GraphArrays
 from agents.losses import LogProbability, masked_log_probability
 from agents.random_numbers import exponential
+from agents.rollout import Choice, Episodes, choose_device, real_steps, record_episodes
 
 
 class OrderedBatch(NamedTuple):
@@ -86,41 +86,35 @@ def episodes_in_order(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, dec
     return record_episodes(batch, initial_state(batch, graph), step, *carried)
 
 
-class OrderedDriver:
-    """Runs episodes of a network that chooses devices in one order; same `run` and `replay` as `FusedDriver`."""
+def ordered_episodes(network: tf.Module, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+    """Episodes of a network that chooses devices in one order; arguments as `Rollout.run` takes them.
 
-    def __init__(self, network: tf.Module, jit_compile: bool = True):
-        """Args: network: has `encode(batch)` and `device_logits(batch, tables, state, vertex)`; jit_compile: compile with XLA."""
-        self._network, self._jit_compile = network, jit_compile
-        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
-        self.replay = tf.function(self._replay, autograph=False, jit_compile=jit_compile)
+    Args:
+      network: has `encode(batch)` and `device_logits(batch, tables, state, vertex)`.
+    """
+    with tf.name_scope("encode"):
+        tables = network.encode(batch)
 
-    def _run(self, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
-        """As `FusedDriver.run`."""
-        if self._jit_compile:
-            say_compiling(batch.graphs, graph.shape[0])
-        with tf.name_scope("encode"):
-            tables = self._network.encode(batch)
+    def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options):
+        logits = network.device_logits(batch, tables, state, vertex)
+        return choose_device(batch.graphs, state, logits, options.mask, seed, greedy), options.features[..., :0]
 
-        def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options):
-            logits = self._network.device_logits(batch, tables, state, vertex)
-            return choose_device(batch.graphs, state, logits, options.mask, seed, greedy), options.features[..., :0]
+    return episodes_in_order(batch.graphs, graph, orders(batch, graph, seed, greedy), decide)
 
-        return episodes_in_order(batch.graphs, graph, orders(batch, graph, seed, greedy), decide)
 
-    def _replay(self, batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-        """The record of given episodes (int32 [B, T] each), their devices taken up in this network's own order."""
-        episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], order.shape[1], axis=1)
-        by_vertex = tf.tensor_scatter_nd_max(tf.zeros([tf.shape(order)[0], batch.num_vertices], tf.int32),
-                                             tf.stack([episode, order], axis=2), device)
-        own = orders(batch, graph, tf.zeros([2], tf.int32), tf.ones(tf.shape(graph), tf.bool))
-        devices = tf.gather(by_vertex, own, batch_dims=1)
-        return episodes_in_order(batch.graphs, graph, own, lambda t, _, __, options: (devices[:, t], options.features[..., :0]))
+def ordered_replayed(batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+    """The record of given episodes (int32 [B, T] each), their devices taken up in the network's own order."""
+    episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], order.shape[1], axis=1)
+    by_vertex = tf.tensor_scatter_nd_max(tf.zeros([tf.shape(order)[0], batch.num_vertices], tf.int32),
+                                         tf.stack([episode, order], axis=2), device)
+    own = orders(batch, graph, tf.zeros([2], tf.int32), tf.ones(tf.shape(graph), tf.bool))
+    devices = tf.gather(by_vertex, own, batch_dims=1)
+    return episodes_in_order(batch.graphs, graph, own, lambda t, _, __, options: (devices[:, t], options.features[..., :0]))
 
 
 def device_log_probability(network: tf.Module, batch: OrderedBatch, episodes: Episodes
                            ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `driver.log_probability`, of devices alone; network: has `episode_logits(batch, tables, episodes)`, float32 [B, T, D]."""
+    """As `rollout.log_probability`, of devices alone; network: has `episode_logits(batch, tables, episodes)`, float32 [B, T, D]."""
     logits = network.episode_logits(batch, network.encode(batch), episodes)
     nothing = tf.zeros(tf.shape(episodes.order))
     plc = masked_log_probability(logits, episodes.mask, episodes.device)

@@ -1,7 +1,7 @@
 """SEL and PLC with message passing in every step instead of once an episode (ablation of Yao et al. 2026).
 
 The heads and the features of devices are DOPPLER's. The encoder reads besides which vertices are assigned, when they run and where, so that
-all it says of a vertex changes from step to step. That takes T encodings of B graphs an episode, where `FusedDriver` takes one of G.
+all it says of a vertex changes from step to step. That takes T encodings of B graphs an episode, where DOPPLER takes one of G.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import tensorflow as tf
 
 from agents.baselines.stepwise import step_by_step
-from agents.driver import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replay, say_compiling
 from agents.episode import EpisodeState, GraphBatch, candidates, device_options, initial_state, place_vertex
 from agents.features import IDENTITY, VERTEX_WIDTH
 from agents.losses import LogProbability, masked_log_probability
 from agents.networks import DualNetwork
+from agents.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes
 
 PLACEMENT_WIDTH = 3 + IDENTITY
 
@@ -61,35 +61,24 @@ def placement(graphs: GraphBatch, state: EpisodeState) -> tf.Tensor:
     return tf.reshape(tf.concat([tf.stack([assigned, state.start_s, state.end_s], axis=2), where], axis=2), [-1, PLACEMENT_WIDTH])
 
 
-class PerStepDriver:
-    """Runs episodes with an encoding in every step; same `run` and `replay` as `FusedDriver`."""
+def per_step_episodes(network: PerStepNetwork, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+    """Episodes with an encoding in every step; arguments as `Rollout.run` takes them."""
+    graphs = by_episode(batch, graph)
 
-    def __init__(self, network: PerStepNetwork, jit_compile: bool = True):
-        """Args: jit_compile: compile with XLA."""
-        self._network, self._jit_compile = network, jit_compile
-        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
-        self.replay = tf.function(replay, autograph=False, jit_compile=jit_compile)
+    def step(t: tf.Tensor, state: EpisodeState):
+        sel_logit, plc_vertex, placed = network.look(graphs, state)
+        vertex = choose_vertex(batch, state, sel_logit, candidates(state), seed, greedy)
+        options = device_options(batch, state, vertex)
+        logits = network.device_logits(tf.gather(plc_vertex, vertex, batch_dims=1), placed, options.features)
+        choice = Choice(vertex, choose_device(batch, state, logits, options.mask, seed, greedy), *options)
+        return choice, place_vertex(batch, state, vertex, choice.device, options.start_s)
 
-    def _run(self, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
-        """As `FusedDriver.run`."""
-        if self._jit_compile:
-            say_compiling(batch, graph.shape[0])
-        graphs = by_episode(batch, graph)
-
-        def step(t: tf.Tensor, state: EpisodeState):
-            sel_logit, plc_vertex, placed = self._network.look(graphs, state)
-            vertex = choose_vertex(batch, state, sel_logit, candidates(state), seed, greedy)
-            options = device_options(batch, state, vertex)
-            logits = self._network.device_logits(tf.gather(plc_vertex, vertex, batch_dims=1), placed, options.features)
-            choice = Choice(vertex, choose_device(batch, state, logits, options.mask, seed, greedy), *options)
-            return choice, place_vertex(batch, state, vertex, choice.device, options.start_s)
-
-        return record_episodes(batch, initial_state(batch, graph), step)
+    return record_episodes(batch, initial_state(batch, graph), step)
 
 
 def per_step_log_probability(network: PerStepNetwork, batch: GraphBatch, episodes: Episodes
                              ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `driver.log_probability`, step by step: what a gradient needs of all encodings at once would take gigabytes."""
+    """As `rollout.log_probability`, step by step: what a gradient needs of all encodings at once would take gigabytes."""
     graphs, valid = by_episode(batch, episodes.graph), real_steps(batch, episodes)
 
     def log_p(t: tf.Tensor, state: EpisodeState) -> list[tf.Tensor]:

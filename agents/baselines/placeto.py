@@ -21,10 +21,10 @@ import numpy as np
 import tensorflow as tf
 
 from agents.baselines.ordered import OrderedBatch, orders, topological_batch
-from agents.driver import Episodes
 from agents.episode import EpisodeState
 from agents.features import IDENTITY, VERTEX_WIDTH, GraphArrays
 from agents.networks import dense, temperatures
+from agents.rollout import Episodes
 from doppler_tf.errors import ConfigError
 
 PARENTS, PARALLEL, CHILDREN = range(3)

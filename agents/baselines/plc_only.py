@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from agents.baselines.ordered import OrderedBatch, depths, episodes_in_order, orders
-from agents.driver import Episodes, after_placing, choose_device, device_logits, log_probability, replay, say_compiling
 from agents.episode import EpisodeState, Options, graph_batch
 from agents.features import GraphArrays
 from agents.losses import LogProbability
 from agents.networks import DualNetwork
+from agents.rollout import Episodes, after_placing, choose_device, device_logits, log_probability, replayed
 from doppler_tf.ranks import b_levels
 
 
@@ -26,7 +26,7 @@ class PlcNetwork(DualNetwork):
 
 
 def plc_log_probability(network: DualNetwork, batch: OrderedBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `driver.log_probability`; vertices are no choice."""
+    """As `rollout.log_probability`; vertices are no choice."""
     sel, plc, valid = log_probability(network, batch.graphs, episodes)
     return LogProbability(*(tf.zeros_like(value) for value in sel)), plc, valid
 
@@ -43,30 +43,20 @@ def critical_path_batch(arrays: Sequence[GraphArrays]) -> OrderedBatch:
     return OrderedBatch(graph_batch(arrays), tf.constant(np.concatenate(ranks)), tf.zeros([0, 0, 0], tf.bool))
 
 
-class PlcDriver:
-    """Runs episodes in which PLC places the vertices by b-level; same `run` and `replay` as `FusedDriver`."""
+def plc_episodes(network: PlcNetwork, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+    """Episodes in which PLC places the vertices by b-level; arguments as `Rollout.run` takes them."""
+    graphs = batch.graphs
+    with tf.name_scope("encode"):
+        tables = network.encode(graphs)
 
-    def __init__(self, network: DualNetwork, jit_compile: bool = True):
-        """Args: jit_compile: compile with XLA."""
-        self._network, self._jit_compile = network, jit_compile
-        self.run = tf.function(self._run, autograph=False, jit_compile=jit_compile)
-        self.replay = tf.function(self._replay, autograph=False, jit_compile=jit_compile)
+    def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options, placed: tf.Tensor):
+        logits = device_logits(network, graphs, tables, state, placed, vertex, options.features)
+        device = choose_device(graphs, state, logits, options.mask, seed, greedy)
+        return device, options.features, after_placing(graphs, tables, state, placed, vertex, device)
 
-    def _run(self, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
-        """As `FusedDriver.run`."""
-        graphs = batch.graphs
-        if self._jit_compile:
-            say_compiling(graphs, graph.shape[0])
-        with tf.name_scope("encode"):
-            tables = self._network.encode(graphs)
+    return episodes_in_order(graphs, graph, orders(batch, graph, seed, greedy), decide, tf.gather(tables.plc_empty, graph))
 
-        def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options, placed: tf.Tensor):
-            logits = device_logits(self._network, graphs, tables, state, placed, vertex, options.features)
-            device = choose_device(graphs, state, logits, options.mask, seed, greedy)
-            return device, options.features, after_placing(graphs, tables, state, placed, vertex, device)
 
-        return episodes_in_order(graphs, graph, orders(batch, graph, seed, greedy), decide, tf.gather(tables.plc_empty, graph))
-
-    def _replay(self, batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-        """The record of given episodes (int32 [B, T] each) in the order given."""
-        return replay(batch.graphs, graph, order, device)
+def plc_replayed(batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+    """The record of given episodes (int32 [B, T] each) in the order given."""
+    return replayed(batch.graphs, graph, order, device)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from agents.driver import Choice, Episodes, choose_device, log_probability, next_vertex
 from agents.episode import EpisodeState, GraphBatch, device_options
 from agents.losses import LogProbability
 from agents.networks import DualNetwork, Tables
 from agents.race import Race
+from agents.rollout import Choice, Episodes, choose_device, log_probability, next_vertex
 
 
 class SelNetwork(DualNetwork):
@@ -31,6 +31,6 @@ def earliest_start(network: DualNetwork, batch: GraphBatch, tables: Tables, stat
 
 
 def sel_log_probability(network: DualNetwork, batch: GraphBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `driver.log_probability`; devices are no choice."""
+    """As `rollout.log_probability`; devices are no choice."""
     sel, plc, valid = log_probability(network, batch, episodes)
     return sel, LogProbability(*(tf.zeros_like(value) for value in plc)), valid

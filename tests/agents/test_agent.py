@@ -11,11 +11,13 @@ from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 from tf_agents.replay_buffers import tf_uniform_replay_buffer
 from tf_agents.utils.common import Checkpointer
 
-from agents.agent import DopplerAgent
+from agents.agent import DopplerAgent, ImitationAgent
 from agents.config import CONFIGS, RUN_SCHEMA, TrainConfig, stored_config
-from agents.driver import FusedDriver, episode_log_probability
+from agents.driver import FusedDriver
 from agents.environment import AssignmentEnvironment
 from agents.networks import DualNetwork
+from agents.rollout import Rollout, episode_log_probability
+from agents.trajectories import compact, episodes_of
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
@@ -42,14 +44,13 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
 def _collected(agent, environment):
     """Trajectories [16, 6] of two chains of three."""
     buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(agent.training_data_spec, batch_size=16, max_length=10)
-    observe = [lambda t: buffer.add_batch(t._replace(observation={"graph": t.observation["graph"]}))]
+    observe = [lambda t: buffer.add_batch(compact(t))]
     DynamicEpisodeDriver(environment, agent.collect_policy, observe, num_episodes=16).run(environment.reset())
     return tf.nest.map_structure(lambda x: x[:, :6], buffer.gather_all())
 
 
 def _log_likelihood(network, batch, experience) -> np.ndarray:
-    from agents.agent import episodes_from_trajectory
-    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), episodes_from_trajectory(batch, experience))
+    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), episodes_of(experience, batch.num_vertices))
     return tf.reduce_sum(sel.chosen + plc.chosen, axis=1).numpy()
 
 
@@ -78,12 +79,18 @@ def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, t
 
 
 def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):
-    _, batch, network = learning([random_graph(8, 0)])
-    driver = FusedDriver(network, jit_compile=False)
-    episodes = driver.run(batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1], tf.bool))
-    agent = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
-    losses = [float(agent.imitate(episodes).loss) for _ in range(30)]
+    graph = random_graph(8, 0)
+    arrays, batch, network = learning([graph])
+    config = TrainConfig(hidden=16, rounds=2, learning_rate=1e-2)
+    agent = DopplerAgent(network, batch, config, rollout=Rollout(network, jit_compile=False))
+    environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(3))).makespans])
+    driver, imitator = FusedDriver(environment, agent.collect_policy), ImitationAgent(agent)
+    action = driver.run().action
+    experts = driver.replay(environment.graph, action["vertex"], action["device"])
+    before = int(agent.train_step_counter)
+    losses = [float(imitator.train(experts).loss) for _ in range(30)]
     assert losses[-1] < 0.5 * losses[0]
+    assert int(agent.train_step_counter) == before + 30  # it goes on with networks, optimizers and counter
 
 
 def test_the_two_optimizers_share_no_variable(random_graph, learning):

@@ -19,14 +19,19 @@ from doppler_tf.cli.tensorflow import prepare_tensorflow
 prepare_tensorflow()
 from agents import summaries
 from agents.config import TrainConfig
-from agents.stages import Learner
+from agents.learner import Learner
+from agents.simulated import SimulatedStage
+from agents.stages import Training
+from agents.task import Task
 from data import build_workload
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import p100x4
 graph = build_workload("chainmm", 2)
-learner = Learner([graph], [build_costs(graph, p100x4())], TrainConfig(hidden=8, rounds=1, batch=2, simulated=200))
+task = Task.of([graph], [build_costs(graph, p100x4())], TrainConfig(hidden=8, rounds=1, batch=2, simulated=200))
+learner = Learner(task)
+stage = SimulatedStage(Training.of(task, learner))
 for step in range(2):
-    scalars = learner.simulate(0, step, 0.0)["chainmm"]
+    scalars = stage.update(step, 0.0)["chainmm"]
     print({tag: value.hex() for tag, value in scalars.items() if tag != summaries.RATE})
 print([v.numpy().tobytes().hex() for v in learner.network.variables])
 """

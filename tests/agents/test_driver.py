@@ -12,9 +12,12 @@ from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 
 from agents.agent import DopplerAgent
 from agents.config import TrainConfig
-from agents.driver import FusedDriver, episode_log_probability
+from agents.driver import FusedDriver
 from agents.environment import AssignmentEnvironment
 from agents.features import padded_sizes
+from agents.policy import DualPolicy
+from agents.rollout import Rollout, episode_log_probability
+from agents.trajectories import episodes_of, seconds_of
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.topology import ideal
@@ -42,15 +45,51 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
     policy = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2)).collect_policy
     policy.seed.assign([7, 2])
     vertex, device, log_p, features, reward = collect(environment, policy, count)
-    fused = FusedDriver(network).run(batch, tf.zeros([5], tf.int32), tf.constant([7, 3]), tf.zeros([5], tf.bool))
-    np.testing.assert_array_equal(fused.order[:, :count], vertex)
-    np.testing.assert_array_equal(fused.device[:, :count], device)
-    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), fused)
+    policy.seed.assign([7, 2])
+    seen = []
+    fused = FusedDriver(environment, policy, [seen.append]).run()
+    assert seen == [fused]
+    np.testing.assert_array_equal(fused.action["vertex"][:, :count], vertex)
+    np.testing.assert_array_equal(fused.action["device"][:, :count], device)
+    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), episodes_of(fused, batch.num_vertices))
     np.testing.assert_allclose(tf.stack([sel.chosen, plc.chosen], axis=2)[:, :count], log_p, atol=1e-5)
-    np.testing.assert_allclose(fused.features[:, :count], features, atol=1e-5)
-    makespans = simulator.makespans(*arrays[0].to_devices(fused.order, fused.device))
+    np.testing.assert_allclose(fused.policy_info["features"][:, :count], features, atol=1e-5)
+    np.testing.assert_array_equal(fused.reward[:, :count], reward)
+    np.testing.assert_array_equal(fused.reward[:, count:], 0.0)
+    makespans = simulator.makespans(*arrays[0].to_devices(fused.action["vertex"], fused.action["device"]))
+    np.testing.assert_array_equal(seconds_of(fused), makespans)
     np.testing.assert_allclose(reward[:, -1], -makespans / arrays[0].scale_s, rtol=1e-6)
     np.testing.assert_array_equal(reward[:, :-1], 0.0)
+
+
+def test_trajectories_are_whole_episodes(random_graph, learning):
+    """Of a small and a large graph: each ends after its own steps, and a replay is the same but for what it earns."""
+    graphs = [random_graph(5, 1), random_graph(9, 2)]
+    arrays, batch, network = learning(graphs)
+    environment = AssignmentEnvironment(arrays, [FastSimulator(g, build_costs(g, ideal(3))).makespans for g in graphs], batch_size=4)
+    policy = DualPolicy(network, batch, rollout=Rollout(network, jit_compile=False))
+    driver = FusedDriver(environment, policy, greedy=np.array([True, True, False, False]))
+    found = driver.run((0, 0))
+    steps = batch.num_vertices - 1
+    for b, length in enumerate((5, 9, 5, 9)):
+        assert found.step_type[b].numpy().tolist() == [0] + [1] * (length - 1) + [2] * (steps - length)
+        assert found.next_step_type[b].numpy().tolist() == [1] * (length - 1) + [2] * (steps - length + 1)
+        assert found.discount[b].numpy().tolist() == [1] * (length - 1) + [0] * (steps - length + 1)
+        assert np.flatnonzero(found.reward[b]).tolist() == [length - 1]
+        assert set(found.observation["graph"][b].numpy().tolist()) == {b % 2}
+    other = driver.run((1, 0)).action["vertex"].numpy()
+    np.testing.assert_array_equal(other[:2], found.action["vertex"][:2])
+    again = driver.replay(environment.graph, found.action["vertex"], found.action["device"])
+    assert not again.reward.numpy().any()
+    assert np.isnan(seconds_of(again)).all()
+    same = again._replace(reward=found.reward, observation=found.observation)
+    for before, after in zip(tf.nest.flatten(found), tf.nest.flatten(same), strict=True):
+        np.testing.assert_array_equal(after, before)
+    seconds = np.arange(4.0)
+    judged = driver.judged(again, seconds)
+    np.testing.assert_array_equal(seconds_of(judged), seconds)
+    assert judged.reward[3, 8] == np.float32(-3 / arrays[1].scale_s)
+    assert np.count_nonzero(judged.reward) == 3
 
 
 @pytest.mark.parametrize("features", ["relational", "paper"])
@@ -60,7 +99,7 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
     arrays, batch, network = learning(graphs, features=features)
     graph = tf.constant([0, 1, 1, 0, 1])
     greedy = tf.constant([False, False, False, False, True])
-    episodes = FusedDriver(network, jit_compile=False).run(batch, graph, tf.constant([0, 0]), greedy)
+    episodes = Rollout(network, jit_compile=False).run(batch, graph, tf.constant([0, 0]), greedy)
     sel, _, valid = episode_log_probability(network, batch, network.encode(batch), episodes)
     assert valid.numpy().sum(axis=1).tolist() == [5, 9, 9, 5, 9]
     np.testing.assert_array_equal(sel.chosen.numpy()[~valid.numpy()], 0)
@@ -73,7 +112,7 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
 
 def test_greedy_is_greedy_and_seeds_repeat(random_graph, learning):
     _, batch, network = learning([random_graph(8, 4)])
-    driver = FusedDriver(network, jit_compile=False)
+    driver = Rollout(network, jit_compile=False)
     greedy = [driver.run(batch, tf.zeros([2], tf.int32), tf.constant([s, 0]), tf.ones([2], tf.bool)) for s in range(2)]
     np.testing.assert_array_equal(greedy[0].order, greedy[1].order)
     np.testing.assert_array_equal(greedy[0].device[0], greedy[0].device[1])
@@ -84,7 +123,7 @@ def test_greedy_is_greedy_and_seeds_repeat(random_graph, learning):
 
 def test_replay_gives_the_record_of_the_rollout(random_graph, learning):
     _, batch, network = learning([random_graph(8, 5)])
-    driver = FusedDriver(network, jit_compile=False)
+    driver = Rollout(network, jit_compile=False)
     episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([1, 1]), tf.zeros([3], tf.bool))
     again = driver.replay(batch, episodes.graph, episodes.order, episodes.device)
     np.testing.assert_array_equal(again.features, episodes.features)
@@ -96,7 +135,7 @@ def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
     for seed, count in enumerate((18, 19, 18, 19, 18, 40)):
         graph = random_graph(count, seed)
         _, batch, network = learning([graph])
-        driver = driver or FusedDriver(network, jit_compile=False)
+        driver = driver or Rollout(network, jit_compile=False)
         episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([seed, 0]), tf.zeros([3], tf.bool))
         assert sorted(episodes.order[0].numpy()[:count]) == list(range(count))
         shapes.append(padded_sizes([graph]))
@@ -109,7 +148,7 @@ def test_no_step_copies_an_array_of_all_vertices(random_graph, learning, hub):
     """What makes the cost of a step independent of the number of vertices: XLA updates the state in place."""
     _, batch, network = learning([random_graph(150, 0, hub=hub)])
     given = batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1], tf.bool)
-    compiled = FusedDriver(network).run.experimental_get_compiler_ir(*given)
+    compiled = Rollout(network).run.experimental_get_compiler_ir(*given)
     copies, bodies, body = [], 0, False
     for line in compiled(stage="optimized_hlo").splitlines():
         if line.endswith("{") and not line.startswith(" "):

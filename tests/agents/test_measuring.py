@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from agents.measuring import Budget, Measured
+from agents.measuring import Measured, RunBudget
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CancelledError, ExecutionError, GraphError
@@ -23,7 +23,7 @@ class Clock:
 
 
 def test_a_budget_of_runs():
-    budget = Budget(10)
+    budget = RunBudget(10)
     budget.start()
     assert (budget.left(), budget.left(0.75), budget.share) == (10, 7, 0.0)
     budget.used = 8
@@ -32,7 +32,7 @@ def test_a_budget_of_runs():
 
 def test_minutes_end_a_budget_before_its_runs_do():
     clock = Clock()
-    budget = Budget(1000, minutes=1.0, clock=clock)
+    budget = RunBudget(1000, minutes=1.0, clock=clock)
     clock.now_s += 500.0  # before the stage begins
     budget.start()
     assert budget.left() == 1000
@@ -46,7 +46,7 @@ def test_minutes_end_a_budget_before_its_runs_do():
 
 def test_a_resumed_budget_has_what_was_left():
     clock = Clock()
-    budget = Budget(100, minutes=1.0, clock=clock)
+    budget = RunBudget(100, minutes=1.0, clock=clock)
     budget.resume(40, 30.0)
     budget.start()
     assert (budget.left(), budget.share, budget.spent_s) == (60, 0.5, 30.0)
@@ -63,7 +63,7 @@ def test_what_no_run_can_mend_is_raised_and_failures_are_not(chains, error):
         def execute(self, graph, costs, assignment):
             raise raised.pop(0)
 
-    measured = Measured(graph, costs, Failing(), Budget(2))
+    measured = Measured(graph, costs, Failing(), RunBudget(2))
     assert math.isnan(measured.run(Assignment(graph.exec_s)))
     assert (measured.runs, measured.failed, measured.last_error) == (1, 1, "vertex 0 failed")
     assert measured.believed_costs() is costs

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import driver, reuse
 from agents.checkpoints import checkpoint_folders, read_state
 from agents.config import METHOD_NAMES, TrainConfig
 from agents.features import graph_arrays, padded_sizes
@@ -18,7 +17,7 @@ from agents.placing import load_policy
 from doppler_tf.costs import build_costs
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import Topology, ideal
-from tests.quiet_training import train
+from tests.quiet_training import KEPT, train
 
 EVERY = pytest.mark.parametrize("name", METHODS)
 # Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as placing reuses what was compiled.
@@ -28,17 +27,11 @@ SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds":
 
 
 def prepared(name: str, graphs, topology):
-    """Method, arrays by graph, batch, network and driver (not compiled)."""
+    """Method, arrays by graph, batch, network and episodes (not compiled)."""
     method, sizes = METHODS[name], padded_sizes(graphs)
     arrays = [graph_arrays(graph, build_costs(graph, topology), sizes) for graph in graphs]
     network = method.network(CONFIG)
-    return method, arrays, method.batch(arrays), network, method.driver(network, jit_compile=False)
-
-
-def log_probability(method, network, batch, episodes):
-    """As the method's agent takes it; DOPPLER's agent brings its own."""
-    given = getattr(method.agent, "keywords", {"log_probability": driver.log_probability})
-    return given["log_probability"](network, batch, episodes)
+    return method, arrays, method.batch(arrays), network, method.rollout(network, jit_compile=False)
 
 
 def test_the_names_are_those_of_the_config():
@@ -88,7 +81,7 @@ def test_a_replayed_episode_has_the_same_record(name, random_graph):
     for field, before, after in zip(episodes._fields, episodes, again, strict=True):
         if name != "joint" or field != "mask":  # which the joint policy does not learn from
             np.testing.assert_allclose(after, before, atol=1e-6, err_msg=field)
-    found = [log_probability(method, network, batch, record) for record in (episodes, again)]
+    found = [method.log_probability(network, batch, record) for record in (episodes, again)]
     for before, after in zip(*found, strict=True):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
@@ -97,7 +90,7 @@ def test_a_replayed_episode_has_the_same_record(name, random_graph):
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""
     method, _, batch, network, runner = prepared(name, [random_graph(8, 5)], ideal(3))
-    graph, compiled = tf.constant([0, 0]), method.driver(network, jit_compile=True)
+    graph, compiled = tf.constant([0, 0]), method.rollout(network, jit_compile=True)
     episodes = runner.run(batch, graph, tf.constant([1, 1]), tf.zeros([2], tf.bool))
     again = compiled.replay(batch, graph, episodes.order, episodes.device)
     for field, before, after in zip(episodes._fields, runner.replay(batch, graph, episodes.order, episodes.device), again, strict=True):
@@ -114,7 +107,7 @@ def test_log_probabilities_are_how_often_episodes_are_drawn(name):
         variable.assign(variable * 3.0)  # far from uniform
     count = 40_000
     episodes = runner.run(batch, tf.zeros([count], tf.int32), tf.constant([0, 0]), tf.zeros([count], tf.bool))
-    sel, plc, valid = log_probability(method, network, batch, episodes)
+    sel, plc, valid = method.log_probability(network, batch, episodes)
     np.testing.assert_array_equal(valid.numpy().sum(axis=1), 3)
     log_p = tf.reduce_sum(tf.where(valid, sel.chosen + plc.chosen, 0.0), axis=1).numpy()
     kinds = [tuple(row) for row in (episodes.order if name == "sel_only" else tf.concat([episodes.order, episodes.device], 1)).numpy()]
@@ -162,7 +155,7 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, na
     first, last = checkpoint_folders(tmp_path / "run" / "checkpoints")
     assert read_state(first)["step"] < read_state(last)["step"]
     shutil.rmtree(last)
-    reuse._kept.clear()  # what is resumed must all come from the checkpoint
+    KEPT.forget()  # what is resumed must all come from the checkpoint
     got = train([graph], ideal(2), tmp_path / "run", resume=True)
     assert {key: value for key, value in got["chains"].items() if key != "seconds"} == \
         {key: value for key, value in expected["chains"].items() if key != "seconds"}

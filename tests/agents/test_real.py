@@ -143,7 +143,7 @@ def test_minutes_end_the_stage_and_a_resumed_one_has_only_what_was_left(fork, tm
     from agents import measuring
 
     clock = [0.0]
-    monkeypatch.setattr(measuring.Budget.__init__, "__defaults__", (0.0, lambda: clock[0]))
+    monkeypatch.setattr(measuring.RunBudget.__init__, "__defaults__", (0.0, lambda: clock[0]))
 
     class Slow(Measured):
         interrupt = 9

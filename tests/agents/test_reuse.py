@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents import reuse
+from agents import learner
 from agents.config import TrainConfig
+from agents.learner import KeptLearner, Learner
 from agents.placing import load_policy
-from agents.stages import Learner
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import ideal
-from tests.quiet_training import train
+from tests import quiet_training
 
 CONFIG = TrainConfig(imitation=8, simulated=64, batch=8, hidden=8, rounds=1)
 
@@ -29,25 +29,17 @@ def made(monkeypatch):
             made.append(self)
             super().__init__(*args)
 
-    monkeypatch.setattr(reuse, "Learner", Counted)
+    monkeypatch.setattr(learner, "Learner", Counted)
     return made
 
 
-@pytest.fixture(autouse=True)
-def nothing_kept():
-    """Before and after each test, however it ends."""
-    reuse._kept.clear()
-    yield
-    reuse._kept.clear()
-
-
-def run(graph, folder, config=CONFIG, devices=2, **how):
+def run(made, kept, graph, folder, config=CONFIG, devices=2, **how):
     """All that a run leaves but its seconds: figures, weights, steps of both optimizers and temperatures."""
-    outcome = train([graph], ideal(devices), folder, config, **how)[graph.name]
+    outcome = quiet_training.train([graph], ideal(devices), folder, config, kept=kept, **how)[graph.name]
     outcome.pop("seconds")
-    kept, = reuse._kept.values()
-    variables = [v.numpy() for v in (*kept.network.variables, *kept.best_network.variables, *kept._optimizer_variables(), kept.updates)]
-    return json.dumps(outcome, sort_keys=True), variables
+    last = made[-1]
+    variables = (*last.network.variables, *last.best_network.variables, *last.optimizer_variables, last.updates)
+    return json.dumps(outcome, sort_keys=True), [v.numpy() for v in variables]
 
 
 def same(a, b) -> bool:
@@ -55,13 +47,13 @@ def same(a, b) -> bool:
 
 
 def test_a_learner_serves_again_as_if_it_were_new(made, chains, tmp_path):
-    graph = chains(3)
-    first = run(graph, tmp_path / "a")
-    other = run(graph, tmp_path / "b", replace(CONFIG, seed=1))
-    again = run(graph, tmp_path / "c")
+    graph, kept = chains(3), KeptLearner()
+    first = run(made, kept, graph, tmp_path / "a")
+    other = run(made, kept, graph, tmp_path / "b", replace(CONFIG, seed=1))
+    again = run(made, kept, graph, tmp_path / "c")
     assert same(first, again)
     assert not same(first, other)
-    assert same(again, run(graph, tmp_path / "a", resume=True))  # all of it comes from the checkpoint
+    assert same(again, run(made, kept, graph, tmp_path / "a", resume=True))  # all of it comes from the checkpoint
     assert len(made) == 1
 
 
@@ -71,7 +63,7 @@ class Stub:
     def __init__(self, *args):
         self.begun = 0
 
-    def begin_anew(self, *args):
+    def begin(self, config):
         self.begun += 1
 
 
@@ -80,32 +72,38 @@ class Stub:
     ({"hidden": 16}, False), ({"rounds": 2}, False), ({"batch": 4}, False), ({"clip": 2.0}, False), ({"identity": False}, False),
     ({"features": "paper"}, False), ({"method": "placeto"}, False), ({"simulated": 80_000}, False)])  # enough to be compiled
 def test_other_networks_need_another_learner(monkeypatch, chains, change, serves):
-    monkeypatch.setattr(reuse, "Learner", Stub)
-    case = [chains(2)], [build_costs(chains(2), ideal(2))]
-    with reuse.learner_for(*case, CONFIG) as first:
-        assert not reuse._kept  # nobody else may have it
-    with reuse.learner_for(*case, replace(CONFIG, **change)) as second:
+    monkeypatch.setattr(learner, "Learner", Stub)
+    case, kept = ([chains(2)], [build_costs(chains(2), ideal(2))]), KeptLearner()
+    with kept.lent(*case, CONFIG) as (_, first), kept.lent(*case, CONFIG) as (_, other):
+        assert other is not first  # nobody else may have it
+    with kept.lent(*case, CONFIG) as (_, first):
+        pass
+    begun, config = first.begun, replace(CONFIG, **change)
+    with kept.lent(*case, config) as (task, second):
+        assert task.config == config
         assert (second is first) == serves
-        assert second.begun == serves
+        assert second.begun == (begun + 1 if serves else 0)
 
 
 def test_other_graphs_and_devices_need_another_learner(monkeypatch, chains):
-    monkeypatch.setattr(reuse, "Learner", Stub)
-    learners = []
+    monkeypatch.setattr(learner, "Learner", Stub)
+    learners, kept = [], KeptLearner()
     for graph, topology in ((chains(2), ideal(2)), (chains(3), ideal(2)), (chains(3), ideal(3)), (chains(3), ideal(3))):
-        with reuse.learner_for([graph], [build_costs(graph, topology)], CONFIG) as learner:
-            learners.append(learner)
+        with kept.lent([graph], [build_costs(graph, topology)], CONFIG) as (_, lent):
+            learners.append(lent)
     assert len(set(map(id, learners[:3]))) == 3
     assert learners[3] is learners[2]
-    assert list(reuse._kept.values()) == [learners[2]]
+    kept.forget()
+    with kept.lent([graph], [build_costs(graph, topology)], CONFIG) as (_, lent):
+        assert lent is not learners[3]
 
 
 def test_policies_of_one_kind_keep_their_own_weights(made, chains, tmp_path):
     """Loaded side by side and drawn from in turns."""
-    graph = chains(3)
+    graph, kept = chains(3), KeptLearner()
     costs = build_costs(graph, ideal(2))
     for seed in (0, 1):
-        run(graph, tmp_path / str(seed), replace(CONFIG, seed=seed, simulated=0, imitation=0))
+        run(made, kept, graph, tmp_path / str(seed), replace(CONFIG, seed=seed, simulated=0, imitation=0))
     alone = [[(a.order.tolist(), a.device.tolist()) for a in load_policy(tmp_path / str(seed))(graph, costs, 6, 0)] for seed in (0, 1)]
     both = [load_policy(tmp_path / str(seed)) for seed in (0, 1)]
     for _ in range(2):

@@ -5,17 +5,24 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import placing, reuse, stages
+from agents import compiling, placing
+from agents.annealed import annealing, learn_annealed
 from agents.checkpoints import checkpoint_folders
+from agents.compiling import Compiled, worth_compiling
 from agents.config import TrainConfig
+from agents.learner import Learner
+from agents.networks import temperatures
 from agents.placing import load_policy
-from agents.stages import Compiled, Learner, worth_compiling
-from agents.training import _Run
+from agents.simulated import temper
+from agents.stages import Training
+from agents.task import Task
+from agents.training import Run
 from agents.updates import UpdateInfo
 from data.imitation_dataset import read_episodes
 from data.layered import Layered, layered_graph
@@ -27,12 +34,11 @@ from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.heuristics import Budget
 from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
-from tests.quiet_training import train
+from tests.quiet_training import KEPT, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
 SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
@@ -99,7 +105,8 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
 def compiled():
     """Compiled with XLA, as trainings of usual length are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "_STEPS_WORTH_COMPILING", (0, 0))
+        patch.setattr(compiling, "_STEPS_FOR_EPISODES", 0)
+        patch.setattr(compiling, "_STEPS_FOR_UPDATES", 0)
         yield
 
 
@@ -111,12 +118,12 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, compile
         pass
 
     for last in (1, 12, 25):  # within stage I, between checkpoints of stage II, again
-        save = _Run.save
-        monkeypatch.setattr(_Run, "save", lambda run, save=save, last=last: save(run) if run.done <= last else _raise(Killed))
+        save = Run.save
+        monkeypatch.setattr(Run, "save", lambda run, save=save, last=last: save(run) if run.progress.updates <= last else _raise(Killed))
         with pytest.raises(Killed):
             train([graph], ideal(2), broken, SMALL, resume=broken.exists())
         monkeypatch.undo()
-    reuse._kept.clear()  # what is resumed must all come from the checkpoint
+    KEPT.forget()  # what is resumed must all come from the checkpoint
     got = train([graph], ideal(2), broken, SMALL, resume=True)
     for result in (expected, got):
         result["chains"].pop("seconds")
@@ -130,12 +137,12 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, compile
 
 def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(tmp_path, chains, monkeypatch):
     def interrupt(run):
-        if run.done == 14:
+        if run.progress.updates == 14:
             raise KeyboardInterrupt
         save(run)
 
-    save = _Run.save
-    monkeypatch.setattr(_Run, "save", interrupt)
+    save = Run.save
+    monkeypatch.setattr(Run, "save", interrupt)
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000007; go on with --resume"):
         train([chains(2)], ideal(2), tmp_path / "run", SMALL)
 
@@ -221,65 +228,71 @@ def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph
     assert again["annealing_simulations"] == result["annealing_simulations"]
 
 
-def test_an_annealed_teacher_of_a_graph_that_never_fits_in_memory(monkeypatch, chains):
+def training_of(graphs, topology, config) -> Training:
+    """One that is not compiled."""
+    task = Task.of(graphs, [build_costs(graph, topology) for graph in graphs], config)
+    return Training.of(task, Learner(task, NOTHING))
+
+
+def test_an_annealed_teacher_of_a_graph_that_never_fits_in_memory(chains):
     def annealed(graph, *_):
         every = np.arange(graph.num_vertices, dtype=np.int32)
         return Found(Assignment(0 * every, every), np.inf if graph.name == "large" else 1.0, simulations=1, seconds=0.0)
 
-    monkeypatch.setattr(stages, "_annealed", annealed)
-    monkeypatch.setattr(stages, "worth_compiling", lambda *_: NOTHING)
     large = graph_from_records([{"id": v, "exec_s": 1.0, "output_bytes": 8.0} for v in range(4)], [], {"name": "large"})
     graphs = [chains(2, "small"), large]
     topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 10}, {"name": "b", "memory_bytes": 10}]})
-    learner = Learner(graphs, [build_costs(g, topology) for g in graphs], replace(SMALL, teacher="annealing", elite=0.5))
+    training = training_of(graphs, topology, replace(SMALL, teacher="annealing", elite=0.5))
     with pytest.raises(DeadlockError, match="large: out of memory on device"):
-        learner.anneal()
+        learn_annealed(training, annealed)
 
 
 @pytest.fixture(scope="module")
 def pupil():
     graph = layered_graph(Layered(100, 10, 1.8, 2, 6, 1e10, 8e6, 0.5), 0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "default_budget", lambda graph: Budget(200))  # what little annealing finds is irregular, too
-        patch.setattr(stages, "worth_compiling", lambda *_: NOTHING)
-        yield Learner([graph], [build_costs(graph, preset("v100x8"))], TrainConfig(teacher="annealing", elite=0.5))
+    return training_of([graph], preset("v100x8"), TrainConfig(teacher="annealing", elite=0.5))
+
+
+TEACHER = partial(annealing, most=200)  # what little annealing finds is irregular, too
 
 
 def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(pupil):
-    pupil.agent.set_learning_rate(pupil.config.learning_rate)
-    pupil.anneal()
-    assert pupil.greedy(pupil.best_network)[0].makespan_s <= pupil.best[0].makespan_s * (1 + 1e-12)
-    assert pupil.agent.optimizers[1].learning_rate.numpy() == pytest.approx(pupil.config.learning_rate)  # faster only meanwhile
-    assert int(pupil.updates) <= 60  # 28; at the learning rate of stages 96
+    learn_annealed(pupil, TEACHER)
+    learner = pupil.learner
+    assert pupil.greedy(learner.best_network)[0].makespan_s <= pupil.best.episodes[0].makespan_s * (1 + 1e-12)
+    assert learner.agent.optimizers[1].learning_rate.numpy() == pytest.approx(pupil.task.config.learning_rate)  # faster only meanwhile
+    assert int(learner.updates) <= 60  # 28; at the learning rate of stages 96
 
 
-def test_an_annealed_teacher_counts_where_no_greedy_episode_fits_in_memory(pupil, monkeypatch):
-    monkeypatch.setattr(stages, "_REPEATED", 8)
-    pupil.begin_anew(pupil.graphs, pupil.costs, pupil.config)
-    untaught = [v.numpy() for v in pupil.best_network.trainable_variables]
-    monkeypatch.setattr(pupil, "simulated_s", lambda episodes: np.full(len(pupil.graph), np.inf))
-    pupil.anneal()
-    taught = [v.numpy() for v in pupil.best_network.trainable_variables]
+def test_an_annealed_teacher_counts_where_no_greedy_episode_fits_in_memory(pupil):
+    learner = pupil.learner
+    learner.begin(pupil.task.config)
+    pupil = Training.of(pupil.task, learner)
+    untaught = [v.numpy() for v in learner.best_network.trainable_variables]
+    pupil.environment.judge_by([lambda devices, orders: np.full(len(devices), np.inf)])
+    learn_annealed(pupil, TEACHER, most_updates=8)
+    taught = [v.numpy() for v in learner.best_network.trainable_variables]
     assert any(not np.array_equal(a, b) for a, b in zip(untaught, taught, strict=True))
-    for a, b in zip(taught, pupil.network.trainable_variables, strict=True):
+    for a, b in zip(taught, learner.network.trainable_variables, strict=True):
         np.testing.assert_array_equal(a, b.numpy())
 
 
 def test_temperatures_follow_the_entropy_that_is_wanted(chains):
     graph = chains(4)
-    learner = Learner([graph], [build_costs(graph, ideal(2))], replace(SMALL, mutations=4.0))
+    task = Task.of([graph], [build_costs(graph, ideal(2))], replace(SMALL, mutations=4.0))
+    temperature = temperatures()
     info = UpdateInfo(*(tf.constant(value) for value in (0.0, 1e-4, 0.69, 0.0, 0.0)))  # SEL chooses almost surely, PLC at random
     for _ in range(3):
-        learner._temper(info, 0.5)
-    sel, plc = learner.network.temperature.numpy()
+        temper(temperature, task, info, 0.5)
+    sel, plc = temperature.numpy()
     assert sel == pytest.approx(np.exp(0.6))  # entropies further off than a factor of e count as that
     # 2 of 12 choices are wanted to differ: 2 / 12 * (1 + ln(12 / 2)) nats.
     assert plc == pytest.approx((0.465293 / 0.69) ** 0.6, rel=1e-4)
     for _ in range(100):
-        learner._temper(info, 1.0)
-    np.testing.assert_allclose(learner.network.temperature.numpy(), [20.0, 0.05])
-    learner._temper(info._replace(sel_entropy=tf.constant(0.0)), 0.5)  # a method that chooses devices alone
-    assert learner.network.temperature.numpy()[0] == 20.0
+        temper(temperature, task, info, 1.0)
+    np.testing.assert_allclose(temperature.numpy(), [20.0, 0.05])
+    temper(temperature, task, info._replace(sel_entropy=tf.constant(0.0)), 0.5)  # a method that chooses devices alone
+    assert temperature.numpy()[0] == 20.0
 
 
 def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
@@ -296,7 +309,7 @@ def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
 
 def test_an_interruption_before_the_first_update_keeps_the_policies_of_another(tmp_path, trained, chains, monkeypatch):
     _, folder, _ = trained
-    monkeypatch.setattr(_Run, "complete", lambda run, progress: _raise(KeyboardInterrupt))
+    monkeypatch.setattr(Run, "complete", lambda run, bars: _raise(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000000"):
         train([chains(3)], ideal(3), tmp_path / "run", SMALL, init=folder)
     theirs, ours = (tf.train.load_checkpoint(str(checkpoint_folders(run / "checkpoints")[-1] / "variables"))

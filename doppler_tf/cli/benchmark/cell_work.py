@@ -11,8 +11,9 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,17 +37,21 @@ from doppler_tf.heuristics import HEURISTICS, SEARCHES
 from doppler_tf.placement import learned_samples, place, tried
 from doppler_tf.simulator import Simulator
 
+if TYPE_CHECKING:
+    from agents.learner import KeptLearner
 
-def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+
+def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None = None) -> dict[str, Any]:
     """Does a cell and writes its record, also when it fails; returns the record.
 
     Args:
-      needed: records of the cells that it needs, by what for.
+      needed: records of the cells that it needs, by what for; kept: what trainings before have compiled.
     """
     started = time.perf_counter()
     try:
         begun_s = time.process_time()
-        figures = plain(_WORK[cell.job["does"]](folder, cell, needed))
+        work = partial(_train, kept=kept) if cell.job["does"] == TRAINS else _WORK[cell.job["does"]]
+        figures = plain(work(folder, cell, needed))
         figures["cpu_s"] = time.process_time() - begun_s
     except Exception as error:
         line = str(error) if isinstance(error, DopplerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -75,7 +80,7 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
             "winner": placed.assignment.method, **_keep(folder, cell, graph, costs, placed.assignment, placed.makespan_s)}
 
 
-def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None) -> dict[str, Any]:
     """A training run, then its policy's samples. What it learns on several graphs at once is no figure of one."""
     loaded = [load_costs(Path(path), cell.topology) for path in cell.job["graphs"]]
     config = import_quietly("agents.config").TrainConfig.from_json(cell.job["config"])
@@ -90,7 +95,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
     started = time.perf_counter()
     try:
         trained = training.train([graph for graph, _ in loaded], loaded[0][1].topology, run_dir, config, executor=executor, progress=False,
-                                 pictures=False, **({"init": init} if init else {}))
+                                 pictures=False, kept=kept, **({"init": init} if init else {}))
     finally:
         if executor is not None:
             executor.close()
@@ -166,15 +171,18 @@ def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assi
     return {"vertices": int(graph.work_vertices.size), "devices": costs.num_devices}
 
 
-_WORK = {PLACES: _place, TRAINS: _train, SAMPLES: _sample, EXECUTES: _execute}
+_WORK = {PLACES: _place, SAMPLES: _sample, EXECUTES: _execute}
 
 
 def main(folder: Path, keys: Sequence[str]) -> None:
     """Does the cells that DIR/jobs/KEY.json describe, one after the other."""
     set_verbosity()
-    for key in keys:
-        record = json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8"))
-        do_cell(folder, Cell(**record["cell"]), record["needed"])
+    records = [json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8")) for key in keys]
+    cells, kept = [Cell(**record["cell"]) for record in records], None
+    if any(cell.job["does"] == TRAINS for cell in cells):
+        kept = import_quietly("agents.learner").KeptLearner()
+    for cell, record in zip(cells, records, strict=True):
+        do_cell(folder, cell, record["needed"], kept)
 
 
 if __name__ == "__main__":

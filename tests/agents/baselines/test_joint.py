@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.baselines.joint import JointDriver, JointNetwork, by_episode, choose_pair, joint_log_probability
+from agents.baselines.joint import JointNetwork, by_episode, choose_pair, joint_episodes, joint_log_probability
 from agents.baselines.pairs import MOST_VERTICES, nothing_seen, pair_batch, pair_features, pair_mask, place_pair
-from agents.driver import Episodes
 from agents.episode import candidates, device_options, initial_state
 from agents.features import graph_arrays, padded_sizes
 from agents.losses import masked_log_probability
+from agents.rollout import Episodes
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.formats.records import graph_from_records
@@ -89,7 +89,7 @@ def test_every_pair_is_seen_as_plc_sees_it(random_graph, hub):
 @pytest.mark.parametrize("features", ["relational", "paper"])
 def test_the_gradient_by_steps_is_that_of_the_whole(random_graph, features):
     batch, network = made([random_graph(6, 3), random_graph(4, 4)], ideal(2), features)
-    episodes = JointDriver(network, jit_compile=False).run(batch, tf.constant([0, 1, 0]), tf.constant([0, 0]), tf.zeros([3], tf.bool))
+    episodes = joint_episodes(network, batch, tf.constant([0, 1, 0]), tf.constant([0, 0]), tf.zeros([3], tf.bool))
     weight = tf.constant(np.random.default_rng(0).normal(size=(2, *episodes.order.shape)), tf.float32)
     variables = network.trainable_variables
     with tf.GradientTape() as tape:

@@ -8,14 +8,14 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from agents.baselines.per_step import PLACEMENT_WIDTH, PerStepDriver, PerStepNetwork, by_episode, per_step_log_probability, placement
+from agents.baselines.per_step import PLACEMENT_WIDTH, PerStepNetwork, by_episode, per_step_episodes, per_step_log_probability, placement
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
-from agents.driver import FusedDriver, log_probability
 from agents.episode import candidates, device_options, graph_batch, initial_state, place_vertex
 from agents.features import IDENTITY, VERTEX_WIDTH, graph_arrays, padded_sizes
 from agents.losses import masked_log_probability
 from agents.networks import DualNetwork
+from agents.rollout import Rollout, log_probability
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import ideal
 from tests.quiet_training import train
@@ -61,7 +61,7 @@ def test_the_encoding_sees_where_an_earlier_vertex_went(random_graph):
 def test_the_update_takes_the_log_probabilities_of_the_steps(random_graph):
     """Each episode by itself, so that a batch's graphs do not mix."""
     batch, network = made([random_graph(6, 1), random_graph(4, 2)])
-    episodes = PerStepDriver(network, jit_compile=False).run(batch, tf.constant([1, 0]), tf.constant([2, 0]), tf.zeros([2], tf.bool))
+    episodes = Rollout(network, False, per_step_episodes).run(batch, tf.constant([1, 0]), tf.constant([2, 0]), tf.zeros([2], tf.bool))
     for variable in network.trainable_variables:
         variable.assign(variable * 2.0)
     sel, plc, valid = per_step_log_probability(network, batch, episodes)
@@ -90,8 +90,8 @@ def test_without_the_placement_it_is_doppler(random_graph):
         theirs.assign(2.0 * (ours[:VERTEX_WIDTH] if i == first else ours))
         ours.assign(tf.concat([theirs, tf.zeros([PLACEMENT_WIDTH, 16])], axis=0) if i == first else theirs)
     number, seed = tf.constant([0, 1, 1]), tf.constant([0, 0])
-    ours, theirs = PerStepDriver(network, jit_compile=False), FusedDriver(plain, jit_compile=False)
-    greedy, expected = (driver.run(batch, number, seed, tf.ones([3], tf.bool)) for driver in (ours, theirs))
+    ours, theirs = Rollout(network, False, per_step_episodes), Rollout(plain, False)
+    greedy, expected = (rollout.run(batch, number, seed, tf.ones([3], tf.bool)) for rollout in (ours, theirs))
     for field, a, b in zip(expected._fields, greedy, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5, err_msg=field)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.baselines.ordered import OrderedDriver, device_log_probability
+from agents.baselines.ordered import device_log_probability, ordered_episodes
 from agents.baselines.placeto import CHILDREN, PARALLEL, PARENTS, PlacetoNetwork, placeto_batch, relatives
 from agents.episode import device_options, initial_state, place_vertex
 from agents.features import graph_arrays, padded_sizes
@@ -38,7 +38,7 @@ def test_groups_by_hand():
 def test_order_is_topological_and_the_same_for_all_episodes(random_graph):
     graph = random_graph(12, 3)
     batch, network = made([graph])
-    episodes = OrderedDriver(network, jit_compile=False).run(batch, tf.zeros([4], tf.int32), tf.constant([0, 0]), tf.zeros([4], tf.bool))
+    episodes = ordered_episodes(network, batch, tf.zeros([4], tf.int32), tf.constant([0, 0]), tf.zeros([4], tf.bool))
     assert (episodes.order.numpy() == episodes.order.numpy()[0]).all()
     depth = {v: level for level, members in enumerate(graph.levels) for v in members.tolist()}
     levels = [depth[int(graph.work_vertices[v])] for v in episodes.order[0, :12].numpy()]
@@ -48,7 +48,7 @@ def test_order_is_topological_and_the_same_for_all_episodes(random_graph):
 def test_one_pass_gives_the_log_probabilities_of_the_steps(random_graph):
     batch, network = made([random_graph(9, 1), random_graph(6, 2)], devices=3)
     number = tf.constant([0, 1, 0])
-    episodes = OrderedDriver(network, jit_compile=False).run(batch, number, tf.constant([2, 0]), tf.zeros([3], tf.bool))
+    episodes = ordered_episodes(network, batch, number, tf.constant([2, 0]), tf.zeros([3], tf.bool))
     for variable in network.trainable_variables:
         variable.assign(variable * 2.0)
     _, plc, valid = device_log_probability(network, batch, episodes)

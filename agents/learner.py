@@ -1,0 +1,141 @@
+"""Networks, agents and compiled episodes of a training; a learner may serve one training after another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+
+from agents.agent import ImitationAgent
+from agents.checkpoints import policy_checkpoint, restore_variables
+from agents.compiling import Compiled, worth_compiling
+from agents.config import TrainConfig, stored_config
+from agents.methods import METHODS
+from agents.task import Task
+from doppler_tf.costs import CostModel
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.graph import DataflowGraph
+
+# In how many orders the best assignment of a graph is learned at once.
+_ORDERS = 4
+# All of a config that a learner's compiled functions and arrays hold.
+_HELD = ("method", "batch", "clip", "hidden", "rounds", "identity", "features")
+
+
+class Learner:
+    """All that is trained and all that is compiled.
+
+    Attributes:
+      network: the policies as they are; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, from
+        the begin of stage III on.
+      agent: reinforces; imitator: the agent that imitates before, of the same network and optimizers.
+      updates: int64, counts their updates; elite_rows: trajectories of the best of each graph that an update takes.
+    """
+
+    def __init__(self, task: Task, compiled: Compiled | None = None):
+        """Args: compiled: what pays for this task if None."""
+        config, method = task.config, METHODS[task.config.method]
+        compiled = compiled or worth_compiling(config, task.graphs)
+        self.network, self.best_network, self.earlier_network = (method.network(config) for _ in range(3))
+        self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.elite_rows = 1 if method.repeats_order else min(_ORDERS, task.rows + 1)
+        self.agent = method.agent(self.network, method.batch(task.arrays), config, self.updates, compiled.updates,
+                                  elite_rows=len(task.graphs) * self.elite_rows, rollout=method.rollout(self.network, compiled.episodes))
+        self.imitator = ImitationAgent(self.agent)
+        self._variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()
+        self._optimizer_start = [v.numpy() for v in self.optimizer_variables]
+
+    def begin(self, config: TrainConfig) -> None:
+        """As made anew for these settings, but for what is compiled."""
+        fresh = METHODS[config.method].network(config)
+        for network in (self.network, self.best_network, self.earlier_network):
+            self.copy(fresh, network)
+        for variable, value in zip(self.optimizer_variables, self._optimizer_start, strict=True):
+            variable.assign(value)
+        self.updates.assign(0)
+        self.agent.updates.set_learning_rate(config.learning_rate)
+
+    @property
+    def optimizer_variables(self) -> list[tf.Variable]:
+        """Moments, counters and learning rates of both optimizers."""
+        return [v for optimizer in self.agent.optimizers for v in optimizer.variables]
+
+    @property
+    def checkpointed(self) -> dict:
+        """What a checkpoint holds, for `tf.train.Checkpoint`."""
+        return {"network": self.network, "best_network": self.best_network, "earlier_network": self.earlier_network,
+                "sel_optimizer": self.agent.optimizers[0], "plc_optimizer": self.agent.optimizers[1], "updates": self.updates}
+
+    def start_from(self, path: str | Path, config: TrainConfig) -> None:
+        """Takes the best policies of another run (its folder or a checkpoint). Raises CheckpointError, ConfigError: of another kind."""
+        checkpoint = policy_checkpoint(path)
+        theirs = stored_config(checkpoint.parent.parent)
+        for name in ("method", "hidden", "rounds", "features"):
+            if getattr(theirs, name) != getattr(config, name):
+                raise field_error(ConfigError, str(path), "", name, f"{getattr(config, name)!r}, as this run's", getattr(theirs, name))
+        restore_variables(checkpoint, {"best_network": self.best_network}, partial=True)
+        self.copy(self.best_network, self.network)
+
+    def copy(self, source: tf.Module, target: tf.Module) -> None:
+        """Gives `target` the weights of `source`."""
+        for a, b in zip(self._listed(source), self._listed(target), strict=True):
+            b.assign(a)
+
+    @contextmanager
+    def acting_as(self, network: tf.Module) -> Iterator[None]:
+        """Meanwhile `network` has the weights of another one."""
+        present = [v.value() for v in self._listed(self.network)]
+        self.copy(network, self.network)
+        try:
+            yield
+        finally:
+            for variable, value in zip(self._listed(self.network), present, strict=True):
+                variable.assign(value)
+
+    def _listed(self, network: tf.Module) -> tuple[tf.Variable, ...]:
+        """Its variables, looked for once: to walk through a module takes as long as an update."""
+        if network not in self._variables:
+            self._variables[network] = network.variables
+        return self._variables[network]
+
+
+class KeptLearner:
+    """The last learner, for the next training: to trace and load what is compiled takes longer than many a training."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._kept: tuple[tuple, Task, Learner] | None = None  # none while it is in use
+
+    @contextmanager
+    def lent(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> Iterator[tuple[Task, Learner]]:
+        """A task and a learner as made anew.
+
+        The last ones serve again where they were made for the same graphs, costs and networks, of whatever seed, and of budgets for which
+        as much is compiled. They are kept until the next ones are asked for, however the training ends.
+        """
+        made_for = (tuple((graph.name, graph.graph_hash) for graph in graphs), tuple(each.topology.topology_hash for each in costs),
+                    worth_compiling(config, graphs), *(getattr(config, name) for name in _HELD))
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None and kept[0] == made_for:
+            task, learner = replace(kept[1], config=config), kept[2]
+            learner.begin(config)
+        else:
+            kept = None  # before another one is made: two may not fit in memory
+            task = Task.of(graphs, costs, config)
+            learner = Learner(task)
+        try:
+            yield task, learner
+        finally:
+            with self._lock:
+                self._kept = made_for, task, learner
+
+    def forget(self) -> None:
+        """Keeps nothing."""
+        with self._lock:
+            self._kept = None

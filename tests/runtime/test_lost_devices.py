@@ -23,10 +23,11 @@ def gone(device):
     raise DeviceLostError("no answer", device)
 
 
-def test_the_run_completes_on_the_devices_that_are_left_and_the_trace_says_so(random_graph, place):
+@pytest.mark.parametrize("runs", [20, pytest.param(200, marks=pytest.mark.thorough)])
+def test_the_run_completes_on_the_devices_that_are_left_and_the_trace_says_so(random_graph, place, runs):
     case = Case(random_graph(10, seed=4), place, restart_on_loss=True)
     with case.engine:
-        for seed in range(200):
+        for seed in range(runs):
             case.draw(seed)
             case.backend.fault, case.backend.lost = case.backend.dead.add, gone
             trace = case.run()

@@ -9,12 +9,12 @@ import pytest
 from data import build_workload
 from doppler_tf.formats.graph_json import write_graph
 from tests.cli.test_bad_input import refused
-from tests.commands import doppler
+from tests.commands import doppler_alone
 
 
 def test_kernels_are_run_and_the_fastest_finalist_is_written(tmp_path):
     write_graph(tmp_path / "g.json", build_workload("chainmm", 2, scale="small", n=64))
-    found = doppler("place", tmp_path / "g.json", "--topology", "cpu:2", "--measure", 60, "--out", tmp_path / "a.json")
+    found = doppler_alone("place", tmp_path / "g.json", "--topology", "cpu:2", "--measure", 60, "--out", tmp_path / "a.json")
     measured, written = found["measured"], json.loads((tmp_path / "a.json").read_text())
     assert {"one_device", "round_robin", "critical_path"} <= set(measured)
     assert sum(row["runs"] for row in measured.values()) <= 60

@@ -42,9 +42,3 @@ def doppler(*argv: object) -> dict:
     with contextlib.redirect_stdout(printed):
         assert main([*map(str, argv), "--json"]) == 0, printed.getvalue()
     return json.loads(printed.getvalue())
-
-
-def doppler_alone(*argv: object) -> dict:
-    """The same in a process of its own."""
-    command = [sys.executable, "-m", "doppler_tf", *map(str, argv), "--json"]
-    return json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=300).stdout)

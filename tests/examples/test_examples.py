@@ -59,7 +59,7 @@ def test_collecting_with_the_standard_driver_learns():
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path):
-    printed = [line for _ in range(2) for line in example("train_with_checkpointer", tmp_path).splitlines()]
+    printed = [line for _ in range(2) for line in example_alone("train_with_checkpointer", tmp_path).splitlines()]
     said, greedy_ms = zip(*(re.fullmatch(r"(.*): greedy ([\d.]+) ms", line).groups() for line in printed), strict=True)
     assert said == ("starts at update 0", "stops at update 20", "goes on at update 20", "stops at update 40")
     assert greedy_ms[0] != greedy_ms[1] == greedy_ms[2]  # what was learned came back

@@ -95,11 +95,12 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
     assert len(set(one_by_one)) > 2
 
 
-@pytest.fixture
-def compiled():
-    """Compiled with XLA, as trainings of usual length are."""
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["not compiled", "compiled"])
+def compiled(request):
+    """Trainings of usual length are compiled with XLA; the short ones here are not, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "_STEPS_WORTH_COMPILING", (0, 0))
+        if request.param:
+            patch.setattr(stages, "_STEPS_WORTH_COMPILING", (0, 0))
         yield
 
 

@@ -116,7 +116,8 @@ def test_only_the_first_run_is_done_twice(chain, warmup, calls):
     assert sum(method == "run_vertex" for method, *_ in ran) == calls * len(chain.graph.work_vertices)
 
 
-def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chain):
+@pytest.mark.parametrize("runs", [10, pytest.param(50, marks=pytest.mark.thorough)])
+def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chain, runs):
     doomed = None
 
     def spy(method, vertex, *_):
@@ -127,7 +128,7 @@ def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chai
     executor.execute(chain.graph, *chain.place(4, seed=0))
     executor.close()
     threads = threading.active_count()
-    for seed in range(50):
+    for seed in range(runs):
         costs, assignment = chain.place(4, seed)
         v = doomed = int(np.random.default_rng(seed).choice(chain.graph.work_vertices))
         with pytest.raises(ExecutionError) as caught:

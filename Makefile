@@ -1,10 +1,11 @@
-# make demo: the main job, start to end.  make test: lint and all tests.  make results: docs/results.md anew.  Each sets everything up first.
+# make demo: the main job, start to end.  make test: lint and tests.  make test-thorough: the long tests, too.  make results: docs/results.md
+# anew.  Each sets everything up first.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3 python,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo yes),$(p))))
 BIN := .venv/bin
 CLI := $(BIN)/python -m doppler_tf
 DEMO := runs/demo
 
-.PHONY: demo test lint bench results setup clean
+.PHONY: demo test test-thorough lint bench results setup clean
 
 setup: .venv/installed
 
@@ -39,6 +40,10 @@ demo: setup
 
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# Hundreds of faults, 20 kills, thousands of examples of each property.
+test-thorough: lint
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --thorough
 
 lint: setup
 	@$(BIN)/ruff check .

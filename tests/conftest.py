@@ -1,4 +1,8 @@
-"""Hypothesis profiles: `ci` (the default) repeats itself exactly; `HYPOTHESIS_PROFILE=thorough` searches on. TensorFlow's devices."""
+"""Quick and thorough tests, and TensorFlow's devices.
+
+Without `--thorough`, tests that are marked `thorough` are left out, and Hypothesis draws the same examples each time.
+With it, they run too, and Hypothesis draws many more examples, new ones each time.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +23,34 @@ os.environ.setdefault("DOPPLER_MACHINE", "off")
 prepare_tensorflow()  # before whichever test imports TensorFlow first
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True, suppress_health_check=_SLOW)
+settings.register_profile("default", max_examples=100, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 settings.register_profile("thorough", max_examples=10_000, deadline=None, suppress_health_check=_SLOW)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--thorough", action="store_true", help="run what is marked thorough, too, and let Hypothesis draw many examples")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what is marked `thorough`, unless it is asked for."""
+    if config.getoption("--thorough"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_configure(config):
-    """TensorFlow's devices are fixed by its first operation, which importing TF-GNN already is: if runtime tests may come, now."""
-    rooms = [Path(__file__).parent / "runtime", *(Path(__file__).parent / "runtime").parents]
+    """Chooses Hypothesis's profile, and TensorFlow's devices.
+
+    The first operation fixes TensorFlow's devices, and importing TF-GNN already is one. If tests may come that run kernels, they are made
+    here.
+    """
+    settings.load_profile("thorough" if config.getoption("--thorough") else "default")
     asked = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
-    if any(path in rooms or rooms[0] in path.parents for path in asked):
+    rooms = [Path(__file__).parent / name for name in ("runtime", "cli")]
+    if any(path == room or path in room.parents or room in path.parents for path in asked for room in rooms):
         from runtime import prepare_devices
 
         with contextlib.suppress(ConfigError):  # too late: the runtime tests' own fixture says so

@@ -143,7 +143,7 @@ def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
     assert 2 <= len(set(shapes)) <= 4
 
 
-@pytest.mark.parametrize("hub", [False, True])
+@pytest.mark.parametrize("hub", [pytest.param(False, marks=pytest.mark.thorough), True])  # a hub has loops of its own, besides
 def test_no_step_copies_an_array_of_all_vertices(random_graph, learning, hub):
     """What makes the cost of a step independent of the number of vertices: XLA updates the state in place."""
     _, batch, network = learning([random_graph(150, 0, hub=hub)])

@@ -1,9 +1,8 @@
-"""Training that is killed at random moments goes on from its last checkpoint and ends as if nothing had been. KILLS=20 for more kills."""
+"""Training that is killed at random moments goes on from its last checkpoint and ends as if nothing had been."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,19 +10,19 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from agents.checkpoints import checkpoint_folders, read_state
 from doppler_tf.formats.graph_json import write_graph
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("KILLS", "2"))
-CONFIG = {"imitation": 16, "simulated": 400 + 100 * KILLS,  # enough for each kill to come before the end
-          "batch": 8, "hidden": 8, "rounds": 1, "checkpoint_every": 2}
+CONFIG = {"imitation": 16, "batch": 8, "hidden": 8, "rounds": 1, "checkpoint_every": 2}
 
 
-def start(graph: Path, run: Path) -> subprocess.Popen:
-    """A training, new or resumed, as a process of its own."""
-    resume = ("--resume",) if (run / "config.json").exists() else [f"--set={name}={value}" for name, value in CONFIG.items()]
+def start(graph: Path, run: Path, kills: int) -> subprocess.Popen:
+    """A training, new or resumed, as a process of its own; long enough for each kill to come before its end."""
+    config = {**CONFIG, "simulated": 400 + 100 * kills}
+    resume = ("--resume",) if (run / "config.json").exists() else [f"--set={name}={value}" for name, value in config.items()]
     command = [sys.executable, "-m", "doppler_tf", "train", str(graph), "--topology", "ideal:2", "--run-dir", str(run), *resume]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
@@ -50,13 +49,14 @@ def last_step(run: Path) -> int:
     return int(folders[-1].name.removeprefix("step-")) if folders else 0
 
 
-def test_kills(tmp_path, chains):
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.thorough)])
+def test_kills(tmp_path, chains, kills):
     graph, rng = tmp_path / "chains.json", np.random.default_rng(0)
     write_graph(graph, chains(4))
-    finish(start(graph, tmp_path / "undisturbed"))
-    run, kills = tmp_path / "killed", 0
-    for _ in range(KILLS):
-        training, before = start(graph, run), last_step(run)
+    finish(start(graph, tmp_path / "undisturbed", kills))
+    run, killed = tmp_path / "killed", 0
+    for _ in range(kills):
+        training, before = start(graph, run, kills), last_step(run)
         if rng.random() < 0.8:  # else it is killed wherever it is: importing, opening the run, restoring
             wait_for_checkpoint(training, run, before)
             time.sleep(rng.exponential(0.05))
@@ -64,10 +64,10 @@ def test_kills(tmp_path, chains):
             time.sleep(rng.uniform(0, 10))
         training.send_signal(signal.SIGKILL)
         training.communicate()
-        kills += training.returncode == -signal.SIGKILL
+        killed += training.returncode == -signal.SIGKILL
         for folder in checkpoint_folders(run / "checkpoints"):
             assert read_state(folder)["step"] == int(folder.name.removeprefix("step-"))
-    assert kills == KILLS  # none was over before
-    finish(start(graph, run))
+    assert killed == kills  # none was over before
+    finish(start(graph, run, kills))
     assert outcome(run) == outcome(tmp_path / "undisturbed")
     assert [path.name for path in (run / "checkpoints").glob(".*")] == []  # nothing half-written is left behind

@@ -22,6 +22,9 @@ from tests.quiet_training import KEPT, train
 EVERY = pytest.mark.parametrize("name", METHODS)
 # Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as placing reuses what was compiled.
 OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")], scope="module")
+# `sel_only` and `plc_only` are resumed as `doppler` in test_training.py, whose networks they have; `placeto` has the driver of `gdp`.
+RESUMED = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
+                                                             for name in ("sel_only", "plc_only", "placeto"))], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
 
@@ -148,7 +151,7 @@ def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, 
     assert all(sorted(a.order.tolist()) == list(range(9)) and set(a.device.tolist()) <= {0, 1, 2} for a in placed)
 
 
-@OTHERS
+@RESUMED
 def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, name):
     graph, folder, expected = runs(name)
     shutil.copytree(folder, tmp_path / "run")

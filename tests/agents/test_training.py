@@ -101,12 +101,13 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
     assert len(set(one_by_one)) > 2
 
 
-@pytest.fixture
-def compiled():
-    """Compiled with XLA, as trainings of usual length are."""
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["not compiled", "compiled"])
+def compiled(request):
+    """Trainings of usual length are compiled with XLA; the short ones here are not, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiling, "_STEPS_FOR_EPISODES", 0)
-        patch.setattr(compiling, "_STEPS_FOR_UPDATES", 0)
+        if request.param:
+            patch.setattr(compiling, "_STEPS_FOR_EPISODES", 0)
+            patch.setattr(compiling, "_STEPS_FOR_UPDATES", 0)
         yield
 
 

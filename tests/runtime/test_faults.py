@@ -1,4 +1,4 @@
-"""Each kind of fault, at random points of 200 runs: it ends soon, says who and where, leaves nothing, and the next run is whole."""
+"""Each kind of fault, at random points of many runs: it ends soon, says who and where, leaves nothing, and the next run is whole."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from doppler_tf.topology import cpu
 from runtime import EmulatedExecutor
 from tests.faulty_devices import SOON_S, Case
 
-RUNS = 200
+often = pytest.mark.parametrize("runs", [20, pytest.param(200, marks=pytest.mark.thorough)])
 
 
 @pytest.fixture
@@ -52,12 +52,13 @@ def settles(condition):
     return condition()
 
 
-def test_a_piece_of_work_that_raises(case):
+@often
+def test_a_piece_of_work_that_raises(case, runs):
     def broken(device):
         raise ValueError("it broke")
 
     threads = threading.active_count()
-    for seed in range(RUNS):
+    for seed in range(runs):
         case.draw(seed)
         case.backend.fault = broken
         assert case.fails(ExecutionError).endswith(": ValueError: it broke")
@@ -67,9 +68,10 @@ def test_a_piece_of_work_that_raises(case):
         case.engine.close()
 
 
-def test_a_device_that_dies_and_raises(case):
+@often
+def test_a_device_that_dies_and_raises(case, runs):
     threads = threading.active_count()
-    for seed in range(RUNS):
+    for seed in range(runs):
         case.draw(seed)
         case.backend.fault, case.backend.lost = case.backend.dead.add, gone
         message = case.fails(DeviceLostError)
@@ -82,14 +84,15 @@ def test_a_device_that_dies_and_raises(case):
         case.engine.close()
 
 
+@often
 @pytest.mark.parametrize("whole_device", [False, True], ids=["a worker", "a device"])
-def test_what_hangs_is_given_up_and_its_late_end_disturbs_nobody(random_graph, place, whole_device):
+def test_what_hangs_is_given_up_and_its_late_end_disturbs_nobody(random_graph, place, whole_device, runs):
     timeout_s, engines, errors, traces = 0.3, 10, [], []
 
-    def runs(first):
+    def run_some(first):
         case = Case(random_graph(10, seed=4), place, timeout_s)
         backend = case.backend
-        for seed in range(first, RUNS, engines):
+        for seed in range(first, runs, engines):
             case.draw(seed)
             backend.released, backend.lost = threading.Event(), backend.hang
             backend.fault = backend.dead.add if whole_device else backend.hang
@@ -108,7 +111,7 @@ def test_what_hangs_is_given_up_and_its_late_end_disturbs_nobody(random_graph, p
 
     def guarded(first):
         try:
-            runs(first)
+            run_some(first)
         except BaseException as error:
             errors.append(error)
 
@@ -119,15 +122,16 @@ def test_what_hangs_is_given_up_and_its_late_end_disturbs_nobody(random_graph, p
     for thread in threads:
         thread.join()
     assert errors == []
-    assert len(traces) == RUNS
+    assert len(traces) == runs
     for case, assignment, trace in traces:  # here, because many busy threads would keep each other waiting past the limit
         case.check(assignment, trace)
     assert settles(lambda: threading.active_count() == before)
 
 
-def test_cancelling_at_a_piece_of_work(case):
+@often
+def test_cancelling_at_a_piece_of_work(case, runs):
     threads, cancelled = threading.active_count(), 0
-    for seed in range(RUNS):
+    for seed in range(runs):
         case.draw(seed)
         case.backend.fault = lambda device: case.engine.cancel()
         begun_s = time.perf_counter()
@@ -141,13 +145,14 @@ def test_cancelling_at_a_piece_of_work(case):
         assert time.perf_counter() - begun_s < SOON_S
         case.recovers()
         case.engine.close()
-    assert cancelled > RUNS / 2  # the last piece of a run may end before anybody hears of it
+    assert cancelled > runs / 2  # the last piece of a run may end before anybody hears of it
 
 
-def test_cancelling_at_any_time(case):
+@often
+def test_cancelling_at_any_time(case, runs):
     case.draw(0)
     usual_s, cancelled = case.usual_s(), 0
-    for seed in range(RUNS):
+    for seed in range(runs):
         case.draw(seed)
         case.backend.at = None
         timer = threading.Timer(np.random.default_rng(seed).uniform(0, 1.5 * usual_s), case.engine.cancel)
@@ -186,12 +191,13 @@ def interrupt_me(case, timer, outcomes):
     time.sleep(10)
 
 
-def test_ctrl_c_at_any_time(case, ctrl_c):
+@often
+def test_ctrl_c_at_any_time(case, ctrl_c, runs):
     case.draw(0)
     usual_s, interrupted = case.usual_s(), 0
     case.engine.close()
     threads = threading.active_count()
-    for seed in range(RUNS):
+    for seed in range(runs):
         case.draw(seed)
         delay_s = np.random.default_rng(seed).uniform(0, 1.5 * usual_s)
         timer = threading.Timer(delay_s, ctrl_c) if seed % 2 else None
@@ -210,7 +216,7 @@ def test_ctrl_c_at_any_time(case, ctrl_c):
         assert threading.active_count() == threads
         case.recovers()
         case.engine.close()
-    assert interrupted > RUNS / 4
+    assert interrupted > runs / 4
 
 
 def test_a_time_limit_is_for_each_piece_of_work_and_not_for_the_run(make_graph, place):

@@ -85,19 +85,19 @@ def first_in_tree(trees, vertices, lane, output_bytes, left):
 
 
 @numba.njit(nogil=True)
-def plant(trees, vertices, lanes, queue, p):
+def plant(trees, vertices, lanes, queue, by_bytes, edges):
     """Gives every tensor its leaf in each lane in which it may wait, and moves what waits from the sorted queues to the trees.
 
     Args:
       lanes: LANE [D + D * D], devices, then links (source * D + destination); from now on [base, tail) are a lane's leaves.
-      p: Prepared.
+      by_bytes, edges: as in `Prepared`.
     """
-    leaves, edges = trees.leaves, p.edges
+    leaves = trees.leaves
     num_devices = leaves.shape[1]
     trees.nodes[:], leaves[:] = -1, -1
     end = lanes.tail.copy()
     lanes.tail[:] = lanes.base
-    for v in p.by_bytes:
+    for v in by_bytes:
         home = vertices[v].device
         if home < 0:
             continue

@@ -11,10 +11,10 @@ from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, hea
 
 
 @numba.njit(nogil=True)
-def _lengthen(limited, trees, vertices, lanes, queue, p):
+def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges):
     """Turns sorted queues into what suits long ones."""
     if limited:
-        plant(trees, vertices, lanes, queue, p)
+        plant(trees, vertices, lanes, queue, by_bytes, edges)
     else:
         heap(queue, lanes)
     return True
@@ -63,7 +63,7 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
     patience = prepared.patience_limited if limited else prepared.patience
     ptr, edges, incoming, in_ptr, producer = prepared.ptr, prepared.edges, prepared.incoming, prepared.in_ptr, prepared.producer
     exec_s, latency_s, bandwidth, factor, slots = prepared.exec_s, prepared.latency_s, prepared.bandwidth, prepared.factor, prepared.slots
-    output_bytes, memory_bytes = prepared.output_bytes, prepared.memory_bytes
+    output_bytes, memory_bytes, by_bytes = prepared.output_bytes, prepared.memory_bytes, prepared.by_bytes
     batch, count = devices.shape
     num_devices = len(slots)
     num_lanes = num_devices + num_devices * num_devices
@@ -133,7 +133,7 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                     moved += wait(queue, lanes[d], vertices[v].key, v, long)
                 noted = touch(lanes, touched, noted, d)
                 if moved > patience and not long:
-                    long = _lengthen(limited, trees, vertices, lanes, queue, prepared)
+                    long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges)
         seen[:], blocked[:] = -1, 0
         if asked:
             awaited[:count], awaited[-1], since[:count], freed[:] = -1, -1, 0.0, -1
@@ -185,7 +185,7 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                         moved += wait(queue, lanes[k], vertices[item].key, item, long)
                     noted = touch(lanes, touched, noted, k)
                     if moved > patience and not long:
-                        long = _lengthen(limited, trees, vertices, lanes, queue, prepared)
+                        long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges)
                 if limited:
                     if home < 0:
                         uses[p, source] -= 1
@@ -202,7 +202,7 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                                 if blocked[home]:
                                     noted = _unblock(lanes, touched, noted, blocked, home)
             if moved > patience and not long:
-                long = _lengthen(limited, trees, vertices, lanes, queue, prepared)
+                long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges)
             # 2. All that can start: devices by index, then links, who compete for memory in that order.
             if limited:
                 _sort(touched, noted)

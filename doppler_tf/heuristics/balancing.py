@@ -7,7 +7,7 @@ import numpy as np
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 
-# A device that takes no time at all for the work still gets a finite share.
+# No device counts as more than this many times as fast as the slowest, so that no share is zero.
 _MOST_SPEED = 1e3
 # The solver takes whole numbers: the largest cost becomes this.
 _LARGEST = 10**9

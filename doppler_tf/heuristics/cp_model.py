@@ -12,7 +12,7 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.trace import Trace
 
-# The horizon in ticks: enough that rounding a duration down costs a bound less than a millionth.
+# Ticks of the horizon. A duration is rounded down by less than one tick; more ticks make bounds tighter and the solver slower.
 _STEPS = 2**24
 
 

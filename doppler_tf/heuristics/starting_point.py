@@ -16,7 +16,7 @@ from doppler_tf.heuristics.enumerative import enumerative
 from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
 
-# Above this size HEFT, ETF and the rest take longer than a search may spend on its start: two at 100,000 vertices take a second.
+# Above this size only the first two are tried, and only on all devices: at 100,000 vertices that takes a second.
 _MOST_VERTICES = 20_000
 _TRIED = (critical_path, heft, etf, enumerative, partition)
 # Those that use no device which is forbidden, and so can be held to fewer devices.

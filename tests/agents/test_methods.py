@@ -23,8 +23,8 @@ from tests.quiet_training import train
 EVERY = pytest.mark.parametrize("name", METHODS)
 # Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as placing reuses what was compiled.
 OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")], scope="module")
-# `sel_only` and `plc_only` have the networks of `doppler`, which is compiled in test_driver.py and resumed in test_training.py; `placeto` has
-# the driver of `gdp`.
+# `sel_only` and `plc_only` have the networks of `doppler`, which is compiled in test_driver.py and resumed in test_training.py. `placeto`
+# has the driver of `gdp`.
 UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
                                                             for name in ("sel_only", "plc_only", "placeto"))], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)

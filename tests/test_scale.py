@@ -79,7 +79,7 @@ def test_large_shapes_agree_to_the_last_bit(shape, rule, link_slots):
 
 @every_rule
 @pytest.mark.parametrize("shape", ["two layers", "all to one", "one to all"])
-@pytest.mark.parametrize("share", [0.98, 0.9, 0.7])
+@pytest.mark.parametrize("share", [0.9, *(pytest.param(share, marks=pytest.mark.thorough) for share in (0.98, 0.7))])
 def test_long_queues_beside_full_memory_agree_to_the_last_bit(shape, rule, share):
     """What waits is unlike in size, so that queues must be searched for what fits."""
     graph = build(SHAPES[shape])

@@ -22,9 +22,10 @@ from tests.quiet_training import KEPT, train
 EVERY = pytest.mark.parametrize("name", METHODS)
 # Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as placing reuses what was compiled.
 OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")], scope="module")
-# `sel_only` and `plc_only` are resumed as `doppler` in test_training.py, whose networks they have; `placeto` has the driver of `gdp`.
-RESUMED = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
-                                                             for name in ("sel_only", "plc_only", "placeto"))], scope="module")
+# `sel_only` and `plc_only` have the networks of `doppler`, which is compiled in test_driver.py and resumed in test_training.py. `placeto`
+# has the driver of `gdp`.
+UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
+                                                            for name in ("sel_only", "plc_only", "placeto"))], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
 
@@ -89,7 +90,7 @@ def test_a_replayed_episode_has_the_same_record(name, random_graph):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
-@OTHERS
+@UNLIKE
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""
     method, _, batch, network, runner = prepared(name, [random_graph(8, 5)], ideal(3))
@@ -151,7 +152,7 @@ def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, 
     assert all(sorted(a.order.tolist()) == list(range(9)) and set(a.device.tolist()) <= {0, 1, 2} for a in placed)
 
 
-@RESUMED
+@UNLIKE
 def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, name):
     graph, folder, expected = runs(name)
     shutil.copytree(folder, tmp_path / "run")

@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_this_machine_is_measured_once(cli, tmp_path):
     """In processes of their own: TensorFlow's devices, here as many as cores, are fixed once a process."""
     graph = tmp_path / "g.json"
-    cli("workload", "ffnn", "--devices", 2, "--scale", "small", "--out", graph)
+    small = [f"--option={name}=32" for name in ("batch", "features", "hidden")]
+    cli("workload", "ffnn", "--devices", 2, "--scale", "small", *small, "--out", graph)
     argv = ("calibrate", graph, "--topology", "local", "--assignments", 2, "--repeats", 1, "--out", tmp_path / "out", "--json")
 
     def calibrate():

@@ -18,8 +18,8 @@ from data import build_workload, input_tiles, output_vertices, workload_program
 from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.costs import CostModel, build_costs, draw_noise
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator, simulate

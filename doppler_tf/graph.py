@@ -43,7 +43,7 @@ class CSR:
 class DataflowGraph:
     """An immutable dataflow graph of N vertices and E edges.
 
-    Made by `formats.records.graph_from_records`, which checks the RULES: vertex ids are unique; edges join known vertices, at
+    Made by `graph_records.graph_from_records`, which checks the RULES: vertex ids are unique; edges join known vertices, at
     most one for each ordered pair; there is no cycle; there is at least one vertex that is not an input; input vertices have no
     predecessors; a kernel's operands are predecessors; the steps of a `fused` kernel (see `data.fuse`) take its operands and earlier
     steps; every number given is finite and >= 0.

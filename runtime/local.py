@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Device, Topology
 from runtime.devices import prepare_devices
 from runtime.profiler import Effort, Profiler

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.costs import CostModel, Noise, build_costs, draw_noise
 from doppler_tf.errors import DeadlockError
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology
 from doppler_tf.trace import memory_profiles

@@ -6,7 +6,7 @@ import pytest
 
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 
 

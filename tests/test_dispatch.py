@@ -10,7 +10,7 @@ from doppler_tf.costs import build_costs
 from doppler_tf.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology
 from tests.messages import assert_says, refusal

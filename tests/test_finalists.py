@@ -11,7 +11,7 @@ import pytest
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.finalists import baselines, choose, clearly_faster, finalists_of, halve, spent, why_one_device
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal

@@ -16,7 +16,7 @@ from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, portfolio
 from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.ranks import b_levels, t_levels
 from doppler_tf.topology import Topology, ideal
 from tests.strategies import Case, cases

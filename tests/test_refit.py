@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.refit import measured_factors, refitted_costs
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology

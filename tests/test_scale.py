@@ -14,8 +14,8 @@ from doppler_tf.costs import build_costs
 from doppler_tf.errors import AssignmentError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim import simulator as fastsim_simulator
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal, p100x4, v100x8

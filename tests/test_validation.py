@@ -9,7 +9,7 @@ import pytest
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology
 from doppler_tf.validation import validate_trace

@@ -16,8 +16,8 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import TraceError, field_error
 from doppler_tf.formats.assignment_json import assignment_from_json, assignment_to_json
 from doppler_tf.formats.files import read_json, write_json
-from doppler_tf.formats.records import graph_from_records, graph_to_records
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph_records import graph_from_records, graph_to_records
 from doppler_tf.topology import Topology
 from doppler_tf.trace import DEVICE_KINDS, Trace, memory_profiles
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from doppler_tf.errors import FormatError, GraphError, field_error
 from doppler_tf.formats.files import read_json, write_json
-from doppler_tf.formats.records import collector_paused, graph_from_records, graph_to_records
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph
+from doppler_tf.graph_records import collector_paused, graph_from_records, graph_to_records
 
 
 @collector_paused()

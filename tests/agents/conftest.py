@@ -9,7 +9,7 @@ from agents.episode import graph_batch
 from agents.features import graph_arrays, padded_sizes
 from agents.networks import DualNetwork
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
 
 

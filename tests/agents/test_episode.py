@@ -11,7 +11,7 @@ import tensorflow as tf
 from agents.episode import DEVICE_FEATURES, candidates, device_options, finished, graph_batch, initial_state, place_vertex
 from agents.features import CLUSTER_SCALES, graph_arrays
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 
 

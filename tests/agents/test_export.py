@@ -19,7 +19,7 @@ from agents.tensor_features import Problem, problem_of
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, CostError, FormatError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
 from tests.quiet_training import train
 

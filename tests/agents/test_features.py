@@ -13,7 +13,7 @@ from agents.features import bucket, graph_arrays, padded_sizes
 from agents.networks import DualNetwork, path_sums
 from agents.race import block_size
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
 
 

@@ -15,7 +15,7 @@ from agents.features import graph_arrays, padded_sizes
 from agents.methods import METHODS
 from agents.placing import load_policy
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 from tests.quiet_training import KEPT, train
 

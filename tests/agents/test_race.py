@@ -10,7 +10,7 @@ from agents.episode import candidates, device_options, finished, initial_state, 
 from agents.networks import Tables
 from agents.race import run_on, start_race, winner
 from agents.random_numbers import _gumbel, exponential, gumbel
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 
 
 def tables_with(logit) -> Tables:

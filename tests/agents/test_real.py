@@ -12,7 +12,7 @@ from agents.placing import load_policy
 from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.assignment_json import read_assignment
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 from tests.quiet_training import train

@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from agents import summaries
 from agents.config import TrainConfig
 from agents.training import train
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
 
 CONFIG = TrainConfig(imitation=16, simulated=64, batch=8, hidden=8, rounds=1, seed=3)

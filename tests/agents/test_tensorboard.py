@@ -18,7 +18,7 @@ import pytest
 from agents import summaries
 from agents.config import TrainConfig
 from agents.training import train
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
 
 # All text of a page, that of shadow roots included.

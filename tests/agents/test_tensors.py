@@ -15,8 +15,8 @@ from agents.tensor_simulator import makespans
 from data import build_workload
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology
 from tests.strategies import SECONDS, examples
 

@@ -32,8 +32,8 @@ from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, Deadlo
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator

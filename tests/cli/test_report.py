@@ -9,8 +9,8 @@ import shutil
 import pytest
 
 from doppler_tf.formats.chrome_trace import read_trace
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.graph_records import graph_from_records
 from tests.cli.conftest import DIAMOND
 from tests.cli.test_bad_input import refused
 from tests.runs import make_run

@@ -10,7 +10,7 @@ import pytest
 from data import WORKLOADS, build_workload, evaluate_program, execute_tiles, relative_error, workload_program
 from data.workloads.workload import near_square
 from doppler_tf.errors import ConfigError
-from doppler_tf.formats.records import graph_from_records, graph_to_records
+from doppler_tf.graph_records import graph_from_records, graph_to_records
 
 REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference"
 TINY = {"chainmm": {"n": 96}, "ffnn": {"batch": 256, "features": 8, "hidden": 128, "outputs": 8},

@@ -14,7 +14,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import AssignmentError, TraceError
 from doppler_tf.formats.chrome_trace import read_trace, write_trace
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology
 from doppler_tf.trace import memory_profiles

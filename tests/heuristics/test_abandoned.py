@@ -15,7 +15,7 @@ from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import makespan_bound
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics.metropolis import DRAWS, walk
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.starting_point import starting_point

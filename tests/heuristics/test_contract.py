@@ -9,7 +9,7 @@ from hypothesis import given
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Budget
 from doppler_tf.topology import Topology, ideal
 from tests.strategies import cases, cases_short_of_memory, examples

@@ -16,7 +16,7 @@ from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import Budget, solve
 from doppler_tf.heuristics.cp_sat import small_enough
 from doppler_tf.heuristics.search import Incumbent

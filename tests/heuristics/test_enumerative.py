@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from doppler_tf.assignment import plan_transfers
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import enumerative
 from doppler_tf.heuristics.balancing import linear_sum_assignment
 from doppler_tf.topology import Topology, ideal

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import HEURISTICS, by_priority, by_ready
 from doppler_tf.heuristics.list_schedulers import optimistic_costs
 from doppler_tf.heuristics.planning import planning_data

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from doppler_tf.assignment import check_constraints
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics.mixtures import FAMILIES, spread_assignments
 from doppler_tf.topology import ideal
 from tests.strategies import cases

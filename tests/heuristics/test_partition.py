@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import partition
 from doppler_tf.topology import Topology, ideal
 

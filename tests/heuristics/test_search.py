@@ -14,7 +14,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.search import Incumbent, Walker

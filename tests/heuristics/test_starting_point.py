@@ -10,7 +10,7 @@ from data.layered import Layered, layered_graph
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
 from doppler_tf.heuristics.list_schedulers import etf, heft

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeadlockError
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.report.critical_chain import WAITED_FOR, critical_chain
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology

@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.report.bars import bars_png
 from doppler_tf.report.curves import curves_png
 from doppler_tf.report.gantt import gantt_png

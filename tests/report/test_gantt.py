@@ -11,8 +11,8 @@ from matplotlib.image import imread
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import FormatError
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.gantt import gantt_png, write_gantt
 from doppler_tf.report.utilisation import device_utilisation, link_utilisation

@@ -10,8 +10,8 @@ import pytest
 
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.html.layout import layered
 from doppler_tf.report.html.page import page

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from runtime import prepare_devices
 
 

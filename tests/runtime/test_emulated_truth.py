@@ -10,7 +10,7 @@ import pytest
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 from doppler_tf.validation import validate_trace
 from runtime import EmulatedBackend, EmulatedExecutor, SynchronousExecutor

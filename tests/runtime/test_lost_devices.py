@@ -10,7 +10,7 @@ from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeviceLostError
 from doppler_tf.formats.chrome_trace import read_trace, write_trace
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
 from runtime.replacement import without_devices

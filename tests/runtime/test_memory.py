@@ -13,7 +13,7 @@ from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
 from doppler_tf.errors import DeadlockError, ExecutionError
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import cpu
 from doppler_tf.trace import peak_bytes
 from doppler_tf.validation import validate_trace

@@ -7,8 +7,8 @@ from data import build_workload, input_tiles, workload_program
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import GraphError
 from doppler_tf.formats.graph_json import read_graph, write_graph
-from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology, write_topology
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import cpu
 from runtime import Effort, Profiler, profile
 from runtime.profiler import distinct_links

@@ -19,7 +19,7 @@ from data import (
 from doppler_tf.assignment import assignment_from_devices, plan_transfers
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, ExecutionError, GraphError
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
 from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices

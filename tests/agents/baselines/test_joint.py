@@ -14,7 +14,7 @@ from agents.losses import masked_log_probability
 from agents.rollout import Episodes
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 
 

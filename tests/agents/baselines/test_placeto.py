@@ -13,7 +13,7 @@ from agents.features import graph_arrays, padded_sizes
 from agents.losses import masked_log_probability
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
-from doppler_tf.formats.records import graph_from_records
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
 
 

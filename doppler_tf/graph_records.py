@@ -12,8 +12,8 @@ from types import NoneType
 import numpy as np
 
 from doppler_tf.errors import GraphError, field_error, shown
-from doppler_tf.formats.rules import check_structure, is_box
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph, Kernel, Operand
+from doppler_tf.graph_rules import check_structure, is_box
 
 ROLES = ("shard", "reduce")
 IDS = (int, str)

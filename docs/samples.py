@@ -1,6 +1,6 @@
 """The samples of docs/cli.md: `python -m docs.samples` calls the quick ones again and writes what they print where the page says otherwise.
 
-A sample is an indented `$ .venv/bin/python -m doppler_tf …` and the lines below it. The page may leave lines out (`...` or nothing) and
+A sample is an indented `$ doppler-tf …` and the lines below it. The page may leave lines out (`...` or nothing) and
 parts of a line (`...`); what it has is compared in order, without regard to spaces and to seconds of wall clock. Samples share a folder.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from doppler_tf.cli import main
 
 PAGE = Path(__file__).with_name("cli.md")
-PROMPT, CALL, EXIT = "    $ ", ".venv/bin/python -m doppler_tf ", '; echo "exit $?"'
+PROMPT, CALL, EXIT = "    $ ", "doppler-tf ", '; echo "exit $?"'
 _QUICK = ("workload", "info", "place", "simulate", "compare", "trace")
 # Of these commands, what takes long or reads what a slow one wrote.
 _SLOW = ("--policy", "--budget-s", "--measure", "--layers 500", "--vertices 100000", "run.trace.json", "runs/calibrated")

@@ -15,13 +15,13 @@ PAGE = samples.PAGE.read_text(encoding="utf-8")
 GENERAL, *SECTIONS = re.split("^## ", PAGE, flags=re.MULTILINE)
 SECTION = {section.partition("\n")[0]: section for section in SECTIONS}
 EXPECTED_MISTAKE = samples.EXIT
-PAGES = (PAGE, *((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/tutorial.md", "docs/howto.md")))
+PAGES = (PAGE, *((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/demo.md", "docs/tutorial.md", "docs/howto.md")))
 OURS = [sample for page in PAGES for sample in samples.samples(page) if sample.is_ours]
 
 A_PAGE = """
 Words.
 
-    $ .venv/bin/python -m doppler_tf info g.json \\
+    $ doppler-tf info g.json \\
         --topology ideal:2
     graph diamond
       vertices   3 and 1 inputs
@@ -30,7 +30,7 @@ Words.
 
       lower bound   4.0 s
 
-    $ .venv/bin/python -m doppler_tf info absent.json; echo "exit $?"
+    $ doppler-tf info absent.json; echo "exit $?"
     error: absent.json: ...; check the path
     exit 0
 

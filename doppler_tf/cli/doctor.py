@@ -139,7 +139,7 @@ def keras_mode(report: Mapping[str, Any], given: str | None) -> Check:
     if report["tensorflow"] is None:
         return Check("Keras", f"{setting}; not known without TensorFlow", "see imports")
     keras = report["tensorflow"]["keras"]
-    return Check("Keras", f"{keras}; {setting}" + (", which `agents` sets" if given is None else ""),
+    return Check("Keras", f"{keras}; {setting}" + (", which the commands set" if given is None else ""),
                  "" if keras.startswith("tf_keras 2.") else f"install tf-keras: {_install()}")
 
 

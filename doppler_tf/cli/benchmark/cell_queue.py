@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from doppler_tf.cli.benchmark.cell_work import do_cell
 from doppler_tf.cli.benchmark.cells import CELLS, JOBS, LOGS, Cell, complete_cells, record_of
 from doppler_tf.cli.benchmark.suite import PLACES, SAMPLES, TRAINS
 from doppler_tf.cli.messages import bars_wanted
+from doppler_tf.cli.rooms import module_call
 from doppler_tf.errors import FormatError
 from doppler_tf.formats.files import read_json, write_json
 from doppler_tf.heuristics import CONSTRUCTIVE, FAST
@@ -122,8 +122,9 @@ def _launch(folder: Path, cells: list[Cell], records: Mapping[str, Mapping[str, 
     log = folder / LOGS / f"{cells[0].key}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        process = subprocess.Popen([sys.executable, "-m", "doppler_tf.cli.benchmark.cell_work", str(folder), *(cell.key for cell in cells)],
-                                   stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        command, environment = module_call("doppler_tf.cli.benchmark.cell_work")
+        process = subprocess.Popen([*command, str(folder), *(cell.key for cell in cells)], stdin=subprocess.DEVNULL, stdout=output,
+                                   stderr=output, env=environment)
     return _Running(cells, process, log)
 
 

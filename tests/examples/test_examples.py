@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+import tensorflow as tf
 
-from tests.commands import ROOT, example
+from tests.commands import ROOT, example, example_alone
 
 
 def test_every_example_is_tested():
@@ -22,8 +23,16 @@ def test_the_docstring_says_how_to_run_it(name):
     assert len(source.splitlines()) <= (120 if name == "serve_http" else 60)  # a server hears from strangers
 
 
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py") if "agents" in path.read_text()))
+def test_keras_2_is_chosen_before_tensorflow_is_imported(name):
+    """A test that calls an example in this process, where the choice was made before, would not notice."""
+    lines = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(("import tensorflow", "from tf_agents", "from agents")))
+    assert lines[first].startswith("from agents") or any("TF_USE_LEGACY_KERAS" in line for line in lines[:first])
+
+
 def test_place_networkx_names_a_device_for_every_vertex():
-    *placed, last = example("place_networkx").splitlines()
+    *placed, last = example_alone("place_networkx").splitlines()
     assert [line.split(": ")[0] for line in placed] == ["load", "left", "right", "join"]
     assert all(re.fullmatch(r"\w+: GPU:[0-3]", line) for line in placed)
     makespan_ms, bound_ms = map(float, re.fullmatch(r"([\d.]+) ms, at best ([\d.]+) ms", last).groups())
@@ -37,13 +46,14 @@ def test_the_readme_shows_that_very_example():
 
 
 def test_run_on_devices_computes_what_the_program_says():
-    printed = example("run_on_devices")
+    printed = example_alone("run_on_devices")
     assert "relative error against the unsharded program" in printed
     assert "(ok)" in printed
     assert "trace valid: True, work conserving: True" in printed
     assert float(re.search(r"measured ([\d.]+) ms", printed)[1]) > 0
 
 
+@pytest.mark.thorough
 def test_collecting_with_the_standard_driver_learns():
     printed = example("collect_with_dynamic_episode_driver")
     first, last = map(float, re.search(r"first five updates (-[\d.]+), of the last five (-[\d.]+)", printed).groups())
@@ -51,14 +61,17 @@ def test_collecting_with_the_standard_driver_learns():
 
 
 def test_training_goes_on_from_a_checkpoint(tmp_path):
-    printed = [line for _ in range(2) for line in example("train_with_checkpointer", tmp_path).splitlines()]
+    printed = []
+    for _ in range(2):
+        tf.compat.v1.train.get_or_create_global_step().assign(0)  # as in a new process; TF-Agents counts updates here
+        printed += example("train_with_checkpointer", tmp_path).splitlines()
     said, greedy_ms = zip(*(re.fullmatch(r"(.*): greedy ([\d.]+) ms", line).groups() for line in printed), strict=True)
     assert said == ("starts at update 0", "stops at update 20", "goes on at update 20", "stops at update 40")
     assert greedy_ms[0] != greedy_ms[1] == greedy_ms[2]  # what was learned came back
 
 
 def test_stage_three_learns_on_a_custom_executor():
-    runs, planned, measured = example("custom_executor").splitlines()
+    runs, planned, measured = example_alone("custom_executor").splitlines()
     count, failed, invalid = map(int, re.fullmatch(r"(\d+) runs, (\d+) failed, (\d+) with an invalid trace", runs).groups())
     assert 40 <= count <= 48
     assert (failed, invalid) == (count // 10, 0)

@@ -23,7 +23,7 @@ from tests.browser import browser  # noqa: F401  (a fixture)
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("default", max_examples=100, deadline=None, derandomize=True, suppress_health_check=_SLOW)
-settings.register_profile("thorough", max_examples=10_000, deadline=None, suppress_health_check=_SLOW)
+settings.register_profile("thorough", max_examples=2_000, deadline=None, suppress_health_check=_SLOW)
 
 
 def pytest_addoption(parser):
@@ -43,12 +43,13 @@ def pytest_collection_modifyitems(config, items):
 def pytest_configure(config):
     """Chooses Hypothesis's profile, and TensorFlow's devices.
 
-    The first operation fixes TensorFlow's devices, and importing TF-GNN already is one. If runtime tests may come, they are made here.
+    The first operation fixes TensorFlow's devices, and importing TF-GNN already is one. If tests may come that run kernels, they are made
+    here.
     """
     settings.load_profile("thorough" if config.getoption("--thorough") else "default")
-    rooms = [Path(__file__).parent / "runtime", *(Path(__file__).parent / "runtime").parents]
     asked = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
-    if any(path in rooms or rooms[0] in path.parents for path in asked):
+    rooms = [Path(__file__).parent / name for name in ("runtime", "cli")]
+    if any(path == room or path in room.parents or room in path.parents for path in asked for room in rooms):
         from runtime import prepare_devices
 
         with contextlib.suppress(ConfigError):  # too late: the runtime tests' own fixture says so

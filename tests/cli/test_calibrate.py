@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.test_bad_input import refused
 
-ROOT = Path(__file__).resolve().parents[2]
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_a_small_graph_on_real_kernels(cli, tmp_path):
-    """In a process of its own: TensorFlow's devices are fixed once a process."""
     graph, out = tmp_path / "g.json", tmp_path / "out"
     cli("workload", "chainmm", "--devices", 2, "--scale", "small", "--option", "n=64", "--out", graph)
-    argv = ["calibrate", str(graph), "--topology", "cpu:2", "--assignments", "4", "--repeats", "2", "--out", str(out), "--json"]
-    argv = ["calibrate", str(graph), "--topology", "cpu:2", "--assignments", "4", "--repeats", "2", "--out", str(out), "--json"]
-    done = subprocess.run([sys.executable, "-m", "doppler_tf", *argv], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    outcome = cli("calibrate", graph, "--topology", "cpu:2", "--assignments", 4, "--repeats", 2, "--out", out, "--json")
+    assert outcome.code == 0, outcome.err
+    found = outcome.json
     assert (found["graph"], found["assignments"], found["repeats"], found["executor"]) == ("chainmm", 4, 2, "tf")
     assert 0 < found["profile"]["kernels"] < found["profile"]["vertices"]
     assert set(found["models"]) == {"given", "profiled"}

@@ -135,7 +135,7 @@ def test_notes_are_heard_unless_quiet(capsys):
     assert capsys.readouterr().err == "all of it\n"
 
 
-@pytest.mark.parametrize("argv", [["-q", "doctor"], ["doctor", "-q"]])
-def test_quiet_before_the_command_as_after_it(cli, argv):
-    outcome = cli(*argv)
+@pytest.mark.parametrize("argv", [["-q", "info"], ["info", "-q"]])
+def test_quiet_before_the_command_as_after_it(cli, diamond, argv):
+    outcome = cli(*argv, diamond)
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")

@@ -1,4 +1,4 @@
-"""`place --measure`: what is written is the fastest of the finalists as run. With kernels in a process of its own: TensorFlow's devices."""
+"""`place --measure`: what is written is the fastest of the finalists as run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import pytest
 from data import build_workload
 from doppler_tf.formats.graph_json import write_graph
 from tests.cli.test_bad_input import refused
-from tests.commands import doppler
 
 
-def test_kernels_are_run_and_the_fastest_finalist_is_written(tmp_path):
+def test_kernels_are_run_and_the_fastest_finalist_is_written(cli, tmp_path):
     write_graph(tmp_path / "g.json", build_workload("chainmm", 2, scale="small", n=64))
-    found = doppler("place", tmp_path / "g.json", "--topology", "cpu:2", "--measure", 60, "--out", tmp_path / "a.json")
+    outcome = cli("place", tmp_path / "g.json", "--topology", "cpu:2", "--measure", 60, "--out", tmp_path / "a.json", "--json")
+    assert outcome.code == 0, outcome.err
+    found = outcome.json
     measured, written = found["measured"], json.loads((tmp_path / "a.json").read_text())
     assert {"one_device", "round_robin", "critical_path"} <= set(measured)
     assert sum(row["runs"] for row in measured.values()) <= 60

@@ -110,16 +110,17 @@ def test_json_has_no_nan(cli, diamond, monkeypatch):
     assert cli("info", diamond, "--json").json == {"a": None, "b": [None]}
 
 
-def test_train_a_little_then_place_with_what_was_learned_and_report_it(diamond, tmp_path):
-    """In a process of its own, the real trainer with tiny settings."""
-    call = "import sys; from doppler_tf.cli import main; sys.exit(main({}) or main({}) or main({}))"
-    common = [str(diamond), "--topology", "ideal:2", "--json"]
+def test_train_a_little_then_place_with_what_was_learned_and_report_it(cli, diamond, tmp_path):
+    """The real trainer with tiny settings."""
+    def call(*argv):
+        outcome = cli(*argv, "--json")
+        assert outcome.code == 0, outcome.err
+        return outcome.json
+
     settings = [argument for pair in ("batch=4", "hidden=8", "rounds=1") for argument in ("--set", pair)]
-    train = ["train", *common, "--run-dir", str(tmp_path / "run"), "--imitation", "4", "--simulated", "8", *settings]
-    place = ["place", *common, "--method", "policy", "--policy", str(tmp_path / "run"), "--samples", "4"]
-    done = process("-c", call.format(train, place, ["report", str(tmp_path / "run"), "--json"]))
-    assert done.returncode == 0, done.stderr
-    trained, placed, reported = map(json.loads, done.stdout.splitlines())
+    trained = call("train", diamond, "--topology", "ideal:2", "--run-dir", tmp_path / "run", "--imitation", 4, "--simulated", 8, *settings)
+    placed = call("place", diamond, "--topology", "ideal:2", "--method", "policy", "--policy", tmp_path / "run", "--samples", 4)
+    reported = call("report", tmp_path / "run")
     row = trained["graphs"]["diamond"]
     assert 4.0 <= row["best_makespan_s"] <= row["greedy_makespan_s"] <= 7.0
     assert row["episodes"] == 12

@@ -1,4 +1,7 @@
-"""The import law holds, its contracts catch who breaks it, and the domain really runs without TensorFlow."""
+"""The contracts of the import law catch who breaks it, and the domain really runs without TensorFlow.
+
+`make lint` tests that the law itself holds.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,6 @@ def copy(tmp_path):
         shutil.copytree(ROOT / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
-
-
-def test_the_law_holds(copy):
-    status, words = lint(copy)
-    assert status == 0, words
-    assert f"{len(BROKEN)} kept, 0 broken" in words
 
 
 def test_the_law_catches_who_breaks_it(copy):

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from doppler_tf.assignment import DISPATCH_RULES, Assignment
@@ -21,6 +22,11 @@ from doppler_tf.trace import memory_profiles
 
 SECONDS = st.one_of(st.integers(0, 3), st.sampled_from([0, 0.1, 0.3, 1 / 3, 2.5]))
 BYTES = st.integers(0, 4)
+
+
+def examples(share: float) -> settings:
+    """Settings that draw this share of the profile's examples: for properties of which one example takes long."""
+    return settings(max_examples=max(1, round(share * settings.default.max_examples)))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.episode import graph_batch
@@ -18,7 +18,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.topology import Topology
-from tests.strategies import SECONDS
+from tests.strategies import SECONDS, examples
 
 _IDENTITIES = Identities(True)
 _BATCH = tf.function(lambda *problem: problem_batch(Problem(*problem), _IDENTITIES), PROBLEM, autograph=False)
@@ -54,7 +54,7 @@ def assert_batches_equal(graph, costs):
             np.testing.assert_array_equal(mine, theirs, err_msg=name)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(0.5)
 @given(problems())
 def test_features_of_drawn_graphs(problem):
     assert_batches_equal(*problem)
@@ -66,7 +66,6 @@ def test_features_of_layered_graphs(vertices, topology):
     assert_batches_equal(graph, build_costs(graph, read_topology(topology)))
 
 
-@settings(deadline=None, max_examples=150)
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_seconds_of_drawn_graphs(problem, seed):
     graph, costs = problem

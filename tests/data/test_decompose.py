@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data import (
@@ -52,7 +52,6 @@ def programs(draw):
     return EinsumProgram(sizes, inputs, tuple(steps)), tiling
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(programs())
 def test_sharded_equals_unsharded(case):
     program, tiling = case

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
@@ -40,7 +40,6 @@ def by_kind(path) -> dict[str, list[dict]]:
     return kinds
 
 
-@settings(max_examples=100)
 @given(case=cases(constrained=True))
 def test_a_file_holds_all_that_a_check_needs(tmp_path_factory, case):
     path = tmp_path_factory.getbasetemp() / "trace.json"
@@ -56,7 +55,6 @@ def test_a_file_holds_all_that_a_check_needs(tmp_path_factory, case):
     assert validate_trace(file.graph, file.costs, file.assignment, file.trace).work_conserving
 
 
-@settings(max_examples=100)
 @given(case=cases())
 def test_events_are_consistent(tmp_path_factory, case):
     """Spans do not run backwards, every row that is used has a name, every flow starts, passes its link and ends, in this order."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
@@ -12,7 +12,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Budget
 from doppler_tf.topology import Topology, ideal
-from tests.strategies import cases, cases_short_of_memory
+from tests.strategies import cases, cases_short_of_memory, examples
 
 every_heuristic = pytest.mark.parametrize("name", HEURISTICS)
 # These look at neither time nor memory.
@@ -38,7 +38,7 @@ def assert_legal(graph, costs, assignment) -> None:
 
 
 @every_heuristic
-@settings(max_examples=25, deadline=None)
+@examples(0.25)
 @given(case=cases(max_devices=6, constrained=True, noise=False))
 def test_legal_and_deterministic_by_seed(name, case):
     first, second = (made_by(name, case) for _ in range(2))
@@ -67,7 +67,7 @@ def test_a_group_follows_the_pin_of_any_member(name):
 
 
 @every_heuristic
-@settings(max_examples=15, deadline=None)
+@examples(0.15)
 @given(case=cases_short_of_memory())
 def test_legal_where_memory_is_short(name, case):
     assert_legal(case.graph, case.costs, made_by(name, case))

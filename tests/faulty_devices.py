@@ -29,6 +29,7 @@ class FaultyBackend(EmulatedBackend):
 
     Attributes:
       dead: devices that are gone; `lost(device)` happens at all that is asked of them.
+      opening, fetching: what happens before inputs are placed, and before outputs are fetched.
       tensors: those that somebody holds.
     """
 
@@ -40,8 +41,10 @@ class FaultyBackend(EmulatedBackend):
 
     def heal(self):
         self.at, self.fault, self.lost, self.dead, self.calls = None, None, None, set(), itertools.count()
+        self.opening = self.fetching = lambda: None
 
     def open(self, graph, costs, assignment, transfers):
+        self.opening()
         session = super().open(graph, costs, assignment, transfers)
         return FaultySession(self, graph, session._vertex_wait_s, session._transfer_wait_s)
 
@@ -94,6 +97,7 @@ class FaultySession(EmulatedSession):
             self.held.clear()
 
     def outputs(self):
+        self.backend.fetching()
         return {v: np.zeros(1) for v, _ in self.held}
 
 

@@ -13,10 +13,9 @@ from doppler_tf.formats.chrome_trace import read_trace, write_trace
 from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
-from runtime import TensorFlowExecutor
 from runtime.replacement import without_devices
-from runtime.tensors import TensorFlowSession
-from tests.faulty_devices import Case, FaultyBackend, FaultySession
+from tests.faulty_devices import Case
+from tests.watched_devices import watched_executor
 
 
 def gone(device):
@@ -66,17 +65,16 @@ def test_when_the_last_device_is_lost_the_run_fails(random_graph, place):
         case.recovers()
 
 
-def test_a_device_lost_before_or_after_the_run_is_named_as_in_the_run(random_graph, place, monkeypatch):
+def test_a_device_lost_before_or_after_the_run_is_named_as_in_the_run(random_graph, place):
     case = Case(random_graph(10, seed=4), place)
     case.draw(0)
     with case.engine:
-        with monkeypatch.context() as patch:
-            patch.setattr(FaultyBackend, "open", lambda *run: gone(1))
-            with pytest.raises(DeviceLostError) as placing:
-                case.run()
+        case.backend.opening = lambda: gone(1)
+        with pytest.raises(DeviceLostError) as placing:
+            case.run()
         assert case.engine.outputs == {}
         case.recovers()
-        monkeypatch.setattr(FaultySession, "outputs", lambda session: gone(None))
+        case.backend.fetching = lambda: gone(None)
         with pytest.raises(DeviceLostError) as fetching:
             _ = case.engine.outputs
     assert placing.value.device == 1
@@ -86,23 +84,23 @@ def test_a_device_lost_before_or_after_the_run_is_named_as_in_the_run(random_gra
                                    "devices that are left")
 
 
-def test_real_kernels_compute_the_same_on_the_devices_that_are_left(monkeypatch, tmp_path):
+def test_real_kernels_compute_the_same_on_the_devices_that_are_left(tmp_path):
     graph = build_workload("chainmm", 4, scale="small")
     record = graph.attributes["workload"]
     program = workload_program(record)
     tensors = program.draw_inputs(record["seed"])
     costs = build_costs(graph, cpu(4))
     assignment = assignment_from_devices(graph, costs, np.random.default_rng(0).integers(0, 4, graph.num_vertices).tolist())
-    run_vertex, calls = TensorFlowSession.run_vertex, Counter()
+    calls = Counter()
 
-    def fails_at_its_fifth(session, vertex, device):
-        calls[device] += 1
-        if device == 2 and calls[device] >= 5:
-            raise DeviceLostError("no answer", device)
-        run_vertex(session, vertex, device)
+    def fails_at_its_fifth(method, _, device, *rest):
+        if method == "run_vertex":
+            calls[device] += 1
+            if device == 2 and calls[device] >= 5:
+                raise DeviceLostError("no answer", device)
 
-    monkeypatch.setattr(TensorFlowSession, "run_vertex", fails_at_its_fifth)
-    with TensorFlowExecutor(input_tiles(graph, tensors), output_vertices(graph), warmup=False, restart_on_loss=True) as executor:
+    with watched_executor(fails_at_its_fifth, input_tiles(graph, tensors), output_vertices(graph), warmup=False,
+                          restart_on_loss=True) as executor:
         trace = executor.execute(graph, costs, assignment)
         assert relative_error(assemble_outputs(graph, executor.outputs), evaluate_program(program, tensors)) <= 1e-5
     assert trace.lost == (2,)

@@ -19,7 +19,7 @@ from doppler_tf.trace import peak_bytes
 from doppler_tf.validation import validate_trace
 from runtime import EmulatedExecutor, SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor
 from runtime.calls import KernelCall
-from runtime.tensors import TensorFlowSession
+from tests.watched_devices import watched_executor
 
 
 def topology(devices, memory_bytes=None, slots=1):
@@ -188,22 +188,20 @@ def test_tensors_go_after_their_last_use(chain, monkeypatch):
 
 
 def test_a_failed_run_leaves_no_tensor_even_to_who_keeps_the_error(chain, monkeypatch):
-    compute, run_vertex, made = KernelCall.__call__, TensorFlowSession.run_vertex, []
+    compute, made = KernelCall.__call__, []
 
     def watched(self, operands, device):
         output = compute(self, operands, device)
         made.append(weakref.ref(output))
         return output
 
-    def broken(self, vertex, device):
-        if vertex == doomed:
+    def broken(method, vertex, *_):
+        if method == "run_vertex" and vertex == doomed:
             raise ValueError("it broke")
-        run_vertex(self, vertex, device)
 
     monkeypatch.setattr(KernelCall, "__call__", watched)
-    monkeypatch.setattr(TensorFlowSession, "run_vertex", broken)
     costs, assignment = chain.place(4)
-    with TensorFlowExecutor(chain.inputs, chain.fetch, warmup=False) as executor:
+    with watched_executor(broken, chain.inputs, chain.fetch, warmup=False) as executor:
         for v in np.random.default_rng(0).choice(chain.graph.work_vertices, 20).tolist():
             doomed = v
             with pytest.raises(ExecutionError, match="it broke") as kept:

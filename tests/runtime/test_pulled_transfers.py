@@ -23,7 +23,7 @@ from doppler_tf.formats.records import graph_from_records
 from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
 from runtime import TensorFlowExecutor
-from runtime.tensors import TensorFlowSession
+from tests.watched_devices import watched_executor
 
 
 def place(graph, devices, seed=0):
@@ -31,36 +31,20 @@ def place(graph, devices, seed=0):
     return costs, assignment_from_devices(graph, costs, np.random.default_rng(seed).integers(0, devices, graph.num_vertices).tolist())
 
 
-@pytest.fixture
-def seen(monkeypatch):
-    """(method, device, what the test asks for on the thread that does it) of all vertices and transfers."""
-    noted = []
-
-    def spy(name, device_of, look):
-        method = getattr(TensorFlowSession, name)
-
-        def call(self, *args):
-            noted.append((name, args[device_of], look()))
-            return method(self, *args)
-
-        monkeypatch.setattr(TensorFlowSession, name, call)
-
-    def install(look):
-        spy("run_vertex", 1, look)
-        spy("run_transfer", 3, look)
-        return noted
-
-    return install
+def noting(noted, look):
+    """Notes (method, device, what the test asks for on the thread that does it) of a vertex or transfer."""
+    return lambda method, *args: noted.append((method, args[-1], look()))
 
 
 @pytest.mark.parametrize("name", ["chainmm", "ffnn", "llama_block"])
 @pytest.mark.parametrize("prepare", [lambda graph: graph, fuse], ids=["apart", "fused"])
-def test_a_transfer_is_done_by_its_destinations_thread(name, prepare, seen):
+def test_a_transfer_is_done_by_its_destinations_thread(name, prepare):
     graph = prepare(build_workload(name, 2, scale="small"))
     program = workload_program(graph.attributes["workload"])
     tensors = program.draw_inputs(0)
-    noted, expected = seen(lambda: threading.current_thread().name), evaluate_program(program, tensors)
-    with TensorFlowExecutor(input_tiles(graph, tensors), output_vertices(graph)) as executor:
+    noted, expected = [], evaluate_program(program, tensors)
+    before = noting(noted, lambda: threading.current_thread().name)
+    with watched_executor(before, input_tiles(graph, tensors), output_vertices(graph)) as executor:
         for seed in range(3):
             costs, assignment = place(graph, 2, seed)
             trace = executor.execute(graph, costs, assignment)
@@ -76,13 +60,13 @@ def test_a_transfer_is_done_by_its_destinations_thread(name, prepare, seen):
     assert {(device, thread) for _, device, thread in noted} == {(0, "CPU:0#0"), (1, "CPU:1#0")}
 
 
-def test_every_device_stays_on_a_core_of_its_own_where_there_are_enough_and_the_caller_where_it_was(seen):
+def test_every_device_stays_on_a_core_of_its_own_where_there_are_enough_and_the_caller_where_it_was():
     mine = sorted(os.sched_getaffinity(0))
-    noted = seen(lambda: os.sched_getaffinity(0))
+    noted = []
     for devices in {min(2, len(mine)), 4}:
         noted.clear()
         graph, inputs = maps("relu", "square", "relu", "square")
-        with TensorFlowExecutor(inputs) as executor:
+        with watched_executor(noting(noted, lambda: os.sched_getaffinity(0)), inputs) as executor:
             executor.execute(graph, *place(graph, devices))
         assert noted
         assert all(cores == ({mine[d]} if devices <= len(mine) else set(mine)) for _, d, cores in noted)

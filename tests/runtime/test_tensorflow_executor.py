@@ -24,7 +24,7 @@ from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
 from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices
 from runtime.calls import KernelCall
-from runtime.tensors import TensorFlowSession
+from tests.watched_devices import watched_executor
 
 
 class Case:
@@ -55,20 +55,6 @@ def case(request):
 @pytest.fixture(scope="module")
 def chain():
     return Case("chainmm")
-
-
-@pytest.fixture
-def spied(monkeypatch):
-    """Calls `spy(vertex)` before each vertex, on the thread that runs it."""
-    def install(spy):
-        run_vertex = TensorFlowSession.run_vertex
-
-        def spied_on(self, vertex, device):
-            spy(vertex)
-            return run_vertex(self, vertex, device)
-
-        monkeypatch.setattr(TensorFlowSession, "run_vertex", spied_on)
-    return install
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])
@@ -122,28 +108,27 @@ def test_inputs_may_stay_on_the_devices(chain, keep_inputs):
 
 
 @pytest.mark.parametrize(("warmup", "calls"), [(True, 3), (False, 2)])
-def test_only_the_first_run_is_done_twice(chain, spied, warmup, calls):
+def test_only_the_first_run_is_done_twice(chain, warmup, calls):
     ran = []
-    spied(ran.append)
-    with TensorFlowExecutor(chain.inputs, warmup=warmup) as executor:
+    with watched_executor(lambda *call: ran.append(call), chain.inputs, warmup=warmup) as executor:
         for seed in range(2):
             executor.execute(chain.graph, *chain.place(2, seed))
-    assert len(ran) == calls * len(chain.graph.work_vertices)
+    assert sum(method == "run_vertex" for method, *_ in ran) == calls * len(chain.graph.work_vertices)
 
 
-def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chain, spied):
+@pytest.mark.parametrize("runs", [10, pytest.param(50, marks=pytest.mark.thorough)])
+def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chain, runs):
     doomed = None
 
-    def spy(vertex):
-        if vertex == doomed:
+    def spy(method, vertex, *_):
+        if method == "run_vertex" and vertex == doomed:
             raise tf.errors.InvalidArgumentError(None, None, "matrices of other sizes")
 
-    spied(spy)
-    executor = TensorFlowExecutor(chain.inputs, chain.fetch)
+    executor = watched_executor(spy, chain.inputs, chain.fetch)
     executor.execute(chain.graph, *chain.place(4, seed=0))
     executor.close()
     threads = threading.active_count()
-    for seed in range(50):
+    for seed in range(runs):
         costs, assignment = chain.place(4, seed)
         v = doomed = int(np.random.default_rng(seed).choice(chain.graph.work_vertices))
         with pytest.raises(ExecutionError) as caught:
@@ -160,12 +145,11 @@ def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chai
     executor.close()
 
 
-def test_a_vertex_without_kernel_is_refused_before_anything_runs(chain, spied):
+def test_a_vertex_without_kernel_is_refused_before_anything_runs(chain):
     graph = graph_from_records([{"id": "a", "exec_s": 1.0, "output_bytes": 4}], [], {"name": "toy"})
     costs = build_costs(graph, cpu(1))
-    spied(lambda vertex: pytest.fail("ran"))
     with pytest.raises(GraphError, match="toy: vertex 'a': kernel: expected one, got none"):
-        TensorFlowExecutor({}).execute(graph, costs, assignment_from_devices(graph, costs, [0]))
+        watched_executor(lambda *call: pytest.fail("ran"), {}).execute(graph, costs, assignment_from_devices(graph, costs, [0]))
 
 
 def test_an_absent_input_is_refused(chain):

@@ -33,7 +33,7 @@ def collect(environment: AssignmentEnvironment, policy, steps: int) -> list:
     return [np.stack(column, axis=1) for column in zip(*seen[:steps], strict=True)]
 
 
-@pytest.mark.parametrize(("count", "hub"), [(11, False), (20, True)])
+@pytest.mark.parametrize(("count", "hub"), [pytest.param(11, False, marks=pytest.mark.thorough), (20, True)])
 def test_same_trajectories_as_the_standard_driver(random_graph, learning, count, hub):
     graph = random_graph(count, 0, hub=hub)
     arrays, batch, network = learning([graph])
@@ -104,7 +104,7 @@ def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
     assert 2 <= len(set(shapes)) <= 4
 
 
-@pytest.mark.parametrize("hub", [False, True])
+@pytest.mark.parametrize("hub", [pytest.param(False, marks=pytest.mark.thorough), True])  # a hub has loops of its own, besides
 def test_no_step_copies_an_array_of_all_vertices(random_graph, learning, hub):
     """What makes the cost of a step independent of the number of vertices: XLA updates the state in place."""
     _, batch, network = learning([random_graph(150, 0, hub=hub)])

@@ -69,7 +69,8 @@ def by_hand(**changed) -> Problem:
     return Problem(**{**fields, **changed})
 
 
-@pytest.mark.parametrize(("count", "devices"), [(10, 2), (23, 3), (60, 8), (141, 4)])
+@pytest.mark.parametrize(("count", "devices"), [(10, 2), (60, 8), *(pytest.param(*size, marks=pytest.mark.thorough)
+                                                                   for size in ((23, 3), (141, 4)))])
 def test_the_model_places_as_the_policy_does(run, model, random_graph, count, devices):
     graph = random_graph(count, seed=count)
     costs = build_costs(graph, ideal(devices))
@@ -186,6 +187,7 @@ print(got["device"].numpy().tolist(), float(got["makespan_s"]), ours)
     assert done.stdout.splitlines()[-1] in ("[0, 0] 3.0 []", "[1, 1] 3.0 []")  # split, it takes 1 + 0.25 + 4 / 1.25 + 1
 
 
+@pytest.mark.thorough
 def test_the_tool_of_tensorflow_runs_it(exported):
     tensors = ("exec_s=[[1.0,2.0],[2.0,1.0]];edges=[[0,1]];edge_bytes=[4.0];transfer_s=[0.5];latency_s=[[0,0.25],[0.25,0]];"
                "bandwidth_bytes_per_s=[[16.0,16.0],[16.0,16.0]];output_bytes=[4.0,4.0];memory_bytes=[64.0,64.0];samples=64;seed=0")

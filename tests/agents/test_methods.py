@@ -21,8 +21,10 @@ from doppler_tf.topology import Topology, ideal
 from tests.quiet_training import train
 
 EVERY = pytest.mark.parametrize("name", METHODS)
-# Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as placing reuses what was compiled.
-OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")], scope="module")
+# Whole runs. Those of `doppler` are in test_training.py, those of `per_step` in baselines/test_per_step.py. `sel_only` and `plc_only` have
+# the networks and the driver of `doppler`, `placeto` has the driver of `gdp`. By method, as placing reuses what was compiled.
+UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
+                                                            for name in ("sel_only", "plc_only", "placeto"))], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
 
@@ -93,7 +95,7 @@ def test_a_replayed_episode_has_the_same_record(name, random_graph):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
-@OTHERS
+@UNLIKE
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""
     method, _, batch, network, runner = prepared(name, [random_graph(8, 5)], ideal(3))
@@ -141,13 +143,13 @@ def runs(tmp_path_factory):
     return make
 
 
-@OTHERS
+@UNLIKE
 def test_it_learns_the_optimum_of_a_tiny_graph(runs, name):
     _, _, result = runs(name)
     assert result["chains"]["greedy_makespan_s"] == result["chains"]["best_makespan_s"] == result["chains"]["lower_bound_s"] == 3.0
 
 
-@OTHERS
+@UNLIKE
 def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, chains, name):
     graph = chains(3)
     placed = list(load_policy(runs(name)[1])(graph, build_costs(graph, ideal(3)), 5, 0))
@@ -155,7 +157,7 @@ def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, 
     assert all(sorted(a.order.tolist()) == list(range(9)) and set(a.device.tolist()) <= {0, 1, 2} for a in placed)
 
 
-@OTHERS
+@UNLIKE
 def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, name):
     graph, folder, expected = runs(name)
     shutil.copytree(folder, tmp_path / "run")

@@ -95,11 +95,12 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
     assert len(set(one_by_one)) > 2
 
 
-@pytest.fixture
-def compiled():
-    """Compiled with XLA, as trainings of usual length are."""
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["not compiled", "compiled"])
+def compiled(request):
+    """Trainings of usual length are compiled with XLA; the short ones here are not, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "_STEPS_WORTH_COMPILING", (0, 0))
+        if request.param:
+            patch.setattr(stages, "_STEPS_WORTH_COMPILING", (0, 0))
         yield
 
 
@@ -209,6 +210,7 @@ def test_what_is_done_before_a_compiler_would_be_is_not_compiled(chains):
     assert worth_compiling(few, [chains(223)]) == Compiled(episodes=True, updates=True)  # 30 of 669
 
 
+@pytest.mark.thorough
 def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph):
     graph, topology = random_graph(14, 3), ideal(3)
     config = replace(SMALL, teacher="annealing", elite=0.5, imitation=0, simulated=160, seed=2)

@@ -24,7 +24,7 @@ def test_the_run_fails_within_a_second_and_says_which_device_is_gone():
     assert told["outputs"] == 0
 
 
-@pytest.mark.parametrize("how", ["restart", "between"])
+@pytest.mark.parametrize("how", ["restart", pytest.param("between", marks=pytest.mark.thorough)])
 def test_the_run_and_later_ones_complete_on_what_is_left_where_that_is_wished(how):
     told = lose(how)
     assert told["lost"] == [1]

@@ -56,6 +56,7 @@ def entry(folder: Path, name: str, content: bytes = WHOLE, written_s: float = 1e
     return path
 
 
+@pytest.mark.thorough
 def test_a_second_process_is_served_and_learns_the_same(tmp_path):
     def learn() -> str:
         environment = {**os.environ, "DOPPLER_XLA_CACHE": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "3"}

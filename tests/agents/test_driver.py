@@ -36,7 +36,7 @@ def collect(environment: AssignmentEnvironment, policy, steps: int) -> list:
     return [np.stack(column, axis=1) for column in zip(*seen[:steps], strict=True)]
 
 
-@pytest.mark.parametrize(("count", "hub"), [(11, False), (20, True)])
+@pytest.mark.parametrize(("count", "hub"), [pytest.param(11, False, marks=pytest.mark.thorough), (20, True)])
 def test_same_trajectories_as_the_standard_driver(random_graph, learning, count, hub):
     graph = random_graph(count, 0, hub=hub)
     arrays, batch, network = learning([graph])

@@ -20,10 +20,8 @@ from doppler_tf.topology import Topology, ideal
 from tests.quiet_training import KEPT, train
 
 EVERY = pytest.mark.parametrize("name", METHODS)
-# Whole runs of the rest: test_training.py, baselines/test_per_step.py. By method, as placing reuses what was compiled.
-OTHERS = pytest.mark.parametrize("name", [name for name in METHODS if name not in ("doppler", "per_step")], scope="module")
-# `sel_only` and `plc_only` have the networks of `doppler`, which is compiled in test_driver.py and resumed in test_training.py. `placeto`
-# has the driver of `gdp`.
+# Whole runs. Those of `doppler` are in test_training.py, those of `per_step` in baselines/test_per_step.py. `sel_only` and `plc_only` have
+# the networks and the driver of `doppler`, `placeto` has the driver of `gdp`. By method, as placing reuses what was compiled.
 UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
                                                             for name in ("sel_only", "plc_only", "placeto"))], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
@@ -138,13 +136,13 @@ def runs(tmp_path_factory):
     return make
 
 
-@OTHERS
+@UNLIKE
 def test_it_learns_the_optimum_of_a_tiny_graph(runs, name):
     _, _, result = runs(name)
     assert result["chains"]["greedy_makespan_s"] == result["chains"]["best_makespan_s"] == result["chains"]["lower_bound_s"] == 3.0
 
 
-@OTHERS
+@UNLIKE
 def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, chains, name):
     graph = chains(3)
     placed = list(load_policy(runs(name)[1])(graph, build_costs(graph, ideal(3)), 5, 0))

@@ -217,6 +217,7 @@ def test_what_is_done_before_a_compiler_would_be_is_not_compiled(chains):
     assert worth_compiling(few, [chains(223)]) == Compiled(episodes=True, updates=True)  # 30 of 669
 
 
+@pytest.mark.thorough
 def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph):
     graph, topology = random_graph(14, 3), ideal(3)
     config = replace(SMALL, teacher="annealing", elite=0.5, imitation=0, simulated=160, seed=2)

@@ -53,6 +53,7 @@ def test_run_on_devices_computes_what_the_program_says():
     assert float(re.search(r"measured ([\d.]+) ms", printed)[1]) > 0
 
 
+@pytest.mark.thorough
 def test_collecting_with_the_standard_driver_learns():
     printed = example("collect_with_dynamic_episode_driver")
     first, last = map(float, re.search(r"first five updates (-[\d.]+), of the last five (-[\d.]+)", printed).groups())

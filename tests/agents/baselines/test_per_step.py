@@ -6,6 +6,7 @@ import shutil
 from functools import partial
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from agents.baselines.per_step import PLACEMENT_WIDTH, PerStepNetwork, by_episode, per_step_episodes, per_step_log_probability, placement
@@ -114,6 +115,7 @@ def test_without_the_placement_it_is_doppler(random_graph):
         np.testing.assert_allclose(a[:VERTEX_WIDTH] if i == first else a, b, atol=1e-4, err_msg=pairs[i][0].name)
 
 
+@pytest.mark.thorough
 def test_it_learns_the_optimum_of_a_tiny_graph_and_resumes(tmp_path, chains):
     config = TrainConfig(method="per_step", imitation=32, simulated=400, batch=16, hidden=16, rounds=1, checkpoint_every=10, elite=0.5)
     result = train([chains(2)], ideal(2), tmp_path / "run", config)["chains"]

@@ -10,7 +10,7 @@ from agents.config import TrainConfig
 from agents.episode import GraphBatch
 from agents.networks import DualNetwork
 from agents.policy import DualPolicy, EpisodePolicy
-from agents.rollout import Rollout, log_probability
+from agents.rollout import Episodes, Rollout, log_probability
 from agents.trajectories import compact, episodes_of
 from agents.updates import LogProbabilityOf, Updates
 
@@ -44,8 +44,8 @@ class ReinforceAgent(tf_agent.TFAgent):
         Returns:
           The loss, and as `extra` the `UpdateInfo`.
         """
-        episodes, stand_in, weights = _given(self, experience, weights)
-        elite = stand_in if elite is None else episodes_of(elite, self.collect_policy.batch.num_vertices)
+        episodes, weights = _given(self, experience, weights)
+        elite = _stand_in(self, episodes) if elite is None else episodes_of(elite, self.collect_policy.batch.num_vertices)
         reward = tf.reduce_sum(experience.reward, axis=1)
         entropy = self._entropy if entropy is None else entropy
         info = self.updates.reinforce(episodes, reward, weights, tf.constant(entropy, tf.float32), elite,
@@ -67,8 +67,8 @@ class ImitationAgent(tf_agent.TFAgent):
 
     def _train(self, experience: Trajectory, weights: tf.Tensor | None = None) -> tf_agent.LossInfo:
         """One update; weights: float32 [B], None: ones. The loss is the mean negative log-likelihood of a step."""
-        episodes, stand_in, weights = _given(self, experience, weights)
-        info = self.updates.imitate(episodes, weights, stand_in)
+        episodes, weights = _given(self, experience, weights)
+        info = self.updates.imitate(episodes, weights, _stand_in(self, episodes))
         return tf_agent.LossInfo(info.loss, info)
 
 
@@ -85,8 +85,12 @@ class DopplerAgent(ReinforceAgent):
         super().__init__(network, config, policy, collect_policy, log_probability, train_step_counter, jit_compile, elite_rows)
 
 
-def _given(agent: ReinforceAgent | ImitationAgent, experience: Trajectory, weights: tf.Tensor | None) -> tuple:
-    """The record of an experience, a part of it where no elite is given, and weights."""
+def _given(agent: tf_agent.TFAgent, experience: Trajectory, weights: tf.Tensor | None) -> tuple[Episodes, tf.Tensor]:
+    """The record of an experience, and weights."""
     episodes = episodes_of(experience, agent.collect_policy.batch.num_vertices)
-    weights = tf.ones_like(episodes.graph, tf.float32) if weights is None else weights
-    return episodes, type(episodes)(*(value[:agent.elite_rows] for value in episodes)), weights
+    return episodes, tf.ones_like(episodes.graph, tf.float32) if weights is None else weights
+
+
+def _stand_in(agent: ReinforceAgent | ImitationAgent, episodes: Episodes) -> Episodes:
+    """Episodes of the elite's shape, where there is none."""
+    return Episodes(*(value[:agent.elite_rows] for value in episodes))

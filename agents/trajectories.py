@@ -23,7 +23,8 @@ def trajectory_of(episodes: Episodes, length: np.ndarray) -> Trajectory:
     over = step + 1 >= length[:, None]
     return Trajectory(
         step_type=tf.constant(kind), next_step_type=tf.constant(np.where(over, StepType.LAST, StepType.MID).astype(np.int32)),
-        observation={"graph": tf.repeat(episodes.graph[:, None], shape[1], axis=1), "makespan_s": tf.constant(np.full(shape, np.nan))},
+        observation={"graph": tf.constant(np.repeat(episodes.graph.numpy()[:, None], shape[1], axis=1)),
+                     "makespan_s": tf.constant(np.full(shape, np.nan))},
         action={"vertex": episodes.order, "device": episodes.device},
         policy_info={"features": episodes.features, "mask": episodes.mask},
         reward=tf.zeros(shape), discount=tf.constant(1 - over.astype(np.float32)))
@@ -31,15 +32,15 @@ def trajectory_of(episodes: Episodes, length: np.ndarray) -> Trajectory:
 
 def judged(experience: Trajectory, makespan_s: np.ndarray, reward: np.ndarray) -> Trajectory:
     """The same episodes with their seconds (float64 [B]), and rewards (float32 [B]) at their last steps."""
-    last = (experience.step_type != StepType.LAST) & (experience.next_step_type == StepType.LAST)
+    last = (experience.step_type.numpy() != StepType.LAST) & (experience.next_step_type.numpy() == StepType.LAST)
     seconds = np.repeat(makespan_s[:, None], last.shape[1], axis=1)
     return experience._replace(observation={**experience.observation, "makespan_s": tf.constant(seconds)},
-                               reward=tf.where(last, reward[:, None], 0.0))
+                               reward=tf.constant(np.where(last, reward[:, None], np.float32(0))))
 
 
 def seconds_of(experience: Trajectory) -> np.ndarray:
     """float64 [B]: what the episodes of the fused driver take."""
-    return experience.observation["makespan_s"][:, 0].numpy()
+    return experience.observation["makespan_s"].numpy()[:, 0]
 
 
 def compact(experience: Trajectory) -> Trajectory:

@@ -22,7 +22,7 @@ from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.formats.machine_json import load_machine, store_machine
 from doppler_tf.formats.topology_json import write_topology
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.spread import spread_assignments
+from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.report.calibration import Durations, markdown, number
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.report.scatter import write_scatter

@@ -144,7 +144,7 @@ def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch):
     from doppler_tf.cli.benchmark import cell_queue
     from doppler_tf.cli.benchmark.cells import Cell
 
-    monkeypatch.setattr(cell_queue.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     made = {name: Cell(name, name, "g", "t", 0, {"does": "places", "method": "annealing", "seconds": 9, "graphs": ["g.json"]}, {}, needs)
             for name, needs in (("dies", {}), ("waits", {"seconds_of": "dies"}))}
     records, ran = cell_queue.run_cells(tmp_path, made, 1)
@@ -182,15 +182,15 @@ def test_a_death_costs_the_cell_that_was_being_done_alone(tmp_path, monkeypatch)
     worker = tmp_path / "worker"
     worker.write_text(f"""#!{sys.executable}
 import json, os, sys
-for key in sys.argv[4:]:
+for key in sys.argv[5:]:
     if key == "a1":
         os.kill(os.getpid(), 9)
-    with open(os.path.join(sys.argv[3], {CELLS!r}, key + ".json"), "w") as file:
+    with open(os.path.join(sys.argv[4], {CELLS!r}, key + ".json"), "w") as file:
         json.dump({{"key": key, "status": "done", "process": os.getpid()}}, file)
 """)
     worker.chmod(0o755)
     (tmp_path / CELLS).mkdir()
-    monkeypatch.setattr(cell_queue.sys, "executable", str(worker))
+    monkeypatch.setattr(sys, "executable", str(worker))
     cells = {f"a{seed}": Cell(f"a{seed}", "a", "g", "t", seed, {"does": "trains", "graphs": ["g.json"]}, {}) for seed in range(4)}
     records, _ = cell_queue.run_cells(tmp_path, cells, 1)
     assert {key: record["status"] for key, record in records.items()} == {"a0": "done", "a1": "failed", "a2": "done", "a3": "done"}

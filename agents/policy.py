@@ -14,12 +14,13 @@ from agents.losses import masked_log_probability
 from agents.networks import DualNetwork, Tables
 from agents.race import Race, block_size, run_on, start_race
 from agents.rollout import Choice, Rollout, after_placing, choose, device_logits
+from doppler_tf.errors import ConfigError
 
 NUM_FEATURES = len(DEVICE_FEATURES["relational"])
 
 
 class EpisodePolicy(tf_policy.TFPolicy):
-    """The policies of any method. `FusedDriver` runs it in whole episodes; only some subclasses take single steps.
+    """The policies of any method, which `FusedDriver` runs in whole episodes. A step of it raises ConfigError; `DualPolicy` takes steps.
 
     Random numbers are stateless: run i after `seed.assign([s, i - 1])` makes the choices of seed [s, i].
 
@@ -41,7 +42,8 @@ class EpisodePolicy(tf_policy.TFPolicy):
         return self._network.sel_variables + self._network.plc_variables
 
     def _action(self, time_step: ts.TimeStep, policy_state, seed=None) -> policy_step.PolicyStep:
-        raise NotImplementedError(f"{self.name}: this method runs whole episodes alone; use agents.driver.FusedDriver")
+        raise ConfigError(f"policy of {self.name}: expected one that takes single steps, as that of doppler, got one that takes whole "
+                          "episodes; run it with agents.driver.FusedDriver")
 
 
 class DualPolicy(EpisodePolicy):

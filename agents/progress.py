@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from agents import summaries
+from doppler_tf.report.progress import progress_bar
 
 
 def status(report: Mapping[str, Mapping[str, float]]) -> str:
@@ -26,20 +26,16 @@ def status(report: Mapping[str, Mapping[str, float]]) -> str:
 def bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterator[Callable[[int, str], None]]:
     """A progress bar, none without a terminal: call what it yields with what is completed and a status; a step is so many episodes,
     shown by second."""
-    columns = (TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
-               TimeRemainingColumn(), TextColumn("{task.fields[status]}"))
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not (show and console.is_terminal)) as shown:
-        task = shown.add_task(f"{label:<9}", total=total, completed=begin, rate="starting", status="")
+    with progress_bar(label, begin, total, show and Console(stderr=True).is_terminal) as move:
         started, first = time.perf_counter(), None
 
         def advance(completed: int, status: str) -> None:
             nonlocal started, first
             # The first update is traced, and compiled where that pays; the rate is of those after it.
             if first is None:
-                started, first = time.perf_counter(), completed
+                started, first, rate = time.perf_counter(), completed, ""
             else:
-                shown.update(task, rate=f"{episodes * (completed - first) / (time.perf_counter() - started):.0f} episodes/s")
-            shown.update(task, completed=completed, status=status)
+                rate = f"{episodes * (completed - first) / (time.perf_counter() - started):.0f} episodes/s, "
+            move(completed, status=f"{rate}{status}")
 
         yield advance

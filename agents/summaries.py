@@ -14,6 +14,7 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.tables import markdown_table
 
 GREEDY, SAMPLED, BEST = "makespan/greedy_s", "makespan/sampled_mean_s", "makespan/best_s"
 OVER_BOUND = "makespan/greedy_over_bound"
@@ -59,11 +60,10 @@ class Summaries:
     def table_of_graphs(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], bounds_s: Sequence[float]) -> None:
         """Writes what the run is about: graphs with their lower bounds (seconds) and the topology, as a text."""
         topology = costs[0].topology
-        rows = [f"| {g.name} | {g.work_vertices.size:,} | {g.work_edges.size:,} | {1e3 * c.mean_exec_s.sum():.6g} | {1e3 * bound_s:.6g} |"
+        rows = [[g.name, f"{g.work_vertices.size:,}", f"{g.work_edges.size:,}", f"{1e3 * c.mean_exec_s.sum():.6g}", f"{1e3 * bound_s:.6g}"]
                 for g, c, bound_s in zip(graphs, costs, bounds_s, strict=True)]
-        self._text(GRAPH_TEXT, "\n".join([
-            f"on {topology.name}, {topology.num_devices} devices", "", "| graph | vertices | edges | work (ms) | lower bound (ms) |",
-            "|---|---|---|---|---|", *rows]))
+        table = markdown_table(("graph", "vertices", "edges", "work (ms)", "lower bound (ms)"), rows)
+        self._text(GRAPH_TEXT, f"on {topology.name}, {topology.num_devices} devices\n\n{table}")
 
     def _text(self, tag: str, content: str) -> None:
         """Markdown."""

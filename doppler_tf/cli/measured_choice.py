@@ -1,4 +1,4 @@
-"""Of `place --measure`: what was found and what a user would try first are run against each other; the fastest is chosen."""
+"""`place --measure`: the assignments found and the simple placements are run against each other. A simple placement wins a tie."""
 
 from __future__ import annotations
 

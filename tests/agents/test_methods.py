@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import tensorflow as tf
 
 from agents.checkpoints import checkpoint_folders, read_state
 from agents.config import METHOD_NAMES, TrainConfig
+from agents.environment import AssignmentEnvironment
 from agents.features import graph_arrays, padded_sizes
 from agents.methods import METHODS
 from agents.placing import load_policy
 from doppler_tf.costs import build_costs
+from doppler_tf.errors import ConfigError
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 from tests.quiet_training import KEPT, train
@@ -38,6 +41,15 @@ def prepared(name: str, graphs, topology):
 
 def test_the_names_are_those_of_the_config():
     assert tuple(METHODS) == METHOD_NAMES
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.stepwise])
+def test_a_policy_of_whole_episodes_refuses_single_steps(name, random_graph):
+    method, arrays, batch, network, rollout = prepared(name, [random_graph(7, 1)], ideal(2))
+    agent = method.agent(network, batch, replace(CONFIG, method=name), tf.Variable(0, dtype=tf.int64), False, 0, rollout)
+    start = AssignmentEnvironment(arrays, [lambda devices, orders: np.zeros(len(devices))]).reset()
+    with pytest.raises(ConfigError, match=rf"^policy of {name}: expected one that takes single steps, .*; run it with agents.driver.Fused"):
+        agent.policy.action(start)
 
 
 @EVERY

@@ -1,4 +1,4 @@
-"""The parts of `compare`: placing with each method and seed, and running in turn what was found."""
+"""The parts of `compare`: placing with each method and seed, and measuring the assignments in turn."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
 
 
 class Compared(NamedTuple):
-    """What came of all methods.
+    """The results of all methods.
 
     Attributes:
-      rows: by method; makespans are infinite where it ran out of memory.
-      lower_bound_s: the largest that any method proved.
-      best: the fastest assignment by method, where one fits in memory.
+      rows: by method; a makespan is infinite if the method ran out of memory.
+      lower_bound_s: the largest bound that any method proved.
+      best: the fastest assignment by method, without methods that ran out of memory.
     """
 
     rows: dict[str, dict[str, Any]]
@@ -47,10 +47,10 @@ class Compared(NamedTuple):
 
 def compare_methods(graph: DataflowGraph, costs: CostModel, methods: Sequence[str], policy: Policy | None, seeds: Sequence[int],
                     samples: int | None, budget_s: float | None, dispatch: str) -> Compared:
-    """Places with each method and seed. Args: policy: what `policy` in `methods` means, shown greedy and as the best of its samples."""
+    """Places with each method and seed. Args: policy: the method `policy`, compared as greedy and as the best of its samples."""
     learned = {} if policy is None else {GREEDY: policy, "policy": policy}
     members = [member for method in methods for member in (learned if method == "policy" else (method,))]
-    for member in ("one_device", *members):  # compiled code is loaded or made first, so that no method's time pays for it
+    for member in ("one_device", *members):  # loads or compiles code first, so that no method's time includes it
         if member not in learned:
             with contextlib.suppress(DeadlockError):
                 place(graph, costs, member, samples=1)
@@ -79,9 +79,9 @@ def compare_methods(graph: DataflowGraph, costs: CostModel, methods: Sequence[st
 
 def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best: Mapping[str, Assignment], run: Path | None,
                   dispatch: str, turns: int) -> dict[str, dict[str, float | int | None]]:
-    """Runs in turn what was found and what the training run `run` wrote for this graph.
+    """Measures, in turn, the assignments found and those that the training run `run` wrote for this graph.
 
-    With barriers and on TensorFlow's executor it runs what was learned last, else the best by simulation.
+    The engine with barriers and TensorFlow's executor run one assignment: the last one learned, else the best by simulation.
     """
     found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
     leader = min(found, key=lambda name: Simulator(dispatch).execute(graph, costs, found[name]).makespan_s, default=None)

@@ -1,4 +1,4 @@
-"""What commands read: graph and costs, assignments, trained policies."""
+"""The inputs of commands: graphs and costs, assignments, trained policies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCAL = "local"
 
 
 def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostModel]:
-    """A graph and its costs on a topology; messages name the graph's file. Whoever wants costs may have to wait for a compiler."""
+    """A graph and its costs on a topology; messages name the graph's file. Afterwards a note announces each compilation."""
     from doppler_tf.cli.messages import announce_compiling
     from doppler_tf.costs import build_costs
     from doppler_tf.formats.graph_json import read_graph
@@ -29,7 +29,7 @@ def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostMode
 
 
 def load_topology(spec: str) -> Topology:
-    """A preset, a file, or `local`: this machine, which is measured the first time and then read from disk."""
+    """A preset, a file, or `local`, which is this machine: measured once, then read from disk."""
     from doppler_tf.formats.topology_json import read_topology
 
     if spec != LOCAL:
@@ -51,7 +51,7 @@ def load_topology(spec: str) -> Topology:
 
 
 def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None) -> tuple[Assignment, str]:
-    """An assignment and the dispatch rule to run it with: the one asked for, else the one it was made for, else fifo."""
+    """An assignment and its dispatch rule: `dispatch`, else the rule in the file, else fifo."""
     from doppler_tf.formats.assignment_json import assignment_from_json
     from doppler_tf.formats.files import read_json
 

@@ -1,4 +1,4 @@
-"""`place --measure`: the assignments found and the simple placements are run against each other. A simple placement wins a tie."""
+"""`place --measure`: runs the assignments found against the simple placements. A simple placement wins a tie."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from doppler_tf.report.progress import progress_bar
 
 def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, dispatch: str, time_scale: float | None,
                    seed: int) -> tuple[Assignment, float, dict[str, Any]]:
-    """The chosen assignment, its simulated seconds, and what the command says of the runs.
+    """The chosen assignment, its simulated seconds, and the results of the runs.
 
     Args:
-      runs: how many there are at most, of all finalists together.
-      time_scale: of emulated devices; None: the graph's kernels run.
+      runs: the most runs of all finalists together.
+      time_scale: of emulated devices; None: runs the graph's kernels.
 
-    Raises the last run's error where none succeeded.
+    Raises the last run's error if no run succeeded.
     """
-    always = baselines(graph, costs, seed, dispatch)
-    finalists = finalists_of(placed, always, dispatch)
+    simple = baselines(graph, costs, seed, dispatch)
+    finalists = finalists_of(placed, simple, dispatch)
     found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
     orders = None if dispatch != "order" else np.stack([a.order for a in finalists.values()])
     makespans_s = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in finalists.values()]), orders)
@@ -53,9 +53,9 @@ def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, ru
             done[name].append(spent(graph, trace))
             return trace.makespan_s
 
-        outcome = choose(dict(zip(finalists, makespans_s.tolist(), strict=True)), [*always, found], runs, timed)
+        outcome = choose(dict(zip(finalists, makespans_s.tolist(), strict=True)), [*simple, found], runs, timed)
     if failed:
-        note(f"--measure: {len(failed)} runs failed, the last one so: {failed[-1]}")
+        note(f"--measure: {len(failed)} runs failed, the last one with: {failed[-1]}")
     if outcome.chosen is None and failed:
         raise failed[-1]
     chosen = outcome.chosen or found

@@ -1,4 +1,4 @@
-"""Make a page of a training run: figures, methods, the best assignment over time, learning curves, the graph by device."""
+"""Write a page on a training run: figures, methods, the best assignment over time, learning curves, the graph by device."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from doppler_tf.formats.chrome_trace import TraceFile
 
 EXAMPLE = "python -m doppler_tf report runs/chainmm"
-# Of larger graphs the methods that take a second at most for 100,000 vertices; of smaller ones all that construct an assignment.
+# Up to this many vertices the page shows all constructive methods, above it only those that take at most a second for 100,000 vertices.
 MOST_FOR_ALL = 2_000
 BEST, GREEDY = "learned, best", "learned, greedy"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder, as `train` leaves it")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder that `train` wrote")
     parser.add_argument("--out", type=output_file, metavar="PAGE.html", help="page to write (default: RUN/report/index.html)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Writes the page and, beside it, the simulated traces that it links to."""
+    """Writes the page and beside it the simulated traces that it links to."""
     from doppler_tf.cli.trained_run import read_figures, read_traces, read_trained
     from doppler_tf.formats.files import check_writable, write_bytes
     from doppler_tf.report.html.page import page
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A row a graph, and where the page is."""
+    """A table with one row per graph, and the path of the page."""
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     rows = []
@@ -70,7 +70,7 @@ def _config(run: Path) -> dict[str, Any]:
 
 
 def _examine(args: argparse.Namespace, one: Trained, config: Mapping[str, Any], graphs: int, traces: Mapping[Path, TraceFile], out: Path):
-    """What the page tells of one graph, and the same in figures; writes the simulated trace."""
+    """One graph's part of the page, and the same figures for the result; writes the simulated trace."""
     from doppler_tf.cli.learning_curves import learning_charts
     from doppler_tf.formats.chrome_trace import write_trace
     from doppler_tf.formats.files import file_name
@@ -93,7 +93,7 @@ def _examine(args: argparse.Namespace, one: Trained, config: Mapping[str, Any], 
 
 
 def _heuristics(one: Trained, seed: int) -> list[dict[str, Any]]:
-    """The quick heuristics at their defaults; None where a method runs out of memory."""
+    """The quick heuristics with their defaults; None for a method that runs out of memory."""
     from doppler_tf.errors import DeadlockError
     from doppler_tf.heuristics import CONSTRUCTIVE, FAST
     from doppler_tf.placement import place, tried
@@ -109,7 +109,7 @@ def _heuristics(one: Trained, seed: int) -> list[dict[str, Any]]:
 
 
 def _link(path: Path, page: Path, what: str, makespan_s: float) -> dict[str, str]:
-    """A file as the page names it."""
+    """The page's link to a file."""
     from doppler_tf.report.tables import time_unit
 
     seconds = time_unit([makespan_s]).text(makespan_s)

@@ -1,4 +1,4 @@
-"""Assignments run in turn on this machine, beside what a user would do without them."""
+"""Measures assignments in turn on this machine, with TensorFlow's ways of running the program as yardsticks."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
 BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
-# Turns that do not count: the first runs compile and place inputs.
-_WARM = 2
+# The first turns do not count, because they compile and place inputs.
+_WARM_UP_TURNS = 2
 
 
 def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], leader: str,
                          dispatch: str, turns: int, progress: Callable[[int, int], None]) -> dict[str, dict[str, float | int | None]]:
-    """Runs each assignment on the engine; `leader` also with barriers and on TensorFlow's executor; and the whole program uncut.
+    """Measures each assignment on the engine, `leader` also with barriers and on TensorFlow's executor, and the whole program uncut.
 
-    In each turn everything runs twice, so that a burst of other work on the machine strikes all alike. The second run counts: users run one
-    graph many times, and the first run finds the caches full of another's tensors.
+    Every turn runs everything, so that a burst of other work on the machine affects all alike. It runs everything twice, and the second run
+    counts: users run one graph many times, and at the first run the caches are full of another's tensors.
 
     Args:
-      graph_path: where `graph` was read from; another process reads its program from there.
-      turns: how many are counted.
+      graph_path: the file of `graph`; another process reads the program from it.
+      turns: the number of turns that count.
 
     Returns:
-      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None where nothing is simulated).
+      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None if it cannot be simulated).
     """
     import numpy as np
 
@@ -54,15 +54,15 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
                  BARRIERS.format(leader): lambda: barriers.execute(graph, costs, assignments[leader]).makespan_s,
                  THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
         seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for turn in range(_WARM + turns):
+        for turn in range(_WARM_UP_TURNS + turns):
             for name, call in calls.items():
                 call()
                 seconds[name].append(call())
-            progress(turn + 1, _WARM + turns)
+            progress(turn + 1, _WARM_UP_TURNS + turns)
     simulated_s = {name: Simulator(dispatch).execute(graph, costs, a).makespan_s for name, a in assignments.items()}
     rows = {}
     for name, values in seconds.items():
-        low_s, median_s, high_s = np.percentile(values[_WARM:], [25, 50, 75]).tolist()
+        low_s, median_s, high_s = np.percentile(values[_WARM_UP_TURNS:], [25, 50, 75]).tolist()
         rows[name] = {"median_s": median_s, "low_s": low_s, "high_s": high_s, "runs": turns, "simulated_s": simulated_s.get(name)}
     return rows
 

@@ -35,7 +35,7 @@ def test_each_module_that_numba_compiles_is_named_once(announced, capsys):
         assert compiled(1) == 2
         assert compiled(2) == 4
     captured = capsys.readouterr()
-    assert captured.err == "compiling doppler_tf.example (the first time only; it stays on disk)\n"
+    assert captured.err == "compiling doppler_tf.example (once; later calls load it from disk)\n"
     assert captured.out == ""
 
 

@@ -1,8 +1,8 @@
-"""The first entry of a lane that fits into the memory left, compiled: one tournament tree a lane, whose leaves are sorted by bytes.
+"""Compiled search for the first entry of a lane that fits into the free memory, with one tournament tree per lane.
 
-A lane's leaves are all the tensors that may ever wait in it, smallest first; a node holds the first of those that wait below it, by
-(key, index), or -1. What fits is then a prefix of the leaves, whose first entry is found in logarithmic time, in whatever order entries
-come, wait and leave.
+A lane's leaves are all tensors that may ever wait in it, sorted by bytes. A node holds the first waiting tensor below it, by (key, index),
+or -1. The tensors that fit are a prefix of the leaves, whose first waiting tensor is found in logarithmic time. Tensors may enter and leave
+in any order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 
 class Trees(NamedTuple):
-    """The trees of all lanes, of so many places as all lanes have together.
+    """The trees of all lanes; `places` is the number of leaves of all lanes together.
 
     Attributes:
       nodes: int32 [2 * places]; members: int32 [places], the tensor at each leaf.
-      leaves: int32 [N, D], the leaf of vertex v on its own device, of its copy on the link to another.
+      leaves: int32 [N, D], the leaf of vertex v in the lane of its own device, and of its copy in the lane of the link to another.
     """
 
     nodes: np.ndarray
@@ -28,7 +28,7 @@ class Trees(NamedTuple):
 
 @numba.njit(nogil=True)
 def _first(vertices, a, b):
-    """The first of two that wait, -1 being none."""
+    """The first of two waiting tensors; -1 stands for none."""
     if a < 0 or b < 0:
         return max(a, b)
     if vertices[a].key == vertices[b].key:
@@ -38,7 +38,7 @@ def _first(vertices, a, b):
 
 @numba.njit(nogil=True)
 def wait_in_tree(trees, vertices, lane, v, d):
-    """Lets v wait at its leaf, to start or to be sent to device d."""
+    """Adds v at its leaf, where it waits to start on device d or to be sent to it."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[v, d]
     while i > 0 and _first(vertices, nodes[base + i], v) == v:
         nodes[base + i] = v
@@ -47,7 +47,7 @@ def wait_in_tree(trees, vertices, lane, v, d):
 
 @numba.njit(nogil=True)
 def leave_tree(trees, vertices, lane, v, d):
-    """Takes v away from its leaf."""
+    """Removes v from its leaf."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[v, d]
     nodes[base + i] = -1
     i >>= 1
@@ -58,7 +58,7 @@ def leave_tree(trees, vertices, lane, v, d):
 
 @numba.njit(nogil=True)
 def first_in_tree(trees, vertices, lane, output_bytes, left):
-    """The first that waits in a lane and has at most `left` bytes, -1 if there is none."""
+    """The first waiting tensor of a lane with at most `left` bytes; -1 if there is none."""
     nodes, base, count = trees.nodes, 2 * lane.base, lane.tail - lane.base
     if count == 0:
         return -1
@@ -86,10 +86,10 @@ def first_in_tree(trees, vertices, lane, output_bytes, left):
 
 @numba.njit(nogil=True)
 def plant(trees, vertices, lanes, queue, by_bytes, edges):
-    """Gives every tensor its leaf in each lane in which it may wait, and moves what waits from the sorted queues to the trees.
+    """Gives every tensor a leaf in each lane in which it may wait, and moves waiting tensors from the sorted queues into the trees.
 
     Args:
-      lanes: LANE [D + D * D], devices, then links (source * D + destination); from now on [base, tail) are a lane's leaves.
+      lanes: LANE [D + D * D], devices, then links (source * D + destination). Afterwards [base, tail) are a lane's leaves.
       by_bytes, edges: as in `Prepared`.
     """
     leaves = trees.leaves

@@ -132,4 +132,4 @@ def test_a_long_walk_decides_so_too_and_measures_nothing(name):
 def test_noise_is_refused_where_bounds_would_not_hold():
     graph = graph_abc()
     noisy = FastSimulator(graph, build_costs(graph, ideal(2)), noise=draw_noise(3, 2, 0.3, 0))
-    assert_says(refusal(ConfigError, noisy.prepared), "noise", "expected none where simulations may be abandoned", "leave it out")
+    assert_says(refusal(ConfigError, noisy.prepared), "noise", "expected none if simulations may be abandoned", "leave it out")

@@ -1,7 +1,7 @@
 """Seconds and peak memory from 1,000 to 100,000 vertices on 8 devices: `make bench NAME=scaling`.
 
-Random layered graphs and deep Llama stacks. Each graph has a process of its own, so that its peak memory is its own; the steps run in
-the order of the table and memory is the process's peak after each. A last process makes training steps on 10,000 vertices.
+It measures random layered graphs and deep Llama stacks. Each graph has a separate process, so that peaks of memory do not mix. The steps
+run in the order of the table, and memory is the process's peak after each. A last process makes training steps on 10,000 vertices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from doppler_tf.topology import Topology, v100x8
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 ASSIGNMENTS, REPEATS, EPISODES = 16, 5, 8
-# A device of 32 GB holds all of a small graph and not all of a large one; so that like is compared with like, limits are apart.
+# Without a memory limit, because devices of 32 GB would bind only for large graphs and sizes would not be comparable.
 _LIMITS = {"simulation": {"link_slots": None, "memory_bytes": None}, "simulation, contended": {"link_slots": 1, "memory_bytes": None}}
 STACK_HEAD, STACK_LAYER = 83, 408  # vertices of a llama_stack on 8 devices
 
@@ -133,7 +133,7 @@ def _timed(call: Callable) -> tuple[object, dict[str, float]]:
 
 
 def _best(call: Callable, share: int = 1) -> tuple[object, dict[str, float]]:
-    """The value, and the least seconds of several calls divided by `share`."""
+    """The value, and the least seconds of several calls, divided by `share`."""
     values = []
     seconds = best_seconds(lambda: values.append(call()), REPEATS)
     return values[-1], {"seconds": seconds / share, "peak_gib": _peak_gib()}
@@ -145,7 +145,7 @@ def _peak_gib() -> float:
 
 def _in_a_process(*job) -> dict:
     command = [sys.executable, "-m", "benchmarks.scaling", *map(str, job)]
-    # What compiles at first is to compile, whatever is on disk.
+    # Without the cache, so that the first step always compiles.
     done = subprocess.run(command, env={**os.environ, "DOPPLER_XLA_CACHE": "off"}, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -153,7 +153,7 @@ def _in_a_process(*job) -> dict:
 
 
 def _show(name: str, by_size: dict[str, dict]) -> None:
-    table = Table(title=f"{name} on 8 V100: microseconds a vertex, and the process's peak GiB so far")
+    table = Table(title=f"{name} on 8 V100: microseconds per vertex, and the process's peak GiB so far")
     table.add_column("step")
     for row in by_size.values():
         table.add_column(f"{row['vertices']:,} vertices\n{row['edges']:,} edges", justify="right")

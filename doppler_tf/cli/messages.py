@@ -1,4 +1,4 @@
-"""What is said on stderr: errors alone (-q), notes as well, or all that our loggers say (-v); and what is being compiled."""
+"""Messages on stderr: errors alone (-q), notes as well, or all that our loggers say (-v); a note while Numba compiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOG = logging.getLogger("doppler_tf.cli")
 
 
 def add_verbosity(parser: argparse.ArgumentParser, default: bool | str = argparse.SUPPRESS) -> None:
-    """-v and -q; default: False for the parser of all commands, whose findings a command's own leaves alone."""
+    """Adds -v and -q. The default is False in the parser of all commands; a command's own parser then leaves the value alone."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("-v", "--verbose", action="store_true", default=default,
                         help="log on stderr what is done, and when; after an error, where it arose")
@@ -21,11 +21,11 @@ def add_verbosity(parser: argparse.ArgumentParser, default: bool | str = argpars
 
 
 def set_verbosity(verbose: bool = False, quiet: bool = False) -> None:
-    """From now on our loggers, and they alone, are heard on stderr."""
+    """From now on our loggers, and no others, write to stderr."""
     for room in _OURS:
         log = logging.getLogger(room)
         log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-        log.propagate = False  # absl's handler at the root would say it again
+        log.propagate = False  # absl's handler at the root would print it again
         for handler in [each for each in log.handlers if isinstance(each, _OnStderr)]:
             log.removeHandler(handler)
         log.addHandler(_OnStderr(verbose))
@@ -46,33 +46,30 @@ def bars_wanted() -> bool:
     return sys.stderr.isatty() and not is_quiet()
 
 
-@functools.cache  # however often commands run in one process, it is told once
+@functools.cache  # the note is printed once a process, however many commands run in it
 def announce_compiling() -> None:
-    """From now on a note says which of our modules Numba compiles. That is the first time only, as the code stays on disk.
+    """From now on one note is printed when Numba compiles code of ours. Compiled code stays on disk, so later runs print none.
 
-    For XLA, which compiles or loads from disk once a process and shape, `agents` logs when it traces.
+    XLA compiles, or loads from disk, once a process and shape; `agents` logs that itself.
     """
     from numba.core import event
 
-    class OneNoteAModule(event.Listener):
-        def __init__(self):
-            self._said = set()
+    class OneNote(event.Listener):
+        said = False
 
         def on_start(self, started) -> None:
-            room, *rest = started.data["dispatcher"].py_func.__module__.split(".")
-            part = ".".join([room, *rest[:1]])
-            if room in _OURS and part not in self._said:
-                self._said.add(part)
-                note(f"compiling {part} (the first time only; it stays on disk)")
+            if not self.said and started.data["dispatcher"].py_func.__module__.partition(".")[0] in _OURS:
+                self.said = True
+                note("compiling simulator and heuristics (once, up to half a minute; the code stays on disk)")
 
         def on_end(self, ended) -> None:
-            """Nothing to say."""
+            """No note at the end."""
 
-    event.register("numba:compile", OneNoteAModule())
+    event.register("numba:compile", OneNote())
 
 
 class _OnStderr(logging.Handler):
-    """Prints on what sys.stderr is at the moment: a progress bar that stands there makes room."""
+    """Prints to the sys.stderr of the moment, so that lines appear above a progress bar."""
 
     def __init__(self, verbose: bool):
         super().__init__()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
@@ -21,14 +24,14 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run and a report of it know of one graph.
+    """The results of a run and of its report for one graph.
 
     Attributes:
       figures: of `result.json`.
       assignment, trace: the best one, and its run under the virtual clock.
-      methods: a row a method, `name`, `makespan_s` (None: out of memory), `samples` (None: not known), `learned`.
+      methods: as `report.methods.compared_methods` makes them.
       charts: as `cli.learning_curves.learning_charts` makes them.
-      traces: trace files, `href`, `text`, and `what`.
+      traces: as `trace_link` makes them.
     """
 
     graph: DataflowGraph
@@ -39,6 +42,12 @@ class Outcome:
     methods: Sequence[Mapping[str, Any]]
     charts: Sequence[Mapping[str, Any]]
     traces: Sequence[Mapping[str, str]]
+
+
+def trace_link(path: Path, page: Path, what: str, makespan_s: float) -> dict[str, str]:
+    """A trace file as the page links to it: `href`, `text` and `what`, which describes it."""
+    seconds = time_unit([makespan_s]).text(makespan_s)
+    return {"href": quote(os.path.relpath(path, page.parent)), "text": path.name, "what": f"{what}: {seconds}"}
 
 
 def section(outcome: Outcome) -> dict[str, Any]:

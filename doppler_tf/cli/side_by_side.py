@@ -33,11 +33,10 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     Returns:
       By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None where nothing is simulated).
     """
-    import numpy as np
-
     from doppler_tf.cli.executors import Program
     from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
     from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.finalists import Finalist
     from doppler_tf.simulator import Simulator
 
     program, runtime = Program(graph), import_quietly("runtime")
@@ -60,11 +59,7 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
                 seconds[name].append(call())
             progress(turn + 1, _WARM + turns)
     simulated_s = {name: Simulator(dispatch).execute(graph, costs, a).makespan_s for name, a in assignments.items()}
-    rows = {}
-    for name, values in seconds.items():
-        low_s, median_s, high_s = np.percentile(values[_WARM:], [25, 50, 75]).tolist()
-        rows[name] = {"median_s": median_s, "low_s": low_s, "high_s": high_s, "runs": turns, "simulated_s": simulated_s.get(name)}
-    return rows
+    return {name: Finalist(simulated_s.get(name), tuple(values[_WARM:])).to_json() for name, values in seconds.items()}
 
 
 def _timed(call: Callable[[], object]) -> float:

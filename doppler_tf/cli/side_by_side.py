@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from doppler_tf.errors import ConfigError
+
 if TYPE_CHECKING:
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
@@ -15,8 +17,36 @@ if TYPE_CHECKING:
 
 ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
 BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
+LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
 # Turns that do not count: the first runs compile and place inputs.
 _WARM = 2
+
+
+def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best: Mapping[str, Assignment], run: Path | None,
+                  dispatch: str, turns: int) -> dict[str, dict[str, float | int | None]]:
+    """Runs in turn the assignments found and those that the training run `run` wrote for this graph.
+
+    The assignment that also runs with barriers and on TensorFlow's executor is the one learned last, else the best by simulation.
+    """
+    from doppler_tf.cli.inputs import load_assignment
+    from doppler_tf.cli.messages import bars_wanted
+    from doppler_tf.formats.files import file_name
+    from doppler_tf.report.comparison import GREEDY
+    from doppler_tf.report.progress import progress_bar
+    from doppler_tf.simulator import Simulator
+
+    found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
+    leader = min(found, key=lambda name: Simulator(dispatch).execute(graph, costs, found[name]).makespan_s, default=None)
+    for name, ending in ((LEARNED_SIMULATED, ".simulated.json"), (LEARNED, ".json")):
+        path = None if run is None else run / "assignments" / f"{file_name(graph.name)}{ending}"
+        if path is not None and path.exists():
+            assignment, _ = load_assignment(path, graph, costs, dispatch)
+            leader = name if assignment.method in ("", "policy") else f"{name} ({assignment.method})"
+            found[leader] = assignment
+    if leader is None:
+        raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
+    with progress_bar("measuring", show=bars_wanted()) as move:
+        return measure_side_by_side(graph_path, graph, costs, found, leader, dispatch, turns, move)
 
 
 def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], leader: str,

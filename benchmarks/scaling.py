@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.tables import best_seconds, finish
@@ -28,6 +27,7 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
+from doppler_tf.report.progress import progress_bar
 from doppler_tf.topology import Topology, v100x8
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
@@ -41,8 +41,11 @@ def main() -> None:
     """Prints the tables and the JSON line."""
     result: dict[str, dict] = {}
     jobs = [(name, size) for name in ("layered", "llama_stack") for size in SIZES]
-    for name, size in track(jobs, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty()):
-        result.setdefault(name, {})[str(size)] = _in_a_process("steps", name, size)
+    with progress_bar("measuring", total=len(jobs), show=sys.stderr.isatty()) as move:
+        for done, (name, size) in enumerate(jobs):
+            move(done, status=f"{name}, {size:,} vertices")
+            result.setdefault(name, {})[str(size)] = _in_a_process("steps", name, size)
+        move(len(jobs))
     for name, by_size in result.items():
         _show(name, by_size)
     result["training_step"] = _in_a_process("training", "layered", 10_000)

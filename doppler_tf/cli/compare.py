@@ -35,9 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Places with each method and each seed."""
-    from doppler_tf.cli.comparison import compare_methods, measure_found
     from doppler_tf.cli.inputs import load_costs, load_policy
+    from doppler_tf.cli.side_by_side import measure_found
     from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
+    from doppler_tf.report.comparison import compare_methods
 
     methods = args.methods or [*CONSTRUCTIVE, *(["policy"] if args.policy else [])]
     if "policy" in methods and args.policy is None:

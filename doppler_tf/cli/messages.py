@@ -1,4 +1,4 @@
-"""Messages on stderr: only errors (-q), errors and notes (default), or everything that our packages log (-v); notes on compilation."""
+"""Messages on stderr: errors (-q), errors and notes (default), or all that our packages log (-v); a note while Numba compiles."""
 
 from __future__ import annotations
 
@@ -48,27 +48,24 @@ def bars_wanted() -> bool:
 
 @functools.cache  # registers once, even if one process runs several commands
 def announce_compiling() -> None:
-    """From now on a note names each of our modules that Numba compiles. Numba compiles once and keeps the code on disk.
+    """From now on one note says that Numba compiles our code. Numba compiles once and keeps the code on disk.
 
     XLA compiles, or loads from disk, once per process and shape; `agents` logs when it traces.
     """
     from numba.core import event
 
-    class OneNoteAModule(event.Listener):
-        def __init__(self):
-            self._announced = set()
+    class OneNote(event.Listener):
+        announced = False
 
         def on_start(self, started) -> None:
-            room, *rest = started.data["dispatcher"].py_func.__module__.split(".")
-            part = ".".join([room, *rest[:1]])
-            if room in _ROOMS and part not in self._announced:
-                self._announced.add(part)
-                note(f"compiling {part} (once; later calls load it from disk)")
+            if not self.announced and started.data["dispatcher"].py_func.__module__.partition(".")[0] in _ROOMS:
+                self.announced = True
+                note("compiling simulator and heuristics (once, up to half a minute; the code stays on disk)")
 
         def on_end(self, ended) -> None:
             """Numba requires this method."""
 
-    event.register("numba:compile", OneNoteAModule())
+    event.register("numba:compile", OneNote())
 
 
 class _OnStderr(logging.Handler):

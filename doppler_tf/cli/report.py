@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.options import output_file
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
     from doppler_tf.formats.chrome_trace import TraceFile
 
 EXAMPLE = "python -m doppler_tf report runs/chainmm"
-# Up to this many vertices the page shows all constructive methods, above it only those that take at most a second for 100,000 vertices.
-MOST_FOR_ALL = 2_000
-BEST, GREEDY = "learned, best", "learned, greedy"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,15 +45,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def render(result: dict[str, Any]) -> list:
     """A table with one row per graph, and the path of the page."""
+    from doppler_tf.report.methods import fastest_heuristic
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     rows = []
     for name, row in result["graphs"].items():
-        others = {method: s for method, s in row["methods"].items() if method not in (BEST, GREEDY) and s is not None}
-        first = min(others, key=others.get, default=None)
+        first = fastest_heuristic(row["methods"])
         unit = time_unit([row["best_makespan_s"], row["lower_bound_s"]])
         rows.append((name, unit.text(row["best_makespan_s"]), unit.text(row["lower_bound_s"]),
-                     over(row["best_makespan_s"], row["lower_bound_s"]), f"{unit.text(others.get(first))} ({first})"))
+                     over(row["best_makespan_s"], row["lower_bound_s"]), f"{unit.text(row['methods'].get(first))} ({first})"))
     return [grid("", ("graph", "best", "lower bound", "best above it", "fastest heuristic"), rows),
             facts("", {"page": str(result["page"])})]
 
@@ -74,43 +69,19 @@ def _examine(args: argparse.Namespace, one: Trained, config: Mapping[str, Any], 
     from doppler_tf.cli.learning_curves import learning_charts
     from doppler_tf.formats.chrome_trace import write_trace
     from doppler_tf.formats.files import file_name
-    from doppler_tf.report.html.section import Outcome
+    from doppler_tf.report.html.section import Outcome, trace_link
+    from doppler_tf.report.methods import compared_methods
     from doppler_tf.simulator import Simulator
 
-    name, figures = one.graph.name, one.figures
-    trace = Simulator(one.dispatch).execute(one.graph, one.costs, one.assignment)
-    simulated = out.with_name(f"{out.stem}.{file_name(name)}.trace.json")
-    write_trace(simulated, one.graph, one.costs, one.assignment, trace)
-    measured = {path: it for path, it in traces.items() if it.graph.graph_hash == one.graph.graph_hash}
-    methods = [{"name": BEST, "makespan_s": trace.makespan_s, "samples": None, "learned": True},
-               {"name": GREEDY, "makespan_s": figures["greedy_makespan_s"], "samples": 1, "learned": True}, *_heuristics(one, args.seed)]
-    links = [_link(simulated, out, "the best assignment, simulated", trace.makespan_s),
-             *(_link(path, out, f"a run on {it.trace.device_kind} devices", it.trace.makespan_s) for path, it in measured.items())]
-    charts = learning_charts(args.run, max(1, config["batch"] // graphs), name)
-    outcome = Outcome(one.graph, one.costs, figures, one.assignment, trace, methods, charts, links)
+    graph, figures = one.graph, one.figures
+    trace = Simulator(one.dispatch).execute(graph, one.costs, one.assignment)
+    simulated = out.with_name(f"{out.stem}.{file_name(graph.name)}.trace.json")
+    write_trace(simulated, graph, one.costs, one.assignment, trace)
+    measured = {path: it for path, it in traces.items() if it.graph.graph_hash == graph.graph_hash}
+    methods = compared_methods(graph, one.costs, trace.makespan_s, figures["greedy_makespan_s"], one.dispatch, args.seed)
+    links = [trace_link(simulated, out, "the best assignment, simulated", trace.makespan_s),
+             *(trace_link(path, out, f"a run on {it.trace.device_kind} devices", it.trace.makespan_s) for path, it in measured.items())]
+    charts = learning_charts(args.run, max(1, config["batch"] // graphs), graph.name)
+    outcome = Outcome(graph, one.costs, figures, one.assignment, trace, methods, charts, links)
     return outcome, {**figures, "topology": one.costs.topology.name, "simulated_makespan_s": trace.makespan_s, "trace": simulated,
                      "measured_traces": list(measured), "methods": {row["name"]: row["makespan_s"] for row in methods}}
-
-
-def _heuristics(one: Trained, seed: int) -> list[dict[str, Any]]:
-    """The quick heuristics with their defaults; None for a method that runs out of memory."""
-    from doppler_tf.errors import DeadlockError
-    from doppler_tf.heuristics import CONSTRUCTIVE, FAST
-    from doppler_tf.placement import place, tried
-
-    rows = []
-    for method in CONSTRUCTIVE if one.graph.num_vertices <= MOST_FOR_ALL else FAST:
-        try:
-            makespan_s = place(one.graph, one.costs, method, seed=seed, dispatch=one.dispatch).makespan_s
-        except DeadlockError:
-            makespan_s = None
-        rows.append({"name": method, "makespan_s": makespan_s, "samples": tried(method, one.graph, None), "learned": False})
-    return rows
-
-
-def _link(path: Path, page: Path, what: str, makespan_s: float) -> dict[str, str]:
-    """The page's link to a file."""
-    from doppler_tf.report.tables import time_unit
-
-    seconds = time_unit([makespan_s]).text(makespan_s)
-    return {"href": quote(os.path.relpath(path, page.parent)), "text": path.name, "what": f"{what}: {seconds}"}

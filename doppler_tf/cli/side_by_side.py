@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from doppler_tf.errors import ConfigError
+
 if TYPE_CHECKING:
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
@@ -15,8 +17,36 @@ if TYPE_CHECKING:
 
 ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
 BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
+LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
 # The first turns do not count, because they compile and place inputs.
 _WARM_UP_TURNS = 2
+
+
+def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best: Mapping[str, Assignment], run: Path | None,
+                  dispatch: str, turns: int) -> dict[str, dict[str, float | int | None]]:
+    """Runs in turn the assignments found and those that the training run `run` wrote for this graph.
+
+    The assignment that also runs with barriers and on TensorFlow's executor is the one learned last, else the best by simulation.
+    """
+    from doppler_tf.cli.inputs import load_assignment
+    from doppler_tf.cli.messages import bars_wanted
+    from doppler_tf.formats.files import file_name
+    from doppler_tf.report.comparison import GREEDY
+    from doppler_tf.report.progress import progress_bar
+    from doppler_tf.simulator import Simulator
+
+    found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
+    leader = min(found, key=lambda name: Simulator(dispatch).execute(graph, costs, found[name]).makespan_s, default=None)
+    for name, ending in ((LEARNED_SIMULATED, ".simulated.json"), (LEARNED, ".json")):
+        path = None if run is None else run / "assignments" / f"{file_name(graph.name)}{ending}"
+        if path is not None and path.exists():
+            assignment, _ = load_assignment(path, graph, costs, dispatch)
+            leader = name if assignment.method in ("", "policy") else f"{name} ({assignment.method})"
+            found[leader] = assignment
+    if leader is None:
+        raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
+    with progress_bar("measuring", show=bars_wanted()) as move:
+        return measure_side_by_side(graph_path, graph, costs, found, leader, dispatch, turns, move)
 
 
 def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], leader: str,
@@ -33,11 +63,10 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     Returns:
       By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None if it cannot be simulated).
     """
-    import numpy as np
-
     from doppler_tf.cli.executors import Program
     from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
     from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.finalists import Finalist
     from doppler_tf.simulator import Simulator
 
     program, runtime = Program(graph), import_quietly("runtime")
@@ -60,11 +89,7 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
                 seconds[name].append(call())
             progress(turn + 1, _WARM_UP_TURNS + turns)
     simulated_s = {name: Simulator(dispatch).execute(graph, costs, a).makespan_s for name, a in assignments.items()}
-    rows = {}
-    for name, values in seconds.items():
-        low_s, median_s, high_s = np.percentile(values[_WARM_UP_TURNS:], [25, 50, 75]).tolist()
-        rows[name] = {"median_s": median_s, "low_s": low_s, "high_s": high_s, "runs": turns, "simulated_s": simulated_s.get(name)}
-    return rows
+    return {name: Finalist(simulated_s.get(name), tuple(values[_WARM_UP_TURNS:])).to_json() for name, values in seconds.items()}
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -32,6 +32,6 @@ def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, bud
     steps = _FIRST_STEPS * walker.num_units
     while not walker.over:
         walker.return_to_best()
-        walker.walk((typical_s or walker.levels[1]) * np.geomspace(_HOT, _COLD, min(steps, walker.affordable)))
+        walker.walk((typical_s or walker.state.levels[1]) * np.geomspace(_HOT, _COLD, min(steps, walker.affordable)))
         steps = int(steps * _GROWTH)
     return walker.found()

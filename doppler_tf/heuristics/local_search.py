@@ -28,8 +28,8 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     steps = _PATIENCE * walker.num_units
     while not walker.over:
         before = np.inf
-        while walker.levels[0] < before and not walker.over:
-            before = walker.levels[0]
+        while walker.state.levels[0] < before and not walker.over:
+            before = walker.state.levels[0]
             walker.walk(np.zeros(steps))
         walker.return_to_best()
         walker.walk(np.full(_KICK, np.inf))

@@ -65,24 +65,17 @@ def permitted(p, v, d, group_device):
 @numba.njit(nogil=True)
 def arrival(p, v, d, device, end, copy, link_end):
     """When the inputs of v are on device d; copy: float64 [N, D] arrivals of what is sent (infinite: not sent), link_end: [D, D]."""
-    latest = 0.0
-    for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
-        u = p.in_edges[i].vertex
-        source = device[u]
-        if source < 0:
-            continue
-        there = end[u]
-        if source != d:
-            cost = edge_cost(p.in_edges[i].cost, source, d, p.latency_s, p.bandwidth)
-            queued = max(there, link_end[source, d]) + cost
-            there = queued if copy[u, d] == np.inf else max(copy[u, d], there + cost)
-        latest = max(latest, there)
-    return latest
+    return _arrival(p, v, d, device, end, copy, link_end, False)
 
 
 @numba.njit(nogil=True)
 def send(p, v, d, device, end, copy, link_end):
-    """Sends to device d what v needs there and is not there yet; returns when all of it has arrived."""
+    """Plans the transfers of those inputs of v that device d lacks; returns when all inputs have arrived. Arguments: as of `arrival`."""
+    return _arrival(p, v, d, device, end, copy, link_end, True)
+
+
+@numba.njit(nogil=True, inline="always")  # a call would take a third longer
+def _arrival(p, v, d, device, end, copy, link_end, sends):
     latest = 0.0
     for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
         u = p.in_edges[i].vertex
@@ -94,12 +87,13 @@ def send(p, v, d, device, end, copy, link_end):
             cost = edge_cost(p.in_edges[i].cost, source, d, p.latency_s, p.bandwidth)
             if copy[u, d] == np.inf:
                 there = max(there, link_end[source, d])
-                if p.link_share > 0:
+                if sends and p.link_share > 0:
                     link_end[source, d] = there + cost * p.link_share
                 there += cost
             else:
                 there = max(copy[u, d], there + cost)
-            copy[u, d] = there
+            if sends:
+                copy[u, d] = there
         latest = max(latest, there)
     return latest
 

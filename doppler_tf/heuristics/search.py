@@ -15,7 +15,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.metropolis import DRAWS, walk
+from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.starting_point import starting_point
 
@@ -131,9 +131,7 @@ class Walker:
     """A search in progress: its current assignment, the best so far, and the spent budget.
 
     Attributes:
-      current, best: int32 [1, N] devices.
-      levels: float64 [2], their makespans; if one runs out of memory, a measure of the missing memory that is above all makespans.
-      critical: see `metropolis.walk`.
+      state: the current and the best assignment, with their makespans.
       steps: simulations so far.
     """
 
@@ -149,11 +147,7 @@ class Walker:
         self._prepared = FastSimulator(graph, costs, dispatch).prepared(self._start.order)
         self._ceiling_s = 1.0 + 2.0 * serial_s(costs)
         self._slice = max(1, min(1000, _SLICE_SIZE // (graph.num_vertices + graph.num_edges)))
-        self.current = np.ascontiguousarray(self._start.device, np.int32)[None].copy()
-        self.best = self.current.copy()
-        self.levels = np.array([math.inf, math.inf])
-        self.critical = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
-        self.steps, self._looks = 0, np.zeros(3, np.int64)
+        self.state, self.steps = walk_state(self._start.device, graph.num_edges), 0
         self._simulate()
         self._offer()
         self._walk_started = time.perf_counter()
@@ -170,7 +164,7 @@ class Walker:
         if self._incumbent is not None and self._incumbent.over:
             return True
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
-        return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._immovable
+        return late or self.steps >= budget.most or budget.reached(self.state.levels[1]) or self._immovable
 
     @property
     def affordable(self) -> int | float:
@@ -192,11 +186,11 @@ class Walker:
         """
         log_loss, losses, done = 0.0, 0, 0
         while done < len(temperature_s) and not self.over:
-            steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
-            more = walk(self._sets, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
-                        self.current, self.best, self.levels, self.critical, measure, self._looks)
+            steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.state.levels[1]
+            more = walk(self._sets, self._prepared, self.state, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps],
+                        self._ceiling_s, measure)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
-            if self.levels[1] < before:
+            if self.state.levels[1] < before:
                 self._found_by = self._method
                 self._offer()
         return log_loss, losses
@@ -208,31 +202,30 @@ class Walker:
 
     def return_to_best(self) -> None:
         """Continues from the best so far or, if the incumbent is shared, from the best of all searches."""
+        state = self.state
         if self._incumbent is not None and self._incumbent.shared:
             shared_s, shared = self._incumbent.best
-            if shared_s < self.levels[1]:
-                self.current[0], self.levels[0] = shared.device, math.inf
+            if shared_s < state.levels[1]:
+                state.current[0], state.levels[0] = shared.device, math.inf
                 self._simulate()
                 self._found_by = shared.method
-        self.current[:], self.critical[0] = self.best, self.critical[1]
-        self.levels[0] = self.levels[1]
+        state.current[:], state.critical[0], state.levels[0] = state.best, state.critical[1], state.levels[1]
 
     def _simulate(self) -> None:
         """Simulates the current assignment."""
-        walk(self._sets, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels,
-             self.critical, True, self._looks)
+        walk(self._sets, self._prepared, self.state, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, True)
         self.steps += 1
 
     def _offer(self) -> None:
         if self._incumbent is not None:
-            self._incumbent.offer(float(self.levels[1]), self._best_assignment())
+            self._incumbent.offer(float(self.state.levels[1]), self._best_assignment())
 
     def _best_assignment(self) -> Assignment:
-        return Assignment(self.best[0].copy(), self._start.order, self._found_by)
+        return Assignment(self.state.best[0].copy(), self._start.order, self._found_by)
 
     def found(self) -> Found:
         """The best so far."""
-        makespan_s = math.inf if self.levels[1] >= self._ceiling_s else float(self.levels[1])
+        makespan_s = math.inf if self.state.levels[1] >= self._ceiling_s else float(self.state.levels[1])
         return Found(self._best_assignment(), makespan_s, self.steps, time.perf_counter() - self._started)
 
 

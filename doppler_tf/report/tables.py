@@ -13,6 +13,7 @@ from rich.text import Text
 
 SECONDS_BELOW = 1e6
 NOTHING = "–"
+_MOST_WRITTEN_OUT = 1e12  # numbers from here on are written with a power of ten
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -38,8 +39,11 @@ class TimeUnit:
         return self.axis if self.factor == 1e3 else f"1{self.suffix} units"
 
     def text(self, value_s: float | None) -> str:
-        """One time."""
-        return NOTHING if not _known(value_s) else f"{value_s * self.factor:,.{self.decimals}f}{self.suffix}"
+        """One time; one with too many digits in this unit is written in its own."""
+        if not _known(value_s):
+            return NOTHING
+        number = float(value_s) * self.factor
+        return f"{number:,.{self.decimals}f}{self.suffix}" if abs(number) < _MOST_WRITTEN_OUT else time_unit([value_s]).text(value_s)
 
 
 def time_unit(times_s: Sequence[float | None]) -> TimeUnit:
@@ -54,12 +58,12 @@ def time_unit(times_s: Sequence[float | None]) -> TimeUnit:
 
 def percent(share: float | None) -> str:
     """A fraction of one as a percentage: 0.123 is 12.3%."""
-    return NOTHING if not _known(share) else f"{100 * share:.1f}%"
+    return NOTHING if not _known(share) else _percentage(share)
 
 
 def over(makespan_s: float | None, bound_s: float | None) -> str:
     """A makespan's distance above a lower bound, in percent."""
-    return NOTHING if not (_known(makespan_s) and bound_s) else f"+{100 * (makespan_s / bound_s - 1):.1f}%"
+    return NOTHING if not (_known(makespan_s) and bound_s) else _percentage(float(makespan_s) / float(bound_s) - 1, sign="+")
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -104,6 +108,13 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], words:
 def _titled(title: str, table: Table) -> RenderableType:
     """Adds a title above the table. rich's own titles wrap at the table's width."""
     return Group(Text(title, style="bold"), table) if title else table
+
+
+def _percentage(share: float, sign: str = "") -> str:
+    number = 100 * float(share)  # as Python's float, which becomes infinite without a warning
+    if math.isinf(number):
+        return "over 1e308%"
+    return f"{number:{sign}z.1f}%" if number < _MOST_WRITTEN_OUT else f"{number:{sign}.1e}%"
 
 
 def _known(value: float | None) -> bool:

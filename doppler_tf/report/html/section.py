@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
@@ -26,9 +29,9 @@ class Outcome:
     Attributes:
       figures: of `result.json`.
       assignment, trace: the best assignment, and its run under the virtual clock.
-      methods: one row per method: `name`, `makespan_s` (None: out of memory), `samples` (None: unknown), `learned`.
+      methods: of `report.methods.compared_methods`.
       charts: of `cli.learning_curves.learning_charts`.
-      traces: trace files with `href`, `text` and `what`.
+      traces: of `trace_link`.
     """
 
     graph: DataflowGraph
@@ -39,6 +42,12 @@ class Outcome:
     methods: Sequence[Mapping[str, Any]]
     charts: Sequence[Mapping[str, Any]]
     traces: Sequence[Mapping[str, str]]
+
+
+def trace_link(path: Path, page: Path, what: str, makespan_s: float) -> dict[str, str]:
+    """A trace file as the page links to it: `href`, `text` and `what`, which describes it."""
+    seconds = time_unit([makespan_s]).text(makespan_s)
+    return {"href": quote(os.path.relpath(path, page.parent)), "text": path.name, "what": f"{what}: {seconds}"}
 
 
 def section(outcome: Outcome) -> dict[str, Any]:

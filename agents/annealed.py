@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from agents.compiling import MOST_REPEATED
+from agents.learner import MOST_REPEATED
 from agents.stages import Training
 from agents.trajectories import seconds_of
 from doppler_tf.assignment import Assignment
@@ -42,7 +42,7 @@ def learn_annealed(training: Training, teacher: Teacher = annealing, most_update
         found = teacher(graph, costs, seed, task.bounds_s[g])
         simulations.append(found.simulations)
         best.episodes[g] = task.as_episode(g, Assignment(found.assignment.device, graph.work_vertices, "policy"), found.makespan_s)
-    learner.agent.updates.set_learning_rate(_FASTER * task.config.learning_rate)
+    learner.agent.set_learning_rate(_FASTER * task.config.learning_rate)
     for step in range(0, most_updates if task.config.elite else 0, _UPDATES_A_BATCH):
         experience = training.driver.run((seed, _FIRST_STEP + step))
         best(experience)
@@ -52,7 +52,7 @@ def learn_annealed(training: Training, teacher: Teacher = annealing, most_update
         elite = training.elite.trajectories(experience)
         for _ in range(_UPDATES_A_BATCH):
             learner.agent.train(experience, tf.zeros(len(task.graph)), entropy=0.0, elite=elite, elite_weight=1.0)
-    learner.agent.updates.set_learning_rate(task.config.learning_rate)
+    learner.agent.set_learning_rate(task.config.learning_rate)
     if np.isfinite(best.greedy_s).all():
         learner.copy(learner.best_network, learner.network)
     else:

@@ -13,7 +13,6 @@ import numpy as np
 import tensorflow as tf
 
 from agents.features import CLUSTER_SCALES, GraphArrays
-from agents.shapes import extent
 
 PAPER_FEATURES = ("busy", "input_exec", "input_first_start", "input_last_end", "earliest_start")
 RELATIONAL_FEATURES = ("fair_share", "start_vs_cost", "input_transfer", "siblings", "sibling_exec", "cluster", "half_cluster",
@@ -21,6 +20,11 @@ RELATIONAL_FEATURES = ("fair_share", "start_vs_cost", "input_transfer", "sibling
 DEVICE_FEATURES = {"paper": PAPER_FEATURES, "relational": PAPER_FEATURES + RELATIONAL_FEATURES}
 NEVER = 1 << 20
 _TINY, _FAR = 1e-12, 1e9
+
+
+def extent(tensor: tf.Tensor, axis: int) -> int | tf.Tensor:
+    """The size of a tensor along an axis: a number where it is known when a function is traced, else a tensor."""
+    return tf.shape(tensor)[axis] if tensor.shape[axis] is None else tensor.shape[axis]
 
 
 class GraphBatch(NamedTuple):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from agents.agent import ImitationAgent
 from agents.checkpoints import policy_checkpoint, restore_variables
-from agents.compiling import Compiled, worth_compiling
 from agents.config import TrainConfig, stored_config
 from agents.methods import METHODS
 from agents.task import Task
@@ -25,6 +26,27 @@ from doppler_tf.graph import DataflowGraph
 _ORDERS = 4
 # All of a config that a learner's compiled functions and arrays hold.
 _HELD = ("method", "batch", "clip", "hidden", "rounds", "identity", "features")
+# Of a training, steps of episodes from which on episodes are compiled, and from which on updates are too; and updates.
+_STEPS_FOR_EPISODES, _STEPS_FOR_UPDATES, _UPDATES = 2000, 20_000, 100
+# In how many updates at most an annealed teacher is learned, and in how many it usually is.
+MOST_REPEATED, _USUALLY_REPEATED = 500, 80
+
+
+class Compiled(NamedTuple):
+    """What is compiled; else it runs op by op."""
+
+    episodes: bool
+    updates: bool
+
+
+def worth_compiling(config: TrainConfig, graphs: Sequence[DataflowGraph]) -> Compiled:
+    """Whether there is so much to do that compiling it pays."""
+    rows = max(1, config.batch // len(graphs))
+    rounds = math.ceil(config.real / min(config.real_batch, rows + 1))
+    repeated = _USUALLY_REPEATED if config.teacher == "annealing" and config.elite > 0 else 0
+    updates = (config.imitation + config.simulated) / rows + repeated + rounds * (1 + config.real_updates)
+    steps = updates * max(graph.work_vertices.size for graph in graphs)
+    return Compiled(steps >= _STEPS_FOR_EPISODES, updates >= _UPDATES or steps >= _STEPS_FOR_UPDATES)
 
 
 class Learner:
@@ -40,6 +62,7 @@ class Learner:
     def __init__(self, task: Task, compiled: Compiled | None = None):
         """Args: compiled: what pays for this task if None."""
         config, method = task.config, METHODS[task.config.method]
+        self.method = method
         compiled = compiled or worth_compiling(config, task.graphs)
         self.network, self.best_network, self.earlier_network = (method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -58,7 +81,7 @@ class Learner:
         for variable, value in zip(self.optimizer_variables, self._optimizer_start, strict=True):
             variable.assign(value)
         self.updates.assign(0)
-        self.agent.updates.set_learning_rate(config.learning_rate)
+        self.agent.set_learning_rate(config.learning_rate)
 
     @property
     def optimizer_variables(self) -> list[tf.Variable]:

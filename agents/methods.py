@@ -8,22 +8,29 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from agents.agent import DopplerAgent, ReinforceAgent
+from agents.agent import DopplerAgent, LogProbabilityOf, ReinforceAgent
 from agents.baselines.gdp import GdpNetwork
 from agents.baselines.joint import JointNetwork, joint_episodes, joint_log_probability, joint_replayed
+from agents.baselines.one_policy import (
+    PlcNetwork,
+    SelNetwork,
+    critical_path_batch,
+    earliest_start,
+    plc_episodes,
+    plc_log_probability,
+    plc_replayed,
+    sel_log_probability,
+)
 from agents.baselines.ordered import device_log_probability, ordered_episodes, ordered_replayed, topological_batch
 from agents.baselines.pairs import pair_batch
 from agents.baselines.per_step import PerStepNetwork, per_step_episodes, per_step_log_probability
 from agents.baselines.placeto import PlacetoNetwork, placeto_batch
-from agents.baselines.plc_only import PlcNetwork, critical_path_batch, plc_episodes, plc_log_probability, plc_replayed
-from agents.baselines.sel_only import SelNetwork, earliest_start, sel_log_probability
 from agents.config import TrainConfig
 from agents.episode import graph_batch
 from agents.features import GraphArrays
 from agents.networks import DualNetwork
 from agents.policy import NUM_FEATURES, EpisodePolicy
 from agents.rollout import Rollout, dual_episodes, log_probability, replayed
-from agents.updates import LogProbabilityOf
 
 
 class Method(NamedTuple):

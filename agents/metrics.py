@@ -10,9 +10,9 @@ from tf_agents.metrics import tf_metric
 from tf_agents.trajectories import Trajectory
 
 from agents import summaries
+from agents.agent import UpdateInfo
 from agents.task import Task
 from agents.trajectories import seconds_of
-from agents.updates import UpdateInfo
 
 
 class BatchMetric(tf_metric.TFStepMetric):

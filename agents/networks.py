@@ -8,9 +8,8 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from agents.episode import DEVICE_FEATURES, GraphBatch
+from agents.episode import DEVICE_FEATURES, GraphBatch, extent
 from agents.features import IDENTITY, VERTEX_WIDTH
-from agents.shapes import extent
 
 SEL_LOGIT_LIMIT = 10.0
 _VERTEX, _EDGE = "vertex", "tensor"

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.episode import EpisodeState, GraphBatch, candidates, over_rows
+from agents.episode import EpisodeState, GraphBatch, candidates, extent, over_rows
 from agents.networks import Tables
 from agents.random_numbers import exponential
-from agents.shapes import extent
 
 _NEVER = np.float64(np.inf)
 

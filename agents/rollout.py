@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents.episode import NEVER, EpisodeState, GraphBatch, device_options, finished, initial_state, place_vertex
+from agents.episode import NEVER, EpisodeState, GraphBatch, device_options, extent, finished, initial_state, place_vertex
 from agents.losses import LogProbability, masked_log_probability, order_log_probability, sums_before
 from agents.networks import DualNetwork, Tables
 from agents.race import Race, run_on, start_race, winner
 from agents.random_numbers import gumbel
-from agents.shapes import extent
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ import tensorflow as tf
 from tf_agents.trajectories import Trajectory
 
 from agents import summaries
+from agents.agent import UpdateInfo
 from agents.driver import FusedDriver
 from agents.metrics import EpisodeRate, Makespans, update_scalars
 from agents.stages import Training
 from agents.task import Task
-from agents.updates import UpdateInfo
 
 # How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from tensorflow.python.framework import config as tensorflow_config
 
 from agents import summaries
 from agents.annealed import learn_annealed
-from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
+from agents.checkpoints import checkpoint_folders, open_run, read_state, restore_variables, save_checkpoint
 from agents.config import TrainConfig
 from agents.imitation import ImitationStage
 from agents.learner import KeptLearner
 from agents.progress import bar, status
-from agents.random_numbers import deterministic_operations
 from agents.real import RealStage
-from agents.run_folder import open_run
 from agents.simulated import SimulatedStage
 from agents.stages import STAGES, Training
 from agents.summaries import Summaries
@@ -99,6 +99,22 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
                 last = next((path.name for path in reversed(checkpoint_folders(run_dir / "checkpoints"))), "none yet")
                 raise KeyboardInterrupt(f"{run_dir}: the last checkpoint is {last}; go on with --resume") from None
             return run.outcome()
+
+
+@contextmanager
+def deterministic_operations() -> Iterator[None]:
+    """Within it every operation of the process gives the same for the same inputs; afterwards the mode is as before.
+
+    The module is private: in public, TensorFlow only switches the mode on. Left on, it would make operations of the caller fail that
+    have no deterministic version.
+    """
+    before = tensorflow_config.is_op_determinism_enabled()
+    tensorflow_config.enable_op_determinism()
+    try:
+        yield
+    finally:
+        if not before:
+            tensorflow_config.disable_op_determinism()
 
 
 def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:

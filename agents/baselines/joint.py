@@ -13,10 +13,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from agents.baselines.pairs import PairBatch, Seen, nothing_seen, pair_features, pair_mask, place_pair
-from agents.baselines.stepwise import step_by_step
 from agents.episode import DEVICE_FEATURES, EpisodeState, initial_state
 from agents.features import IDENTITY
-from agents.losses import LogProbability, masked_log_probability
+from agents.losses import LogProbability, masked_log_probability, step_by_step
 from agents.networks import Encoder, dense, one_edge, temperatures, vertex_inputs
 from agents.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replayed
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from agents.baselines.stepwise import step_by_step
 from agents.episode import EpisodeState, GraphBatch, candidates, device_options, initial_state, place_vertex
 from agents.features import IDENTITY, VERTEX_WIDTH
-from agents.losses import LogProbability, masked_log_probability
+from agents.losses import LogProbability, masked_log_probability, step_by_step
 from agents.networks import DualNetwork
 from agents.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes
 

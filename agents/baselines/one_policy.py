@@ -1,4 +1,7 @@
-"""PLC alone: it chooses the devices of vertices that come by b-level, as the teacher's do (ablation of Yao et al. 2026)."""
+"""SEL alone and PLC alone, the other's choices being the teacher's (ablations of Yao et al. 2026).
+
+SEL alone chooses the vertices, which go where they start earliest. PLC alone chooses the devices of vertices that come by b-level.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,46 @@ import numpy as np
 import tensorflow as tf
 
 from agents.baselines.ordered import OrderedBatch, depths, episodes_in_order, orders
-from agents.episode import EpisodeState, Options, graph_batch
+from agents.episode import EpisodeState, GraphBatch, Options, device_options, graph_batch
 from agents.features import GraphArrays
 from agents.losses import LogProbability
-from agents.networks import DualNetwork
-from agents.rollout import Episodes, after_placing, choose_device, device_logits, log_probability, replayed
+from agents.networks import DualNetwork, Tables
+from agents.race import Race
+from agents.rollout import (
+    Choice,
+    Episodes,
+    after_placing,
+    choose_device,
+    device_logits,
+    log_probability,
+    next_vertex,
+    replayed,
+)
 from doppler_tf.ranks import b_levels
+
+
+class SelNetwork(DualNetwork):
+    """PLC's head is there, unused and untrained."""
+
+    @property
+    def plc_variables(self) -> list[tf.Variable]:
+        """None."""
+        return []
+
+
+def earliest_start(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, race: Race) -> Choice:
+    """SEL picks a vertex; it goes where it starts earliest, ties at random (the first where the race is greedy)."""
+    vertex = next_vertex(batch, state, race)
+    options = device_options(batch, state, vertex)
+    start = tf.where(options.mask, options.start_s, np.inf)
+    first = start <= tf.reduce_min(start, axis=1, keepdims=True)
+    return Choice(vertex, choose_device(batch, state, tf.zeros_like(start), first, race.seed, race.greedy), *options)
+
+
+def sel_log_probability(network: DualNetwork, batch: GraphBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+    """As `rollout.log_probability`; devices are no choice."""
+    sel, plc, valid = log_probability(network, batch, episodes)
+    return sel, LogProbability(*(tf.zeros_like(value) for value in plc)), valid
 
 
 class PlcNetwork(DualNetwork):

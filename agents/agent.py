@@ -11,8 +11,8 @@ from tf_agents.agents import tf_agent
 from tf_agents.trajectories import Trajectory
 
 from agents.config import TrainConfig
-from agents.episode import GraphBatch
-from agents.losses import LogProbability, imitation_loss, rank_advantage, reinforce_loss
+from agents.episode import PaddedGraphs
+from agents.losses import EpisodeLogProbability, LogProbability, imitation_loss, rank_advantage, reinforce_loss
 from agents.networks import DualNetwork
 from agents.policy import DualPolicy, EpisodePolicy
 from agents.rollout import Episodes, Rollout, log_probability
@@ -21,7 +21,7 @@ from agents.trajectories import compact, episodes_of
 _LOG = logging.getLogger(__name__)
 
 # (network, graphs, episodes) -> log-probabilities of vertices and of devices by step, differentiable, and the mask of real steps.
-LogProbabilityOf = Callable[[tf.Module, tuple, Episodes], tuple[LogProbability, LogProbability, tf.Tensor]]
+LogProbabilityOf = Callable[[tf.Module, tuple, Episodes], EpisodeLogProbability]
 
 
 class UpdateInfo(NamedTuple):
@@ -52,7 +52,7 @@ class ReinforceAgent(tf_agent.TFAgent):
         self._network, self._config, self._log_probability = network, config, log_probability
         self._jit_compile, self._elite_rows = jit_compile, elite_rows
         self.optimizers = tuple(tf.keras.optimizers.Adam(config.learning_rate, name=name) for name in ("sel", "plc"))
-        for optimizer, variables in zip(self.optimizers, self._variables_by_policy(), strict=True):
+        for optimizer, variables in zip(self.optimizers, network.parameter_groups, strict=True):
             optimizer.build(variables)
         self._update = tf.function(self._traced_update, autograph=False, jit_compile=jit_compile)
 
@@ -78,7 +78,7 @@ class ReinforceAgent(tf_agent.TFAgent):
     def update(self, experience: Trajectory, weights: tf.Tensor | None, entropy: float = 0.0, elite: Trajectory | None = None,
                elite_weight: float = 0.0, imitation: float = 0.0) -> tf_agent.LossInfo:
         """As `train`; imitation: 1 where every episode counts as equally good, whatever its reward, else 0."""
-        vertices = self.collect_policy.batch.num_vertices
+        vertices = self.collect_policy.graphs.num_vertices
         episodes = episodes_of(experience, vertices)
         weights = tf.ones_like(episodes.graph, tf.float32) if weights is None else weights
         # Without an elite, episodes of weight 0 take its place: every update has the same shapes and shares one compiled function.
@@ -102,17 +102,14 @@ class ReinforceAgent(tf_agent.TFAgent):
         advantage = (1 - imitation) * rank_advantage(reward, episodes.graph, weight) + imitation * weight
         together = Episodes(*(tf.concat(pair, axis=0) for pair in zip(episodes, elite, strict=True)))
         with tf.GradientTape() as tape:
-            sel, plc, valid = self._log_probability(self._network, self.collect_policy.batch, together)
+            sel, plc, valid = self._log_probability(self._network, self.collect_policy.graphs, together)
             total = loss(sel, valid) + loss(plc, valid)
-        variables = self._variables_by_policy()
+        variables = self._network.parameter_groups
         norms = [self._step(*group) for group in zip(self.optimizers, variables, tape.gradient(total, variables), strict=True)]
         self.train_step_counter.assign_add(1)
         steps = tf.cast(valid[:count], tf.float32)
         entropies = [tf.reduce_sum(each.entropy[:count] * steps) / tf.reduce_sum(steps) for each in (sel, plc)]
         return UpdateInfo(total, *entropies, *norms)
-
-    def _variables_by_policy(self) -> tuple[list[tf.Variable], list[tf.Variable]]:
-        return self._network.sel_variables, self._network.plc_variables
 
     def _step(self, optimizer: tf.keras.optimizers.Optimizer, variables: Sequence[tf.Variable], gradient: Sequence[tf.Tensor]) -> tf.Tensor:
         """One policy's step, its gradient clipped; returns the norm before."""
@@ -143,10 +140,10 @@ class ImitationAgent(tf_agent.TFAgent):
 class DopplerAgent(ReinforceAgent):
     """SEL (with the encoder) and PLC as TF-Agents trains and runs them, step by step or in whole episodes."""
 
-    def __init__(self, network: DualNetwork, batch: GraphBatch, config: TrainConfig, train_step_counter: tf.Variable | None = None,
+    def __init__(self, network: DualNetwork, graphs: PaddedGraphs, config: TrainConfig, train_step_counter: tf.Variable | None = None,
                  jit_compile: bool = False, elite_rows: int = 1, rollout: Rollout | None = None):
         """Args: rollout: runs whole episodes, compiled with XLA if None; the other arguments are those of `ReinforceAgent`."""
         rollout = rollout or Rollout(network)
-        policy = DualPolicy(network, batch, greedy=True, name="greedy_policy", rollout=rollout)
-        collect_policy = DualPolicy(network, batch, name="collect_policy", rollout=rollout)
+        policy = DualPolicy(network, graphs, greedy=True, name="greedy_policy", rollout=rollout)
+        collect_policy = DualPolicy(network, graphs, name="collect_policy", rollout=rollout)
         super().__init__(network, config, policy, collect_policy, log_probability, train_step_counter, jit_compile, elite_rows)

@@ -36,7 +36,7 @@ class FusedDriver(driver.Driver):
           seed: which random numbers; None: the policy's next ones.
         """
         seed = self.policy.seed.assign_add([0, 1]) if seed is None else seed
-        episodes = self.policy.rollout.run(self.policy.batch, self._graph, tf.convert_to_tensor(seed), self._greedy)
+        episodes = self.policy.rollout.run(self.policy.graphs, self._graph, tf.convert_to_tensor(seed), self._greedy)
         experience = self.judged(trajectory_of(episodes, self.env.lengths[self.env.graph]))
         for observe in self.observers:
             observe(experience)
@@ -48,7 +48,7 @@ class FusedDriver(driver.Driver):
         Args:
           graph: int32 [E]; order, device: int32 [E, T], padded vertices and devices by step.
         """
-        episodes = self.policy.rollout.replay(self.policy.batch, *(tf.constant(each, tf.int32) for each in (graph, order, device)))
+        episodes = self.policy.rollout.replay(self.policy.graphs, *(tf.constant(each, tf.int32) for each in (graph, order, device)))
         return trajectory_of(episodes, self.env.lengths[graph])
 
     def judged(self, experience: Trajectory, makespan_s: np.ndarray | None = None) -> Trajectory:
@@ -64,5 +64,5 @@ class FusedDriver(driver.Driver):
 
     def computation(self) -> tf.Graph:
         """Of a run, as TensorFlow runs it."""
-        given = self.policy.batch, self._graph, tf.constant([0, 0]), self._greedy
+        given = self.policy.graphs, self._graph, tf.constant([0, 0]), self._greedy
         return self.policy.rollout.run.get_concrete_function(*given).graph

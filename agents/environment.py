@@ -10,17 +10,27 @@ from tf_agents.environments import tf_environment
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from agents.episode import NEVER, EpisodeState, GraphBatch, candidates, device_options, finished, graph_batch, initial_state, place_vertex
+from agents.episode import (
+    NEVER,
+    EpisodeState,
+    PaddedGraphs,
+    candidates,
+    device_options,
+    finished,
+    initial_state,
+    padded_graphs,
+    place_vertex,
+)
 from agents.features import GraphArrays
 
 Makespans = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def observation_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
+def observation_spec(graphs: PaddedGraphs) -> dict[str, tf.TensorSpec]:
     """Specs of `EpisodeState`'s fields without the batch dimension; every index is bounded."""
-    state = initial_state(batch, tf.zeros([1], tf.int32))
-    size, devices = batch.num_vertices, batch.num_devices
-    bounds = {"graph": (0, batch.num_work.shape[0] - 1), "step": (0, size), "missing": (-1, NEVER), "device": (-1, devices - 1),
+    state = initial_state(graphs, tf.zeros([1], tf.int32))
+    size, devices = graphs.num_vertices, graphs.num_devices
+    bounds = {"graph": (0, graphs.num_work.shape[0] - 1), "step": (0, size), "missing": (-1, NEVER), "device": (-1, devices - 1),
               "group_device": (-1, devices - 1)}
     specs = {}
     for name, value in state._asdict().items():
@@ -29,10 +39,10 @@ def observation_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
     return specs
 
 
-def action_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
+def action_spec(graphs: PaddedGraphs) -> dict[str, tf.TensorSpec]:
     """`vertex` in [0, N) and `device` in [0, D)."""
-    return {"vertex": tensor_spec.BoundedTensorSpec([], tf.int32, 0, batch.num_vertices - 1, "vertex"),
-            "device": tensor_spec.BoundedTensorSpec([], tf.int32, 0, batch.num_devices - 1, "device")}
+    return {"vertex": tensor_spec.BoundedTensorSpec([], tf.int32, 0, graphs.num_vertices - 1, "vertex"),
+            "device": tensor_spec.BoundedTensorSpec([], tf.int32, 0, graphs.num_devices - 1, "device")}
 
 
 class AssignmentEnvironment(tf_environment.TFEnvironment):
@@ -47,7 +57,7 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
                  graph: np.ndarray | None = None):
         """Args: arrays: G graphs of one padded shape; makespans: by graph, (devices [B, V], orders [B, M]) -> seconds [B], such as
         `FastSimulator.makespans`; batch_size: B; graph: int [B], which graph each episode is of; None: episode b is of graph b mod G."""
-        self.graphs = graph_batch(arrays)
+        self.graphs = padded_graphs(arrays)
         self._arrays = tuple(arrays)
         self.judge_by(makespans)
         self.graph = np.arange(batch_size) % len(arrays) if graph is None else graph

@@ -67,7 +67,7 @@ class Learner:
         self.network, self.best_network, self.earlier_network = (method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.elite_rows = 1 if method.repeats_order else min(_ORDERS, task.rows + 1)
-        self.agent = method.agent(self.network, method.batch(task.arrays), config, self.updates, compiled.updates,
+        self.agent = method.agent(self.network, method.graphs(task.arrays), config, self.updates, compiled.updates,
                                   elite_rows=len(task.graphs) * self.elite_rows, rollout=method.rollout(self.network, compiled.episodes))
         self.imitator = ImitationAgent(self.agent)
         self._variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()

@@ -20,6 +20,10 @@ class LogProbability(NamedTuple):
     entropy: tf.Tensor
 
 
+# SEL's and PLC's of whole episodes by step [B, T], and the mask of real steps (bool [B, T]).
+EpisodeLogProbability = tuple[LogProbability, LogProbability, tf.Tensor]
+
+
 def masked_log_softmax(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Log-softmax over the entries of the last axis where `mask` is True; MASKED_LOGIT elsewhere. A row may not be all False."""
     kept = tf.where(mask, logits, MASKED_LOGIT)

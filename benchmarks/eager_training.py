@@ -47,11 +47,11 @@ class EagerEpisode:
         first_start = np.where(there, began[:, None], np.inf).min(axis=0, initial=np.inf)
         last_end = np.where(there, ended[:, None], 0.0).max(axis=0, initial=0.0)
         own = a.exec_s[v].mean() + cost.max(initial=0.0)
-        kin = self._fed[self._out[v]].sum(axis=0) / (a.sibling[v] + _TINY)
+        sibling_share = self._fed[self._out[v]].sum(axis=0) / (a.sibling[v] + _TINY)
         cluster = self._cluster[a.cluster[v]] / (a.cluster_s[a.cluster[v], None] + _TINY)
         columns = [self._busy - self._busy.min(), _share((there * (ended - began)[:, None]).sum(axis=0)),
                    np.where(any_there, first_start - least, 0.0), np.where(any_there, last_end - least, 0.0), start - least, self._busy,
-                   np.tanh((start - least) / (own + _TINY)), _share((there * cost[:, None]).sum(axis=0)), *kin.T, *cluster]
+                   np.tanh((start - least) / (own + _TINY)), _share((there * cost[:, None]).sum(axis=0)), *sibling_share.T, *cluster]
         self._earliest = start
         return np.stack(columns, axis=1).astype(np.float32)
 
@@ -74,7 +74,7 @@ class EagerTrainer:
     """REINFORCE on one graph."""
 
     def __init__(self, arrays: GraphArrays, encode, config: TrainConfig):
-        """Args: encode: of the graph's batch, `network -> Tables`."""
+        """Args: encode: of the encoded graph, `network -> Tables`."""
         self._arrays, self._encode = arrays, encode
         self.network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
         self._simulator = FastSimulator(arrays.graph, arrays.costs)
@@ -115,7 +115,7 @@ class EagerTrainer:
             makespan_s = float(self._simulator.makespans(*self._arrays.to_devices(order, device))[0])
             reward = -makespan_s / self._arrays.scale_s
             loss = -(reward - self._baseline) * tf.add_n(log_p) / len(log_p)
-        owned = network.sel_variables, network.plc_variables
+        owned = network.parameter_groups
         for optimizer, variables, gradients in zip(self._optimizers, owned, tape.gradient(loss, owned), strict=True):
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._baseline = 0.9 * self._baseline + 0.1 * reward

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from agents.baselines.ordered import OrderedBatch, depths, episodes_in_order, orders
-from agents.episode import EpisodeState, GraphBatch, Options, device_options, graph_batch
+from agents.baselines.ordered import OrderedGraphs, depths, episodes_in_order, orders
+from agents.episode import EpisodeState, Options, PaddedGraphs, device_options, padded_graphs
 from agents.features import GraphArrays
-from agents.losses import LogProbability
-from agents.networks import DualNetwork, Tables
+from agents.losses import EpisodeLogProbability, LogProbability
+from agents.networks import DualNetwork, ParameterGroups, Tables, trainable
 from agents.race import Race
 from agents.rollout import (
     Choice,
@@ -33,23 +33,24 @@ class SelNetwork(DualNetwork):
     """PLC's head is there, unused and untrained."""
 
     @property
-    def plc_variables(self) -> list[tf.Variable]:
-        """None."""
-        return []
+    def parameter_groups(self) -> ParameterGroups:
+        """DOPPLER's first; nothing."""
+        return super().parameter_groups[0], []
 
 
-def earliest_start(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, race: Race) -> Choice:
+def earliest_start(network: DualNetwork, graphs: PaddedGraphs, tables: Tables, state: EpisodeState, placed: tf.Tensor, race: Race
+                   ) -> Choice:
     """SEL picks a vertex; it goes where it starts earliest, ties at random (the first where the race is greedy)."""
-    vertex = next_vertex(batch, state, race)
-    options = device_options(batch, state, vertex)
+    vertex = next_vertex(graphs, state, race)
+    options = device_options(graphs, state, vertex)
     start = tf.where(options.mask, options.start_s, np.inf)
     first = start <= tf.reduce_min(start, axis=1, keepdims=True)
-    return Choice(vertex, choose_device(batch, state, tf.zeros_like(start), first, race.seed, race.greedy), *options)
+    return Choice(vertex, choose_device(graphs, state, tf.zeros_like(start), first, race.seed, race.greedy), *options)
 
 
-def sel_log_probability(network: DualNetwork, batch: GraphBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+def sel_log_probability(network: DualNetwork, graphs: PaddedGraphs, episodes: Episodes) -> EpisodeLogProbability:
     """As `rollout.log_probability`; devices are no choice."""
-    sel, plc, valid = log_probability(network, batch, episodes)
+    sel, plc, valid = log_probability(network, graphs, episodes)
     return sel, LogProbability(*(tf.zeros_like(value) for value in plc)), valid
 
 
@@ -57,18 +58,18 @@ class PlcNetwork(DualNetwork):
     """SEL's head is there, unused and untrained."""
 
     @property
-    def sel_variables(self) -> list[tf.Variable]:
-        """The encoder's, which the first optimizer trains here too."""
-        return [v for part in self.encoder.layers for v in part.trainable_variables]
+    def parameter_groups(self) -> ParameterGroups:
+        """The encoder; DOPPLER's second."""
+        return trainable(*self.encoder.layers), super().parameter_groups[1]
 
 
-def plc_log_probability(network: DualNetwork, batch: OrderedBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+def plc_log_probability(network: DualNetwork, graphs: OrderedGraphs, episodes: Episodes) -> EpisodeLogProbability:
     """As `rollout.log_probability`; vertices are no choice."""
-    sel, plc, valid = log_probability(network, batch.graphs, episodes)
+    sel, plc, valid = log_probability(network, graphs.padded, episodes)
     return LogProbability(*(tf.zeros_like(value) for value in sel)), plc, valid
 
 
-def critical_path_batch(arrays: Sequence[GraphArrays]) -> OrderedBatch:
+def critical_path_graphs(arrays: Sequence[GraphArrays]) -> OrderedGraphs:
     """Vertices by b-level, the largest first, equal ones of one depth at random."""
     ranks = []
     for a in arrays:
@@ -77,23 +78,23 @@ def critical_path_batch(arrays: Sequence[GraphArrays]) -> OrderedBatch:
         rank = np.full(a.num_vertices, a.num_vertices, np.int32)
         rank[:a.num_work] = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
         ranks.append(rank)
-    return OrderedBatch(graph_batch(arrays), tf.constant(np.concatenate(ranks)), tf.zeros([0, 0, 0], tf.bool))
+    return OrderedGraphs(padded_graphs(arrays), tf.constant(np.concatenate(ranks)), tf.zeros([0, 0, 0], tf.bool))
 
 
-def plc_episodes(network: PlcNetwork, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+def plc_episodes(network: PlcNetwork, graphs: OrderedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
     """Episodes in which PLC places the vertices by b-level; arguments as `Rollout.run` takes them."""
-    graphs = batch.graphs
+    padded = graphs.padded
     with tf.name_scope("encode"):
-        tables = network.encode(graphs)
+        tables = network.encode(padded)
 
     def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options, placed: tf.Tensor):
-        logits = device_logits(network, graphs, tables, state, placed, vertex, options.features)
-        device = choose_device(graphs, state, logits, options.mask, seed, greedy)
-        return device, options.features, after_placing(graphs, tables, state, placed, vertex, device)
+        logits = device_logits(network, padded, tables, state, placed, vertex, options.features)
+        device = choose_device(padded, state, logits, options.mask, seed, greedy)
+        return device, options.features, after_placing(padded, tables, state, placed, vertex, device)
 
-    return episodes_in_order(graphs, graph, orders(batch, graph, seed, greedy), decide, tf.gather(tables.plc_empty, graph))
+    return episodes_in_order(padded, graph, orders(graphs, graph, seed, greedy), decide, tf.gather(tables.plc_empty, graph))
 
 
-def plc_replayed(batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+def plc_replayed(graphs: OrderedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
     """The record of given episodes (int32 [B, T] each) in the order given."""
-    return replayed(batch.graphs, graph, order, device)
+    return replayed(graphs.padded, graph, order, device)

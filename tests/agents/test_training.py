@@ -18,7 +18,6 @@ from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
 from agents.learner import Compiled, Learner, worth_compiling
 from agents.networks import temperatures
-from agents.placing import load_policy
 from agents.simulated import temper
 from agents.stages import Training
 from agents.task import Task
@@ -37,7 +36,7 @@ from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
-from tests.quiet_training import KEPT, train
+from tests.quiet_training import KEPT, load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
 SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)

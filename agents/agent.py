@@ -78,7 +78,7 @@ class ReinforceAgent(tf_agent.TFAgent):
     def update(self, experience: Trajectory, weights: tf.Tensor | None, entropy: float = 0.0, elite: Trajectory | None = None,
                elite_weight: float = 0.0, imitation: float = 0.0) -> tf_agent.LossInfo:
         """As `train`; imitation: 1 where every episode counts as equally good, whatever its reward, else 0."""
-        vertices = self.collect_policy.graphs.num_vertices
+        vertices = self.collect_policy.graphs.padded.num_vertices
         episodes = episodes_of(experience, vertices)
         weights = tf.ones_like(episodes.graph, tf.float32) if weights is None else weights
         # Without an elite, episodes of weight 0 take its place: every update has the same shapes and shares one compiled function.

@@ -14,6 +14,12 @@ RUN_SCHEMA = "doppler-run/1"
 TEACHERS = ("critical_path", "annealing")
 METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
 
+# What settings may be, where they are no numbers; numbers that start at 1; and the largest ones where it is not 2**31 - 1.
+_EXPECTED = {"method": METHOD_NAMES, "teacher": TEACHERS, "features": tuple(DEVICE_FEATURES), "executor": ("tf", "emulated"),
+             "identity": "true or false", "emulate": "the name or file of a topology"}
+_POSITIVE = ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep")
+_MOST = {"hidden": 4096, "rounds": 64, "batch": 1 << 16, "real_batch": 1 << 16}
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -70,26 +76,17 @@ class TrainConfig:
 
     def __post_init__(self):
         for item in fields(self):
-            value = getattr(self, item.name)
-            choices = {"method": METHOD_NAMES, "teacher": TEACHERS, "features": tuple(DEVICE_FEATURES),
-                       "executor": ("tf", "emulated")}.get(item.name)
-            if choices is not None:
-                if not isinstance(value, str) or value not in choices:
-                    raise field_error(ConfigError, "training config", "", item.name, " or ".join(choices), value)
-                continue
-            if item.name == "identity":
-                if not isinstance(value, bool):
-                    raise field_error(ConfigError, "training config", "", item.name, "true or false", value)
-                continue
-            if item.name == "emulate":
-                if not isinstance(value, str):
-                    raise field_error(ConfigError, "training config", "", item.name, "the name or file of a topology", value)
-                continue
-            whole = isinstance(item.default, int)
-            least = 1 if item.name in ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep") else 0
-            most = {"hidden": 4096, "rounds": 64, "batch": 1 << 16, "real_batch": 1 << 16}.get(item.name, 2**31 - 1)
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
+            value, expected = getattr(self, item.name), _EXPECTED.get(item.name)
+            if isinstance(expected, tuple):
+                right, expected = isinstance(value, str) and value in expected, " or ".join(expected)
+            elif expected is not None:
+                right = isinstance(value, type(item.default))
+            else:
+                whole = isinstance(item.default, int)
+                least, most = int(item.name in _POSITIVE), _MOST.get(item.name, 2**31 - 1)
+                right = isinstance(value, int if whole else int | float) and not isinstance(value, bool) and least <= value <= most
                 expected = f"{'an integer' if whole else 'a number'} from {least} to {most}"
+            if not right:
                 raise field_error(ConfigError, "training config", "", item.name, expected, value)
 
     def to_json(self) -> dict:

@@ -18,7 +18,6 @@ from agents.baselines.one_policy import (
     earliest_start,
     plc_episodes,
     plc_log_probability,
-    plc_replayed,
     sel_log_probability,
 )
 from agents.baselines.ordered import device_log_probability, ordered_episodes, ordered_replayed, topological_graphs
@@ -75,7 +74,7 @@ METHODS = {
     "doppler": TrainedMethod(padded_graphs, _doppler_like(DualNetwork), log_probability, stepwise=True),
     "sel_only": TrainedMethod(padded_graphs, _doppler_like(SelNetwork), sel_log_probability, partial(dual_episodes, choose=earliest_start),
                        repeats_order=True),
-    "plc_only": TrainedMethod(critical_path_graphs, _doppler_like(PlcNetwork), plc_log_probability, plc_episodes, plc_replayed),
+    "plc_only": TrainedMethod(critical_path_graphs, _doppler_like(PlcNetwork), plc_log_probability, plc_episodes),
     "joint": TrainedMethod(paired_graphs, _doppler_like(JointNetwork), joint_log_probability, joint_episodes, joint_replayed,
                            num_features=0),
     "per_step": TrainedMethod(padded_graphs, _doppler_like(PerStepNetwork), per_step_log_probability, per_step_episodes),

@@ -79,7 +79,7 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None) -> Policy:
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs, identity=config.identity)
         graphs = METHODS[config.method].graphs([arrays])
-        rows = min(samples, max(1, BATCH_BYTES // (BYTES_A_CHOICE * graphs.num_vertices * graphs.num_devices)))
+        rows = min(samples, max(1, BATCH_BYTES // (BYTES_A_CHOICE * arrays.num_vertices * costs.num_devices)))
         for i in range(-(-samples // rows)):
             greedy = np.arange(i * rows, (i + 1) * rows) == 0
             episodes = sampler.run(weights, graphs, rows, (seed % 2**31, i), greedy)

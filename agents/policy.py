@@ -33,10 +33,11 @@ class EpisodePolicy(tf_policy.TFPolicy):
         """Args: num_features: F, what the rollout records of each device."""
         self._network, self.graphs, self.rollout, self.greedy = network, graphs, rollout, greedy
         self.seed = tf.Variable([0, 0], dtype=tf.int32, trainable=False)
-        padded = graphs.padded
+        padded, devices = graphs.padded, graphs.padded.num_devices
+        info_spec = {"log_probability": tf.TensorSpec([2], tf.float32), "features": tf.TensorSpec([devices, num_features], tf.float32),
+                     "mask": tf.TensorSpec([devices], tf.bool)}
         super().__init__(ts.time_step_spec(observation_spec(padded), tensor_spec.TensorSpec([], tf.float32, "reward")), action_spec(padded),
-                         policy_state_spec=state_spec, info_spec=info_spec(padded, num_features), clip=False, automatic_state_reset=False,
-                         name=name)
+                         policy_state_spec=state_spec, info_spec=info_spec, clip=False, automatic_state_reset=False, name=name)
 
     def _variables(self) -> list[tf.Variable]:
         return [variable for group in self._network.parameter_groups for variable in group]
@@ -104,10 +105,3 @@ class DualPolicy(EpisodePolicy):
         sel = masked_log_probability(tf.gather(tf.reshape(tables.sel_logit, [-1, size]), state.graph), mask, choice.vertex)
         logits = device_logits(self._network, self.graphs, tables, state, placed, choice.vertex, choice.features)
         return tf.stack([sel.chosen, masked_log_probability(logits, choice.mask, choice.device).chosen], axis=1)
-
-
-def info_spec(graphs: PaddedGraphs, num_features: int = NUM_FEATURES) -> dict[str, tf.TensorSpec]:
-    """Specs of the policy info."""
-    devices = graphs.num_devices
-    return {"log_probability": tf.TensorSpec([2], tf.float32),
-            "features": tf.TensorSpec([devices, num_features], tf.float32), "mask": tf.TensorSpec([devices], tf.bool)}

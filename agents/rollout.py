@@ -150,7 +150,9 @@ def dual_episodes(network: DualNetwork, graphs: PaddedGraphs, graph: tf.Tensor, 
 
 
 def replayed(graphs: PaddedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-    """The record of given episodes (int32 [B, T] each) in the order given."""
+    """The record of given episodes (int32 [B, T] each) in the order given, whatever else a method keeps of the graphs."""
+    graphs = graphs.padded
+
     def step(t: tf.Tensor, state: EpisodeState):
         choice = Choice(order[:, t], device[:, t], *device_options(graphs, state, order[:, t]))
         return choice, place_vertex(graphs, state, choice.vertex, choice.device, choice.start_s)
@@ -166,11 +168,6 @@ def _say_compiling(graphs: PaddedGraphs, episodes: int) -> None:
 
 def record_episodes(graphs: PaddedGraphs, state: EpisodeState, step: Callable, *carried) -> Episodes:
     """Steps until the longest episode ends; `step(t, state, *carried)` gives a choice, and state and what is carried after it."""
-    with tf.name_scope("episodes"):
-        return _record_episodes(graphs, state, step, carried)
-
-
-def _record_episodes(graphs: PaddedGraphs, state: EpisodeState, step: Callable, carried: tuple) -> Episodes:
     steps = graphs.num_vertices - 1
     lengths = tf.gather(graphs.num_work, state.graph)
     records = tuple(tf.TensorArray(kind, steps) for kind in (tf.int32, tf.int32, tf.float32, tf.bool))
@@ -181,17 +178,17 @@ def _record_episodes(graphs: PaddedGraphs, state: EpisodeState, step: Callable, 
         return t + 1, state, tuple(carried), records
 
     longest = tf.reduce_max(lengths)
-    records = tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), state, carried, records), maximum_iterations=steps)[3]
-    order, device, features, mask = (tf.transpose(r.stack(), _batch_first(rank)) for r, rank in zip(records, (2, 2, 4, 3), strict=True))
+    with tf.name_scope("episodes"):
+        records = tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), state, carried, records), maximum_iterations=steps)[3]
+    records = [tf.transpose(record.stack(), [1, 0, *range(2, rank)]) for record, rank in zip(records, (2, 2, 4, 3), strict=True)]
+    order, device, features, mask = records
     over = tf.range(steps)[None] >= lengths[:, None]
     return Episodes(state.graph, tf.where(over, steps, order), tf.where(over, 0, device), features, mask | over[..., None])
 
 
-def episode_log_probability(network: DualNetwork, graphs: PaddedGraphs, tables: Tables, episodes: Episodes
-                            ) -> EpisodeLogProbability:
+def log_probability(network: DualNetwork, graphs: PaddedGraphs, episodes: Episodes) -> EpisodeLogProbability:
     """SEL's and PLC's log-probabilities of recorded episodes in one pass, differentiable, and the mask of real steps (bool [B, T])."""
-    size = graphs.num_vertices
-    valid = real_steps(graphs, episodes)
+    size, tables, valid = graphs.num_vertices, network.encode(graphs), real_steps(graphs, episodes)
     row = episodes.graph[:, None] * size + episodes.order
     logits = tf.gather(tf.reshape(tables.sel_logit, [-1, size]), episodes.graph)
     sel = order_log_probability(logits, episodes.order, available_steps(graphs, episodes), valid)
@@ -200,11 +197,6 @@ def episode_log_probability(network: DualNetwork, graphs: PaddedGraphs, tables: 
     placed += tf.gather(tables.plc_empty, episodes.graph)[:, None]
     plc_logits = network.device_logits(tf.gather(tables.plc_vertex, row), placed, episodes.features)
     return sel, masked_log_probability(plc_logits, episodes.mask, episodes.device), valid
-
-
-def log_probability(network: DualNetwork, graphs: PaddedGraphs, episodes: Episodes) -> EpisodeLogProbability:
-    """`episode_log_probability` with the encoding of the moment."""
-    return episode_log_probability(network, graphs, network.encode(graphs), episodes)
 
 
 def real_steps(graphs: PaddedGraphs, episodes: Episodes) -> tf.Tensor:
@@ -226,7 +218,3 @@ def available_steps(graphs: PaddedGraphs, episodes: Episodes) -> tf.Tensor:
     into = tf.stack([tf.repeat(tf.range(count)[:, None], extent(source, 1), axis=1), target], axis=2)
     last = tf.tensor_scatter_nd_max(tf.zeros([count, size], tf.int32), into, tf.gather(position, source, batch_dims=1))
     return tf.where(tf.gather(graphs.is_real, episodes.graph), last, NEVER)
-
-
-def _batch_first(rank: int) -> list[int]:
-    return [1, 0, *range(2, rank)]

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from agents.networks import DualNetwork
 from agents.placing import BATCH_BYTES, BYTES_A_CHOICE
-from agents.rollout import Rollout, episode_log_probability
+from agents.rollout import Rollout, log_probability
 from agents.tensor_features import MOST_DEVICES, MOST_VERTICES, PROBLEM, Identities, Problem, graphs_of_problem
 from agents.tensor_simulator import makespans
 
@@ -67,7 +67,7 @@ class Server(tf.Module):
         graph, rest = tf.zeros([tf.shape(order)[0]], tf.int32), [[0, 0], [0, graphs.num_vertices - 1 - tf.shape(order)[1]]]
         by_step = tf.pad(tf.gather(device, order, batch_dims=1), rest)
         episodes = self._rollout.replay(graphs, graph, tf.pad(order, rest, constant_values=graphs.num_vertices - 1), by_step)
-        *parts, valid = episode_log_probability(self._network, graphs, self._network.encode(graphs), episodes)
+        *parts, valid = log_probability(self._network, graphs, episodes)
         sel, plc = (tf.reduce_sum(tf.where(valid, part.chosen, 0.0), axis=1) for part in parts)
         return {"log_probability": sel + plc, "sel_log_probability": sel, "plc_log_probability": plc,
                 "makespan_s": makespans(problem, device)}

@@ -18,7 +18,6 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.simulator import Simulator
 
-STAGES = ("imitation", "simulated", "real")
 # Updates between new orders of the elite, as replaying them takes time too.
 _REORDERED = 4
 

@@ -20,7 +20,7 @@ from agents.learner import KeptLearner
 from agents.progress import bar, status
 from agents.real import RealStage
 from agents.simulated import SimulatedStage
-from agents.stages import STAGES, Training
+from agents.stages import Training
 from agents.summaries import Summaries
 from agents.task import Episode
 from doppler_tf.costs import build_costs
@@ -135,7 +135,7 @@ class Run:
         self.task, self.config = training.task, training.task.config
         self.progress = Progress()
         self.summaries = Summaries(folder / "train")
-        self.planned = {stage: -(-getattr(self.config, stage) // self.task.rows) for stage in STAGES[:2]}
+        self.planned = {stage: -(-getattr(self.config, stage) // self.task.rows) for stage in ("imitation", "simulated")}
         self.real = RealStage(training, executor, self.planned["simulated"]) if self.config.real else None
 
     def complete(self, bars: bool) -> None:
@@ -143,11 +143,10 @@ class Run:
         self.summaries.record(summaries.CONFIG_TEXT, self.config.to_json())
         self.summaries.table_of_graphs(self.task.graphs, self.task.costs, self.task.bounds_s)
         first = 0
-        for stage, begin_stage in zip(STAGES, (self._imitation, self._simulated), strict=False):
-            total = self.planned[stage]
+        for stage, total in self.planned.items():
             begin = max(self.progress.updates - first, 0)
             if begin < total:
-                self._stage(stage, begin, total, first, begin_stage(), bars)
+                self._stage(stage, begin, total, first, self._update_of(stage), bars)
             first += total
         if self.real is not None and self.progress.measured is None:
             self._real(self.real, first, bars)
@@ -206,18 +205,16 @@ class Run:
             self.summaries.write(stage, file_name(graph), done, scalars)
         return report
 
-    def _imitation(self) -> Update:
-        return ImitationStage(self.training, self.folder / "dataset", anew=self.progress.updates == 0).update
-
-    def _simulated(self) -> Update:
+    def _update_of(self, stage: str) -> Update:
+        """What the stage does in each of its steps, once it is ready to begin."""
+        if stage == "imitation":
+            return ImitationStage(self.training, self.folder / "dataset", anew=self.progress.updates == 0).update
         if self.config.teacher == "annealing" and not self.progress.annealed:
-            self._timed("simulated", self.progress.updates, self._anneal)
-        stage, total = SimulatedStage(self.training), self.planned["simulated"]
-        return lambda step: stage.update(step, step / total)
-
-    def _anneal(self) -> dict[str, dict[str, float]]:
-        self.progress.annealed = learn_annealed(self.training)
-        return {}
+            started = time.perf_counter()
+            self.progress.annealed = learn_annealed(self.training)
+            self.progress.seconds += time.perf_counter() - started
+        simulated, total = SimulatedStage(self.training), self.planned[stage]
+        return lambda step: simulated.update(step, step / total)
 
     def save(self) -> None:
         """Writes a checkpoint of all that the next update depends on."""

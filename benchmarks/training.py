@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from agents.config import TrainConfig
 from agents.learner import Learner
-from agents.rollout import episode_log_probability
+from agents.rollout import log_probability
 from agents.simulated import SimulatedStage
 from agents.stages import Training
 from agents.task import Task
@@ -58,7 +58,7 @@ def check(training: Training, eager: EagerTrainer) -> None:
     episodes = episodes_of(training.driver.replay(np.zeros(1, np.int32), order, device), training.task.num_vertices)
     # float32 against float64: where a vertex is short beside the whole, its start over its cost keeps three digits.
     np.testing.assert_allclose(episodes.features[0, :count], features, atol=2e-3)
-    sel, plc, _ = episode_log_probability(eager.network, encoded, eager.network.encode(encoded), episodes)
+    sel, plc, _ = log_probability(eager.network, encoded, episodes)
     np.testing.assert_allclose((sel.chosen + plc.chosen)[0, :count], np.array(log_p), atol=1e-3)
 
 

@@ -56,15 +56,15 @@ class GdpNetwork(tf.Module):
 
     def encode(self, graphs: OrderedGraphs) -> GdpTables:
         """All device logits of all graphs."""
-        padded, size = graphs.padded, graphs.num_vertices
+        padded, size = graphs.padded, graphs.padded.num_vertices
         place = tf.cast(graphs.rank, tf.float32) / tf.cast(tf.repeat(padded.num_work, size), tf.float32)
         hidden = self._sage(tf.concat([padded.vertex, waves(place * math.pi)], axis=1), padded.source, padded.target)
         number = tf.range(padded.missing.shape[0])
         order = orders(graphs, number, tf.zeros([2], tf.int32), tf.ones(tf.shape(number), tf.bool))
         sequence = tf.gather(tf.reshape(hidden, [-1, size, hidden.shape[1]]), order, batch_dims=1)
-        logits = self._place(sequence, order < size - 1, graphs.num_devices)
+        logits = self._place(sequence, order < size - 1, graphs.padded.num_devices)
         step = tf.minimum(tf.reshape(graphs.rank, [-1, size]), size - 2)
-        return GdpTables(tf.reshape(tf.gather(logits, step, batch_dims=1), [-1, graphs.num_devices]))
+        return GdpTables(tf.reshape(tf.gather(logits, step, batch_dims=1), [-1, graphs.padded.num_devices]))
 
     def _sage(self, vertex: tf.Tensor, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """float32 [V, hidden] from features [V, F] and edges int32 [E], over neighbours in both directions."""
@@ -91,11 +91,11 @@ class GdpNetwork(tf.Module):
 
     def device_logits(self, graphs: OrderedGraphs, tables: GdpTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
         """float32 [B, D] for `vertex` (int32 [B]), whatever the state."""
-        return tf.gather(tables.logits, state.graph * graphs.num_vertices + vertex)
+        return tf.gather(tables.logits, state.graph * graphs.padded.num_vertices + vertex)
 
     def episode_logits(self, graphs: OrderedGraphs, tables: GdpTables, episodes: Episodes) -> tf.Tensor:
         """float32 [B, T, D], of all steps."""
-        return tf.gather(tables.logits, episodes.graph[:, None] * graphs.num_vertices + episodes.order)
+        return tf.gather(tables.logits, episodes.graph[:, None] * graphs.padded.num_vertices + episodes.order)
 
     @property
     def parameter_groups(self) -> ParameterGroups:

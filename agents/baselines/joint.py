@@ -60,10 +60,11 @@ class JointNetwork(tf.Module):
 
     def encode(self, graphs: PairedGraphs) -> JointTables:
         """Message passing over all graphs, and all that steps need; by graph: [G, N, ...]."""
-        score, code, placed, weight = (tf.reshape(part, [-1, graphs.num_vertices, part.shape[1]]) for part in self._vertices(graphs.padded))
-        share = graphs.num_devices / tf.cast(graphs.padded.num_work, tf.float32)[:, None, None]
+        padded = graphs.padded
+        score, code, placed, weight = (tf.reshape(part, [-1, padded.num_vertices, part.shape[1]]) for part in self._vertices(padded))
+        share = padded.num_devices / tf.cast(padded.num_work, tf.float32)[:, None, None]
         weights = (tf.convert_to_tensor(layer.kernel) for layer in self.device)
-        return JointTables(score[..., 0], code, placed * share, weight, self.own(graphs.padded.device_identity), *weights)
+        return JointTables(score[..., 0], code, placed * share, weight, self.own(padded.device_identity), *weights)
 
     def _vertices(self, padded) -> list[tf.Tensor]:
         hidden = self.vertex(vertex_inputs(padded, self.encoder(padded)))
@@ -71,7 +72,7 @@ class JointNetwork(tf.Module):
 
     def logits(self, graphs: PairedGraphs, tables: JointTables, state: EpisodeState, seen: Seen) -> tf.Tensor:
         """float32 [B, N, D]; tables: by episode."""
-        there = tf.one_hot(state.device, graphs.num_devices, axis=1)
+        there = tf.one_hot(state.device, graphs.padded.num_devices, axis=1)
         busy = tf.stack([state.busy_s, state.busy_s - tf.reduce_min(state.busy_s, axis=1, keepdims=True)], axis=2)
         held = tf.nn.relu(tf.matmul(there, tables.placed) + tf.tensordot(busy, tables.busy, 1) + tables.own)
         code = tf.tensordot(held, tables.out, 1)
@@ -105,7 +106,7 @@ def joint_episodes(network: JointNetwork, graphs: PairedGraphs, graph: tf.Tensor
 
 def joint_replayed(graphs: PairedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
     """The record of given episodes (int32 [B, T] each), without features of devices."""
-    episodes = replayed(graphs.padded, graph, order, device)
+    episodes = replayed(graphs, graph, order, device)
     return episodes._replace(features=episodes.features[..., :0])
 
 
@@ -125,12 +126,12 @@ def choose_pair(graphs: PairedGraphs, state: EpisodeState, logits: tf.Tensor, ma
 def joint_log_probability(network: JointNetwork, graphs: PairedGraphs, episodes: Episodes) -> EpisodeLogProbability:
     """As `rollout.log_probability`: zeros, and of the pairs. Step by step: a softmax over all pairs for all steps at once would take
     memory by steps times vertices."""
-    padded, pairs = graphs.padded, graphs.num_vertices * graphs.num_devices
+    padded, pairs = graphs.padded, graphs.padded.num_vertices * graphs.padded.num_devices
     valid = real_steps(padded, episodes)
 
     def log_p(t: tf.Tensor, state: tuple[EpisodeState, Seen], *tables: tf.Tensor) -> list[tf.Tensor]:
         logits, mask = network.logits(graphs, JointTables(*tables), *state), pair_mask(graphs, state[0])
-        pair = episodes.order[:, t] * graphs.num_devices + episodes.device[:, t]
+        pair = episodes.order[:, t] * graphs.padded.num_devices + episodes.device[:, t]
         found = masked_log_probability(tf.reshape(logits, [-1, pairs]), tf.reshape(mask, [-1, pairs]), pair)
         return [tf.where(valid[:, t], value, 0.0) for value in found]
 

@@ -24,7 +24,6 @@ from agents.rollout import (
     device_logits,
     log_probability,
     next_vertex,
-    replayed,
 )
 from doppler_tf.ranks import b_levels
 
@@ -93,8 +92,3 @@ def plc_episodes(network: PlcNetwork, graphs: OrderedGraphs, graph: tf.Tensor, s
         return device, options.features, after_placing(padded, tables, state, placed, vertex, device)
 
     return episodes_in_order(padded, graph, orders(graphs, graph, seed, greedy), decide, tf.gather(tables.plc_empty, graph))
-
-
-def plc_replayed(graphs: OrderedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-    """The record of given episodes (int32 [B, T] each) in the order given."""
-    return replayed(graphs.padded, graph, order, device)

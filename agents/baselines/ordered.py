@@ -27,16 +27,6 @@ class OrderedGraphs(NamedTuple):
     rank: tf.Tensor
     groups: tf.Tensor
 
-    @property
-    def num_vertices(self) -> int:
-        """N, padding included."""
-        return self.padded.num_vertices
-
-    @property
-    def num_devices(self) -> int:
-        """D."""
-        return self.padded.num_devices
-
 
 def topological_graphs(arrays: Sequence[GraphArrays], groups: Callable[[GraphArrays], np.ndarray] | None = None) -> OrderedGraphs:
     """Vertices by depth, then by index; groups: of one graph, bool [N, R, N]."""
@@ -62,7 +52,7 @@ def orders(graphs: OrderedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.
     Args:
       seed: int32 [2]; greedy: bool [B], True takes equal ranks by index instead of at random.
     """
-    size = graphs.num_vertices
+    size = graphs.padded.num_vertices
     count = tf.shape(graph)[0]
     rank = tf.cast(tf.gather(tf.reshape(graphs.rank, [-1, size]), graph), tf.float64)
     tie = tf.exp(-exponential(seed, tf.range(count)[:, None], tf.range(size)[None]))
@@ -105,7 +95,7 @@ def ordered_episodes(network: tf.Module, graphs: OrderedGraphs, graph: tf.Tensor
 def ordered_replayed(graphs: OrderedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
     """The record of given episodes (int32 [B, T] each), their devices taken up in the network's own order."""
     episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], order.shape[1], axis=1)
-    by_vertex = tf.tensor_scatter_nd_max(tf.zeros([tf.shape(order)[0], graphs.num_vertices], tf.int32),
+    by_vertex = tf.tensor_scatter_nd_max(tf.zeros([tf.shape(order)[0], graphs.padded.num_vertices], tf.int32),
                                          tf.stack([episode, order], axis=2), device)
     own = orders(graphs, graph, tf.zeros([2], tf.int32), tf.ones(tf.shape(graph), tf.bool))
     devices = tf.gather(by_vertex, own, batch_dims=1)

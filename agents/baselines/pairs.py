@@ -31,16 +31,6 @@ class PairedGraphs(NamedTuple):
     padded: PaddedGraphs
     relation: tf.Tensor
 
-    @property
-    def num_vertices(self) -> int:
-        """N, padding included."""
-        return self.padded.num_vertices
-
-    @property
-    def num_devices(self) -> int:
-        """D."""
-        return self.padded.num_devices
-
 
 class Seen(NamedTuple):
     """What the placed vertices are to all vertices of B episodes (see `episode.device_options`).
@@ -82,13 +72,13 @@ def paired_graphs(arrays: Sequence[GraphArrays]) -> PairedGraphs:
 
 def nothing_seen(graphs: PairedGraphs, graph: tf.Tensor) -> Seen:
     """At the start of episodes of the graphs `graph` (int32 [B])."""
-    zero = tf.zeros([tf.shape(graph)[0], graphs.num_vertices, graphs.num_devices])
+    zero = tf.zeros([tf.shape(graph)[0], graphs.padded.num_vertices, graphs.padded.num_devices])
     return Seen(zero, zero + _FAR, zero, zero, zero, zero[..., 0], tf.stack([zero, zero], axis=3))
 
 
 def place_pair(graphs: PairedGraphs, state: EpisodeState, seen: Seen, vertex: tf.Tensor, device: tf.Tensor) -> tuple[EpisodeState, Seen]:
     """State and view after `vertex` goes to `device` (int32 [B]); the null vertex, "chosen" after the end, changes nothing."""
-    padded, devices = graphs.padded, graphs.num_devices
+    padded, devices = graphs.padded, graphs.padded.num_devices
     row = state.graph * padded.num_vertices + vertex
     start_s = tf.maximum(state.device_end_s, tf.gather(seen.arrival_s, vertex, batch_dims=1))
     begin = tf.gather(start_s, device, batch_dims=1)[:, None, None]
@@ -110,7 +100,7 @@ def place_pair(graphs: PairedGraphs, state: EpisodeState, seen: Seen, vertex: tf
 
 def pair_features(graphs: PairedGraphs, state: EpisodeState, seen: Seen) -> list[tf.Tensor]:
     """DEVICE_FEATURES["relational"] in order, each float32 [B, N, D], and last how much later than the first candidate each could start."""
-    padded, size = graphs.padded, graphs.num_vertices
+    padded, size = graphs.padded, graphs.padded.num_vertices
 
     def of_graph(table: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.reshape(table, [-1, size, *table.shape[1:]]), state.graph)
@@ -133,7 +123,7 @@ def pair_features(graphs: PairedGraphs, state: EpisodeState, seen: Seen) -> list
 
 def pair_mask(graphs: PairedGraphs, state: EpisodeState) -> tf.Tensor:
     """bool [B, N, D]: candidates on devices that pins and groups allow; among these those with memory, while there are any."""
-    padded, size, devices = graphs.padded, graphs.num_vertices, graphs.num_devices
+    padded, size, devices = graphs.padded, graphs.padded.num_vertices, graphs.padded.num_devices
     group = tf.gather(tf.reshape(padded.group, [-1, size]), state.graph)
     fixed = tf.where(group > 0, tf.gather(state.group_device, group, batch_dims=1), -1)[..., None]
     allowed = tf.gather(tf.reshape(padded.allowed, [-1, size, devices]), state.graph) & ((fixed < 0) | (tf.range(devices) == fixed))

@@ -95,10 +95,10 @@ class PlacetoNetwork(tf.Module):
 
     def encode(self, graphs: OrderedGraphs) -> PlacetoTables:
         """Message passing over all graphs, and their groups pooled."""
-        padded, size = graphs.padded, graphs.num_vertices
+        padded, size = graphs.padded, graphs.padded.num_vertices
         real = tf.cast(tf.reshape(padded.is_real, [-1, 1]), tf.float32)
         share = 1.0 / tf.cast(tf.repeat(padded.num_work, size), tf.float32)[:, None]
-        vertex, placed = self._tables(padded.vertex, padded.source, padded.target, graphs.groups, real, share * graphs.num_devices)
+        vertex, placed = self._tables(padded.vertex, padded.source, padded.target, graphs.groups, real, share * graphs.padded.num_devices)
         return PlacetoTables(vertex, self.own(padded.device_identity), placed)
 
     def _tables(self, vertex: tf.Tensor, source: tf.Tensor, target: tf.Tensor, groups: tf.Tensor, real: tf.Tensor, share: tf.Tensor
@@ -122,16 +122,16 @@ class PlacetoNetwork(tf.Module):
 
     def device_logits(self, graphs: OrderedGraphs, tables: PlacetoTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
         """float32 [B, D] for `vertex` (int32 [B])."""
-        row = state.graph * graphs.num_vertices + vertex
+        row = state.graph * graphs.padded.num_vertices + vertex
         member = tf.cast(tf.gather(graphs.groups, row)[:, :CHILDREN], tf.float32)
-        there = tf.one_hot(state.device, graphs.num_devices, axis=1)
-        among = tf.reshape(member[:, None] * there[:, :, None], [-1, graphs.num_devices, 2 * graphs.num_vertices])
+        there = tf.one_hot(state.device, graphs.padded.num_devices, axis=1)
+        among = tf.reshape(member[:, None] * there[:, :, None], [-1, graphs.padded.num_devices, 2 * graphs.padded.num_vertices])
         held = tf.gather(tables.empty, state.graph) + _product(among, tables.placed, state.graph)
         return self._score(tf.gather(tables.vertex, row)[:, None] + held)
 
     def episode_logits(self, graphs: OrderedGraphs, tables: PlacetoTables, episodes: Episodes) -> tf.Tensor:
         """float32 [B, T, D], of all steps in one pass: a matrix product of who is placed before whom with what is on which device."""
-        size, devices = graphs.num_vertices, graphs.num_devices
+        size, devices = graphs.padded.num_vertices, graphs.padded.num_devices
         number = tf.range(graphs.padded.missing.shape[0])
         order = orders(graphs, number, tf.zeros([2], tf.int32), tf.ones(tf.shape(number), tf.bool))
         steps = order.shape[1]

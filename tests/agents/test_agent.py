@@ -16,7 +16,7 @@ from agents.config import CONFIGS, RUN_SCHEMA, TrainConfig, stored_config
 from agents.driver import FusedDriver
 from agents.environment import AssignmentEnvironment
 from agents.networks import DualNetwork
-from agents.rollout import Rollout, episode_log_probability
+from agents.rollout import Rollout, log_probability
 from agents.trajectories import compact, episodes_of
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
@@ -50,7 +50,7 @@ def _collected(agent, environment):
 
 
 def _log_likelihood(network, encoded, experience) -> np.ndarray:
-    sel, plc, _ = episode_log_probability(network, encoded, network.encode(encoded), episodes_of(experience, encoded.num_vertices))
+    sel, plc, _ = log_probability(network, encoded, episodes_of(experience, encoded.num_vertices))
     return tf.reduce_sum(sel.chosen + plc.chosen, axis=1).numpy()
 
 

@@ -16,7 +16,7 @@ from agents.driver import FusedDriver
 from agents.environment import AssignmentEnvironment
 from agents.features import padded_sizes
 from agents.policy import DualPolicy
-from agents.rollout import Rollout, episode_log_probability
+from agents.rollout import Rollout, log_probability
 from agents.trajectories import episodes_of, seconds_of
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
@@ -51,7 +51,7 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
     assert seen == [fused]
     np.testing.assert_array_equal(fused.action["vertex"][:, :count], vertex)
     np.testing.assert_array_equal(fused.action["device"][:, :count], device)
-    sel, plc, _ = episode_log_probability(network, encoded, network.encode(encoded), episodes_of(fused, encoded.num_vertices))
+    sel, plc, _ = log_probability(network, encoded, episodes_of(fused, encoded.num_vertices))
     np.testing.assert_allclose(tf.stack([sel.chosen, plc.chosen], axis=2)[:, :count], log_p, atol=1e-5)
     np.testing.assert_allclose(fused.policy_info["features"][:, :count], features, atol=1e-5)
     np.testing.assert_array_equal(fused.reward[:, :count], reward)
@@ -100,7 +100,7 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
     graph = tf.constant([0, 1, 1, 0, 1])
     greedy = tf.constant([False, False, False, False, True])
     episodes = Rollout(network, jit_compile=False).run(encoded, graph, tf.constant([0, 0]), greedy)
-    sel, _, valid = episode_log_probability(network, encoded, network.encode(encoded), episodes)
+    sel, _, valid = log_probability(network, encoded, episodes)
     assert valid.numpy().sum(axis=1).tolist() == [5, 9, 9, 5, 9]
     np.testing.assert_array_equal(sel.chosen.numpy()[~valid.numpy()], 0)
     for b, g in enumerate(graph.numpy()):

@@ -59,7 +59,7 @@ def test_episodes_are_legal(name, random_graph):
     _, arrays, encoded, _, runner = prepared(name, graphs, topology)
     number = np.array([0, 1, 1, 0, 1, 0])
     episodes = runner.run(encoded, tf.constant(number, tf.int32), tf.constant([0, 0]), tf.constant([True, True] + [False] * 4))
-    assert episodes.order.shape == episodes.device.shape == (6, encoded.num_vertices - 1)
+    assert episodes.order.shape == episodes.device.shape == (6, encoded.padded.num_vertices - 1)
     for b, g in enumerate(number):
         devices, orders = arrays[g].to_devices(episodes.order[b:b + 1], episodes.device[b:b + 1])
         position = {int(v): i for i, v in enumerate(orders[0])}
@@ -71,7 +71,7 @@ def test_episodes_are_legal(name, random_graph):
             by_id = dict(zip(graphs[0].ids, devices[0].tolist(), strict=True))
             assert by_id[3] == 2
             assert by_id[1] == by_id[5]
-        np.testing.assert_array_equal(episodes.order[b, arrays[g].num_work:], encoded.num_vertices - 1)
+        np.testing.assert_array_equal(episodes.order[b, arrays[g].num_work:], encoded.padded.num_vertices - 1)
 
 
 @EVERY

@@ -32,7 +32,7 @@ def three():
 
 def test_mask_and_normaliser_by_hand(three, monkeypatch):
     encoded, network = three
-    size = encoded.num_vertices
+    size = encoded.padded.num_vertices
     state = initial_state(encoded.padded, tf.zeros([1], tf.int32))
     assert pair_mask(encoded, state)[0, :3].numpy().tolist() == [[True, True], [False, True], [False, False]]
     assert not pair_mask(encoded, state)[0, 3:].numpy().any()
@@ -59,7 +59,7 @@ def test_mask_and_normaliser_by_hand(three, monkeypatch):
 def test_greedy_takes_the_likeliest_pair_not_the_likeliest_vertex(three):
     encoded, _ = three
     state = initial_state(encoded.padded, tf.zeros([1], tf.int32))
-    logit = np.zeros((1, encoded.num_vertices, 2), np.float32)
+    logit = np.zeros((1, encoded.padded.num_vertices, 2), np.float32)
     logit[0, :2] = np.log([[3.0, 3.0], [1.0, 4.0]])  # vertex 0 has 6 of 10, but the pair (1, 1) is likelier than any of its own
     vertex, device = choose_pair(encoded, state, tf.constant(logit), pair_mask(encoded, state), tf.constant([0, 0]), tf.constant([True]))
     assert (int(vertex[0]), int(device[0])) == (1, 1)
@@ -76,7 +76,7 @@ def test_every_pair_is_seen_as_plc_sees_it(random_graph, hub):
     for _ in range(9):
         open_vertices, mask = candidates(state).numpy(), pair_mask(encoded, state).numpy()
         features = tf.stack(pair_features(encoded, state, seen), axis=3).numpy()
-        for v in range(encoded.num_vertices - 1):
+        for v in range(encoded.padded.num_vertices - 1):
             options = device_options(encoded.padded, state, tf.constant([v, v]))
             for b in np.flatnonzero(open_vertices[:, v]):
                 np.testing.assert_allclose(features[b, v, :, :-1], options.features[b], atol=1e-5)

@@ -38,10 +38,10 @@ def test_placement_by_hand(chains):
     encoded, _ = made([chains(2)])
     state = placed(encoded, placed(encoded, initial_state(encoded, tf.constant([0])), 0, 1), 2, 2)
     found = placement(by_episode(encoded, state.graph), state).numpy()
-    assert found.shape == (encoded.num_vertices, PLACEMENT_WIDTH) == (encoded.num_vertices, 3 + IDENTITY)
+    assert found.shape == (encoded.padded.num_vertices, PLACEMENT_WIDTH) == (encoded.padded.num_vertices, 3 + IDENTITY)
     np.testing.assert_allclose(found[[0, 2], :3], [[1.0, 0.0, 0.5], [1.0, 1.5, 2.0]], atol=1e-6)
     np.testing.assert_allclose(found[[0, 2], 3:], encoded.device_identity.numpy()[0, [1, 2]], atol=1e-6)
-    assert not found[[1, *range(3, encoded.num_vertices)]].any()
+    assert not found[[1, *range(3, encoded.padded.num_vertices)]].any()
 
 
 def test_the_encoding_sees_where_an_earlier_vertex_went(random_graph):

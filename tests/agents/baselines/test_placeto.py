@@ -67,7 +67,7 @@ def test_one_pass_gives_the_log_probabilities_of_the_steps(random_graph):
 def test_it_sees_where_its_relatives_are(random_graph):
     """Moving a parent changes the logits of a vertex; but for their identities devices are alike."""
     encoded, network = made([random_graph(9, 1)], devices=3)
-    encoded = encoded._replace(graphs=encoded.padded._replace(device_identity=tf.zeros_like(encoded.padded.device_identity)))
+    encoded = encoded._replace(padded=encoded.padded._replace(device_identity=tf.zeros_like(encoded.padded.device_identity)))
     tables, start = network.encode(encoded), initial_state(encoded.padded, tf.zeros([1], tf.int32))
     parent = np.flatnonzero(encoded.groups[:, PARENTS].numpy().any(axis=1))[0]
     child = tf.constant([int(parent)])

@@ -121,9 +121,9 @@ class ReinforceAgent(tf_agent.TFAgent):
 
 
 class ImitationAgent(tf_agent.TFAgent):
-    """Trains the policies of another agent to repeat expert trajectories (behavioural cloning); rewards do not count.
+    """Trains the policies of another agent to repeat expert trajectories (behavioural cloning); rewards have no effect.
 
-    Networks, optimizers, step counter and compiled update are those of that agent, which goes on where this one ends.
+    It shares networks, optimizers, step counter and compiled update with that agent, which continues from its weights.
     """
 
     def __init__(self, successor: ReinforceAgent):

@@ -17,15 +17,20 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import Budget, anneal
 from doppler_tf.heuristics.search import ROUNDING, Found, default_budget
 
-# The annealing's length beside `place`'s for every two devices, the first of the updates' random numbers, updates on each batch, and
-# their learning rate beside a stage's: to follow one teacher bears more, and takes a fourth of the updates.
+# For every two devices, the annealing is this many times as long as that of `place`. Then come the step of the first random numbers, the
+# updates on each batch, and the factor on the learning rate: a single teacher allows a larger rate, and a fourth of the updates suffices.
 _LENGTH, _FIRST_STEP, _UPDATES_A_BATCH, _FASTER = 5, 1 << 20, 4, 4.0
 Teacher = Callable[[DataflowGraph, CostModel, int, float], Found]
 
 
 def annealing(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float, most: int | None = None) -> Found:
-    """One annealing of _LENGTH times the simulations of `place --method annealing` for every two devices, above four once more for every
-    four, or until one reaches `target_s`; most: simulations of `place`, its own if None."""
+    """One annealing until it reaches `target_s` or has made its simulations.
+
+    These are _LENGTH times those of `place --method annealing` for every two devices, times a fourth of the devices, rounded up.
+
+    Args:
+      most: simulations of `place`; None: its default.
+    """
     most = default_budget(graph).most if most is None else most
     simulations = _LENGTH * costs.num_devices * most // 2 * math.ceil(costs.num_devices / 4)
     return anneal(graph, costs, np.random.default_rng(seed), Budget(simulations, target_s=target_s), None, "fifo")
@@ -34,7 +39,7 @@ def annealing(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float
 def learn_annealed(training: Training, teacher: Teacher = annealing, most_updates: int = MOST_REPEATED) -> list[int]:
     """Takes annealed assignments as the best episodes, and learns to repeat them; returns how many simulations each took.
 
-    The policies with the fastest greedy episodes go on. If no greedy episode fitted in memory, the last ones do.
+    Training continues with the policies of the fastest greedy episodes, or with the last ones if no greedy episode fitted in memory.
     """
     task, learner, best = training.task, training.learner, training.best
     seed, simulations = task.config.seed, []

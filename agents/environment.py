@@ -48,9 +48,9 @@ def action_spec(graphs: PaddedGraphs) -> dict[str, tf.TensorSpec]:
 class AssignmentEnvironment(tf_environment.TFEnvironment):
     """Assigns the vertices of graphs one by one; the reward, at the end only, is -makespan / scale_s.
 
-    Observations are dicts of the fields of `EpisodeState`. Every action is legal: a vertex that is no candidate stands for the next
-    candidate after it (cyclically), a device that is masked for the next one that is not. After its last step an episode starts anew
-    at the next call of `step`, as TF-Agents expects.
+    Observations are dicts of the fields of `EpisodeState`. Every action is legal. A vertex that is not a candidate is
+    replaced by the next candidate after it (cyclically), a masked device by the next device that is allowed. After its last step an
+    episode starts again at the next call of `step`, as TF-Agents expects.
     """
 
     def __init__(self, arrays: Sequence[GraphArrays], makespans: Sequence[Makespans], batch_size: int = 1,
@@ -74,7 +74,7 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
         self._reward = tf.Variable(tf.zeros([batch_size]), trainable=False)
 
     def judge_by(self, makespans: Sequence[Makespans]) -> None:
-        """From now on episodes take other seconds; what policies see of the graphs stays."""
+        """From now on these functions give the makespans; the observations of the policies do not change."""
         self._makespans = tuple(makespans)
 
     def makespans(self, graph: np.ndarray, order: np.ndarray, device: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """One episode as pure functions of tensors: the state, the device features of a vertex, the effect of placing it.
 
-The environment and the fused driver both run these, so they cannot disagree. Batches hold B episodes of G graphs; per-vertex tables of
-the graphs are flat ([G * N, ...]) and an episode of graph g finds vertex v at g * N + v. Times are in units of each graph's `scale_s`.
+The environment and the fused driver both run these functions, so that they cannot disagree. Batches hold B episodes of G graphs.
+Per-vertex tables of the graphs are flat ([G * N, ...]): vertex v of graph g is at g * N + v. Times are in units of each graph's `scale_s`.
 """
 
 from __future__ import annotations

@@ -22,25 +22,25 @@ from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 
-# In how many orders the best assignment of a graph is learned at once.
+# The number of orders in which the best assignment of a graph is learned in one update.
 _ORDERS = 4
-# All of a config that a learner's compiled functions and arrays hold.
+# The settings that a learner's compiled functions and arrays depend on.
 _HELD = ("method", "batch", "clip", "hidden", "rounds", "identity", "features")
-# Of a training, steps of episodes from which on episodes are compiled, and from which on updates are too; and updates.
+# Episodes are compiled if a training has at least so many steps; updates if it has at least so many steps, or so many updates.
 _STEPS_FOR_EPISODES, _STEPS_FOR_UPDATES, _UPDATES = 2000, 20_000, 100
-# In how many updates at most an annealed teacher is learned, and in how many it usually is.
+# Updates in which an annealed teacher is learned: the most, and the usual number.
 MOST_REPEATED, _USUALLY_REPEATED = 500, 80
 
 
 class Compiled(NamedTuple):
-    """What is compiled; else it runs op by op."""
+    """Whether episodes and updates are compiled with XLA or run op by op."""
 
     episodes: bool
     updates: bool
 
 
 def worth_compiling(config: TrainConfig, graphs: Sequence[DataflowGraph]) -> Compiled:
-    """Whether there is so much to do that compiling it pays."""
+    """Compiles what runs longer than the compiler does."""
     rows = max(1, config.batch // len(graphs))
     rounds = math.ceil(config.real / min(config.real_batch, rows + 1))
     repeated = _USUALLY_REPEATED if config.teacher == "annealing" and config.elite > 0 else 0
@@ -53,14 +53,14 @@ class Learner:
     """All that is trained and all that is compiled.
 
     Attributes:
-      network: the policies as they are; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, from
-        the begin of stage III on.
+      network: the present policies; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, once
+        stage III has begun.
       agent: reinforces; imitator: the agent that imitates before, of the same network and optimizers.
       updates: int64, counts their updates; elite_rows: trajectories of the best of each graph that an update takes.
     """
 
     def __init__(self, task: Task, compiled: Compiled | None = None):
-        """Args: compiled: what pays for this task if None."""
+        """Args: compiled: None: what pays for this task."""
         config, method = task.config, METHODS[task.config.method]
         self.method = method
         compiled = compiled or worth_compiling(config, task.graphs)
@@ -74,7 +74,7 @@ class Learner:
         self._optimizer_start = [v.numpy() for v in self.optimizer_variables]
 
     def begin(self, config: TrainConfig) -> None:
-        """As made anew for these settings, but for what is compiled."""
+        """Resets all weights and optimizers for these settings; compiled functions stay."""
         fresh = METHODS[config.method].network(config)
         for network in (self.network, self.best_network, self.earlier_network):
             self.copy(fresh, network)
@@ -111,7 +111,7 @@ class Learner:
 
     @contextmanager
     def acting_as(self, network: tf.Module) -> Iterator[None]:
-        """Meanwhile `network` has the weights of another one."""
+        """Within it, `self.network` has the weights of `network`."""
         present = [v.value() for v in self._listed(self.network)]
         self.copy(network, self.network)
         try:
@@ -121,25 +121,25 @@ class Learner:
                 variable.assign(value)
 
     def _listed(self, network: tf.Module) -> tuple[tf.Variable, ...]:
-        """Its variables, looked for once: to walk through a module takes as long as an update."""
+        """Its variables, collected once, as walking through a module takes as long as an update."""
         if network not in self._variables:
             self._variables[network] = network.variables
         return self._variables[network]
 
 
 class KeptLearner:
-    """The last learner, for the next training: to trace and load what is compiled takes longer than many a training."""
+    """Keeps the last learner for the next training, as tracing and loading compiled functions can take longer than a training."""
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._kept: tuple[tuple, Task, Learner] | None = None  # none while it is in use
+        self._kept: tuple[tuple, Task, Learner] | None = None  # None while it is in use
 
     @contextmanager
     def lent(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> Iterator[tuple[Task, Learner]]:
-        """A task and a learner as made anew.
+        """A task and a learner in their initial state.
 
-        The last ones serve again where they were made for the same graphs, costs and networks, of whatever seed, and of budgets for which
-        as much is compiled. They are kept until the next ones are asked for, however the training ends.
+        The last ones are used again if graphs, costs, network settings and compiled functions are the same; seeds and budgets may differ.
+        They are kept until the next call, however the training ends.
         """
         made_for = (tuple((graph.name, graph.graph_hash) for graph in graphs), tuple(each.topology.topology_hash for each in costs),
                     worth_compiling(config, graphs), *(getattr(config, name) for name in _HELD))
@@ -159,6 +159,6 @@ class KeptLearner:
                 self._kept = made_for, task, learner
 
     def forget(self) -> None:
-        """Keeps nothing."""
+        """Drops the learner."""
         with self._lock:
             self._kept = None

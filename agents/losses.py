@@ -95,10 +95,9 @@ def order_log_probability(logits: tf.Tensor, order: tf.Tensor, available: tf.Ten
 
 
 def step_by_step(log_p: Callable, place: Callable, start, valid: tf.Tensor, tables: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
-    """What `log_p` gives by step, each float32 [B, T], differentiable in tables and variables; zeros after the longest episode.
+    """The values of `log_p` by step, each float32 [B, T], differentiable in tables and variables; zeros after the longest episode.
 
-    The episodes are gone through twice, once for the values and once for the gradient, which is summed up step by step and takes the
-    forward pass of each anew: memory is that of one step.
+    A second pass over the episodes sums the gradient step by step and repeats each step's forward pass, so that memory is that of one step.
 
     Args:
       log_p: (t, state, *tables) -> float32 [B] each, of step t.

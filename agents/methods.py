@@ -33,7 +33,7 @@ from agents.rollout import Rollout, dual_episodes, log_probability, replayed
 
 
 class TrainedMethod(NamedTuple):
-    """What tells one method from another; trainer, rewards and budgets are the same for all.
+    """The functions of one method; trainer, rewards and budgets are the same for all methods.
 
     Attributes:
       graphs: arrays of graphs of one padded shape -> the tensors that its functions take (`PaddedGraphs`, or these and more as `padded`).

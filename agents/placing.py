@@ -21,7 +21,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]
-# Episodes run in batches whose records and states take about half a GiB, so that 100,000 vertices need less than 4 in all.
+# Records and states of a batch of episodes take about half a GiB, so that 100,000 vertices need less than 4 GiB in all.
 BATCH_BYTES, BYTES_A_CHOICE = 1 << 29, 160
 
 
@@ -62,7 +62,7 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None) -> Policy:
     """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
 
     Args:
-      kept: shares what is compiled with the policies that were loaded with it before; None: this policy compiles for itself, once.
+      kept: shares compiled functions with the policies that were loaded with it before; None: this policy compiles its own.
 
     Returns:
       (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones, drawn as they are asked for.

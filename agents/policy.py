@@ -20,7 +20,7 @@ NUM_FEATURES = len(DEVICE_FEATURES["relational"])
 
 
 class EpisodePolicy(tf_policy.TFPolicy):
-    """The policies of any method, which `FusedDriver` runs in whole episodes. A step of it raises ConfigError; `DualPolicy` takes steps.
+    """The policies of any method, for whole episodes in `FusedDriver`. A single step raises ConfigError; `DualPolicy` supports steps.
 
     Random numbers are stateless: run i after `seed.assign([s, i - 1])` makes the choices of seed [s, i].
 
@@ -89,7 +89,7 @@ class DualPolicy(EpisodePolicy):
 
     def _taken_up(self, tables: Tables, state: EpisodeState, first: tf.Tensor, policy_state: dict[str, tf.Tensor]
                   ) -> tuple[Race, tf.Tensor]:
-        """Race and sums as the last step left them; new ones where an episode begins."""
+        """Race and sums after the last step; initial ones where an episode begins."""
         greedy = tf.fill(tf.shape(state.graph), self.greedy)
         fresh = start_race(self.graphs, tables, state, policy_state["seed"][0], greedy)
         now, end, soonest, placed = (

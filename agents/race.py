@@ -1,4 +1,4 @@
-"""SEL's choice without looking at every vertex: an exponential race among the candidates.
+"""SEL's choice by an exponential race among the candidates, which does not look at every vertex.
 
 A candidate v ends its run Exp(rate e^logit) after it became one; the first to end is chosen. As exponential times have no memory,
 each choice is distributed as softmax(logit) over the candidates of that moment (the clocks behind the Gumbel-max trick; Maddison et al.
@@ -21,7 +21,7 @@ _NEVER = np.float64(np.inf)
 
 
 class Race(NamedTuple):
-    """Where the races of B episodes stand.
+    """The state of the races of B episodes.
 
     Attributes:
       seed: int32 [2], greedy: bool [B]; as given to `start_race`.

@@ -1,4 +1,4 @@
-"""Random numbers that are the same op by op, under XLA and on every device: a hash of what they are for.
+"""Random numbers by hashing: equal op by op, under XLA and on every device.
 
 TensorFlow's stateless generators give other numbers when compiled, so that a compiled run could not be compared with an uncompiled one.
 """

@@ -1,4 +1,4 @@
-"""Whole batches of episodes inside one compiled graph. Same choices as a policy makes step by step."""
+"""Batches of whole episodes in one compiled graph; the choices are those of a policy that runs step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Episodes(NamedTuple):
-    """The compact record of B episodes of T steps; all that an update needs.
+    """The record of B episodes of T steps, with all that an update needs.
 
     Attributes:
       graph: int32 [B].
@@ -127,7 +127,7 @@ class Rollout:
 
 def dual_episodes(network: DualNetwork, graphs: PaddedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor,
                   choose: Callable[..., Choice] = choose) -> Episodes:
-    """Episodes of SEL and PLC, or of what else may `choose` a step's actions; the other arguments are those of `Rollout.run`.
+    """Episodes of SEL and PLC, or of another function `choose` of a step's actions; the other arguments are those of `Rollout.run`.
 
     The cost of a step does not depend on the number of vertices: the state is updated in place, SEL's choice looks at two blocks
     of the race, PLC's at the neighbours of one vertex.
@@ -150,7 +150,7 @@ def dual_episodes(network: DualNetwork, graphs: PaddedGraphs, graph: tf.Tensor, 
 
 
 def replayed(graphs: PaddedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-    """The record of given episodes (int32 [B, T] each) in the order given, whatever else a method keeps of the graphs."""
+    """The record of given episodes (int32 [B, T] each) in the order given, for any method's form of the graphs."""
     graphs = graphs.padded
 
     def step(t: tf.Tensor, state: EpisodeState):

@@ -1,4 +1,4 @@
-"""The policies behind plain tensors, as a served model has them: `place` draws, simulates and ranks; `score` judges what is given."""
+"""The policies behind plain tensors, for served models: `place` draws, simulates and ranks assignments; `score` evaluates given ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stages of a training hand on to each other, the best that was found included; each stage is a file of its own."""
+"""The state that the stages of a training share, and the best that they have found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.simulator import Simulator
 
-# Updates between new orders of the elite, as replaying them takes time too.
+# Updates between new orders of the elite, as replaying new orders takes time.
 _REORDERED = 4
 
 
@@ -35,7 +35,7 @@ class Best:
         self.greedy_s = [np.inf] * len(task.graphs)
 
     def __call__(self, experience: Trajectory) -> None:
-        """Takes note of a batch."""
+        """Observes a batch."""
         task, seconds = self._task, seconds_of(experience)
         for g, rows in enumerate(task.rows_by_graph):
             b = rows.start + int(np.argmin(seconds[rows]))
@@ -54,7 +54,7 @@ class Best:
                 Simulator().execute(self._task.graphs[g], self._task.costs[g], never)
 
     def judge(self, environment: AssignmentEnvironment, greedy_s: list[float]) -> None:
-        """Judges what was best by the seconds that `environment` now gives; greedy_s: of the best policy by the same."""
+        """Simulates the best episodes with the present costs of `environment`; greedy_s: of the best policy, with the same costs."""
         for g, best in enumerate(self.episodes):
             if np.isfinite(best.makespan_s):  # else no episode has been simulated yet
                 makespan_s = environment.makespans(np.array([g]), best.order[None], best.device[None])[0]
@@ -65,8 +65,8 @@ class Best:
 class Elite:
     """Expert trajectories of the best episode of each graph, in orders of present episodes.
 
-    SEL cannot learn an order in which vertices that look alike happened to be drawn, and PLC is to send a vertex to its device whatever
-    came before it. Where the order is all that a method learns (`repeats_order`), it is the best episode's own.
+    SEL cannot learn the random order of vertices with equal features, and PLC should place a vertex on its device after any order. A
+    method that learns the order alone (`repeats_order`) gets the best episode's own.
 
     Attributes:
       order: int32 [G * rows, T], the present orders; None before the first.
@@ -79,7 +79,7 @@ class Elite:
         self._actions, self._trajectories = None, None
 
     def trajectories(self, experience: Trajectory) -> Trajectory | None:
-        """What to learn from beside a batch; None where there is nothing yet, or nothing is wanted."""
+        """The trajectories to learn from with a batch; None if there are none yet or `elite` is 0."""
         episodes = self._best.episodes
         if self._task.config.elite == 0 or not all(np.isfinite(best.makespan_s) for best in episodes):
             return None
@@ -101,14 +101,14 @@ class Elite:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """One training: each part belongs to an object that says who changes it.
+    """The parts of one training, and what changes each of them.
 
     Attributes:
       task: never changes.
       learner: its agents change the policies, `best` and stage III copy them.
-      environment: gives episodes their seconds, of the task's costs; stage III judges by refitted ones meanwhile.
-      driver: runs batches that nobody observes.
-      best: changed by what observes with it, by an annealed teacher and by the choice of stage III; elite: by updates.
+      environment: simulates episodes with the task's costs, in stage III with refitted ones.
+      driver: runs batches without observers.
+      best: drivers, an annealed teacher and the choice of stage III change it; elite: updates change it.
     """
 
     task: Task
@@ -120,25 +120,25 @@ class Training:
 
     @staticmethod
     def of(task: Task, learner: Learner) -> Training:
-        """One that has found nothing yet."""
+        """A new training."""
         environment = AssignmentEnvironment(task.arrays, _makespans(task, task.costs), len(task.graph), task.graph)
         driver = FusedDriver(environment, learner.agent.collect_policy, greedy=task.is_greedy)
         best = Best(task, learner)
         return Training(task, learner, environment, driver, best, Elite(task, learner, best, driver))
 
     def greedy(self, network: tf.Module) -> list[Episode]:
-        """By graph the greedy episode of any policies."""
+        """The greedy episode of each graph by the policies of `network`."""
         with self.learner.acting_as(network):
             experience = self.driver.run((self.task.config.seed, 0))
         return [self.task.episode(experience, rows.start) for rows in self.task.rows_by_graph]
 
     def judge_by(self, costs: Sequence[CostModel]) -> None:
-        """From now on these costs are simulated, and what was best is judged by them; what the policies see stays."""
+        """From now on simulates with these costs, the best episodes too; the policies' features do not change."""
         self.environment.judge_by(_makespans(self.task, costs))
         self.best.judge(self.environment, [episode.makespan_s for episode in self.greedy(self.learner.best_network)])
 
     def final(self, chosen: bool) -> list[float]:
-        """Greedy seconds of the best policies by graph; fresh samples count among what is best, unless runs have `chosen`."""
+        """Greedy seconds of the best policies by graph; unless measured runs have `chosen`, new samples may become the best episodes."""
         self.learner.copy(self.learner.best_network, self.learner.network)
         experience = self.driver.run((self.task.config.seed, (1 << 16) - 1))
         if not chosen:

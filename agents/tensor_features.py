@@ -1,4 +1,4 @@
-"""`features.graph_arrays` in TensorFlow, from plain tensors of any size: what a served model sees of a graph."""
+"""`features.graph_arrays` in TensorFlow, from plain tensors of any size: the features of a graph in a served model."""
 
 from __future__ import annotations
 

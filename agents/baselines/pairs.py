@@ -1,4 +1,4 @@
-"""What is known of every vertex on every device at once, kept up from step to step: the joint policy's view.
+"""Features of every vertex on every device, updated step by step, for the joint policy.
 
 `episode.device_options` looks at one vertex; a policy over pairs needs all candidates in every step. What a placement changes for each
 other vertex is added up here in dense arrays over all vertices, from tables over pairs of vertices, which limits their number.
@@ -33,7 +33,7 @@ class PairedGraphs(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What the placed vertices are to all vertices of B episodes (see `episode.device_options`).
+    """The relation of all vertices of B episodes to the placed ones (see `episode.device_options`).
 
     Attributes:
       arrival_s, first_s, last_s, exec_s, transfer_s: float32 [B, N, D], of a vertex's placed inputs; all there if it ran on the device;

@@ -37,7 +37,7 @@ class PerStepNetwork(DualNetwork):
 
 
 def by_episode(graphs: PaddedGraphs, graph: tf.Tensor) -> PaddedGraphs:
-    """The graphs `graph` (int32 [B]) as B graphs, in all fields that networks read; the others stay those of G graphs."""
+    """The graphs `graph` (int32 [B]) as B graphs in all fields that networks read; the other fields still hold G graphs."""
     move = (tf.range(tf.shape(graph)[0]) - graph)[:, None] * graphs.num_vertices
 
     def rows(table: tf.Tensor) -> tf.Tensor:

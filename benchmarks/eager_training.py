@@ -116,7 +116,7 @@ class EagerTrainer:
             makespan_s = float(self._simulator.makespans(*self._arrays.to_devices(order, device))[0])
             reward = -makespan_s / self._arrays.scale_s
             loss = -(reward - self._baseline) * tf.add_n(log_p) / len(log_p)
-        owned = network.sel_variables, network.plc_variables
+        owned = network.parameter_groups
         for optimizer, variables, gradients in zip(self._optimizers, owned, tape.gradient(loss, owned), strict=True):
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._baseline = 0.9 * self._baseline + 0.1 * reward

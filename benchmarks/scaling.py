@@ -77,7 +77,7 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
     prepare_tensorflow()
     import tensorflow as tf
 
-    from agents.episode import graph_batch
+    from agents.episode import padded_graphs
     from agents.features import graph_arrays
     from agents.networks import DualNetwork
     from agents.rollout import Rollout
@@ -87,7 +87,7 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
     rollout = Rollout(DualNetwork())
 
     def greedy() -> np.ndarray:
-        episodes = rollout.run(graph_batch([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool))
+        episodes = rollout.run(padded_graphs([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool))
         return arrays.to_devices(episodes.order, episodes.device)[0]
 
     _, first = _timed(greedy)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agents.placing import KeptSamplers
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
@@ -60,8 +61,8 @@ def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch
     return assignment_from_json(record, graph, costs, str(path)), dispatch or made_for or "fifo"
 
 
-def load_policy(path: Path) -> Policy:
-    """A trained policy: (graph, costs, samples, seed) -> assignments, the greedy one first."""
+def load_policy(path: Path, kept: KeptSamplers | None = None) -> Policy:
+    """A trained policy: (graph, costs, samples, seed) -> assignments, the greedy one first; kept: what policies before have compiled."""
     from doppler_tf.cli.tensorflow import import_quietly
 
-    return import_quietly("agents.placing").load_policy(path)
+    return import_quietly("agents.placing").load_policy(path, kept)

@@ -39,19 +39,22 @@ from doppler_tf.simulator import Simulator
 
 if TYPE_CHECKING:
     from agents.learner import KeptLearner
+    from agents.placing import KeptSamplers
+    from doppler_tf.cli.inputs import Policy
 
 
-def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None = None) -> dict[str, Any]:
+def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]],
+            kept: KeptLearner | KeptSamplers | None = None) -> dict[str, Any]:
     """Runs a cell, writes its record, even if the cell fails, and returns it.
 
     Args:
       needed: records of the cells that it needs, by their purpose.
-      kept: the learner of earlier trainings, with its compiled code.
+      kept: what cells of this kind have compiled before.
     """
     started = time.perf_counter()
     try:
         begun_s = time.process_time()
-        work = partial(_train, kept=kept) if cell.job["does"] == TRAINS else _WORK[cell.job["does"]]
+        work = partial(_WORK[cell.job["does"]], **({"kept": kept} if cell.job["does"] in (TRAINS, SAMPLES) else {}))
         figures = plain(work(folder, cell, needed))
         figures["cpu_s"] = time.process_time() - begun_s
     except Exception as error:
@@ -129,20 +132,20 @@ def _combined(figures: dict[str, Any], init: Mapping[str, Any]) -> dict[str, Any
             "best_seen_s": min(figures["best_seen_s"], init["best_seen_s"]), "curve": [*init["curve"], *curve]}
 
 
-def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptSamplers | None) -> dict[str, Any]:
     """Samples an existing policy on a graph, which may be new to it. It samples twice, because the first call compiles."""
-    policy = folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"])
+    policy = load_policy(folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"]), kept)
     case = load_costs(Path(cell.job["graphs"][0]), cell.topology)
     first = _sampled(folder, cell, policy, *case)
     return {**_sampled(folder, cell, policy, *case), "first_s": first["seconds"], "episodes": 0, "learned": True}
 
 
-def _sampled(folder: Path, cell: Cell, policy: Path, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
+def _sampled(folder: Path, cell: Cell, policy: Policy, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
     """A policy's greedy and best of K assignments by simulation. Raises DeadlockError if none fits in memory."""
-    draw, samples = load_policy(policy), min(cell.job["samples"], learned_samples(graph))
+    samples = min(cell.job["samples"], learned_samples(graph))
     fast = FastSimulator(graph, costs)
     started = time.perf_counter()
-    found = list(draw(graph, costs, samples, cell.seed))
+    found = list(policy(graph, costs, samples, cell.seed))
     makespans = fast.makespans(np.stack([a.device for a in found]), np.stack([a.order for a in found]))
     seconds, best = time.perf_counter() - started, int(np.argmin(makespans))
     if not np.isfinite(makespans[best]):
@@ -172,18 +175,19 @@ def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assi
     return {"vertices": int(graph.work_vertices.size), "devices": costs.num_devices}
 
 
-_WORK = {PLACES: _place, SAMPLES: _sample, EXECUTES: _execute}
+_WORK = {TRAINS: _train, PLACES: _place, SAMPLES: _sample, EXECUTES: _execute}
 
 
 def main(folder: Path, keys: Sequence[str]) -> None:
     """Runs the cells that DIR/jobs/KEY.json describe, one after another."""
     set_verbosity()
     records = [json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8")) for key in keys]
-    cells, kept = [Cell(**record["cell"]) for record in records], None
-    if any(cell.job["does"] == TRAINS for cell in cells):
-        kept = import_quietly("agents.learner").KeptLearner()
+    cells, kept = [Cell(**record["cell"]) for record in records], {}
+    for does, module, name in ((TRAINS, "agents.learner", "KeptLearner"), (SAMPLES, "agents.placing", "KeptSamplers")):
+        if any(cell.job["does"] == does for cell in cells):
+            kept[does] = getattr(import_quietly(module), name)()
     for cell, record in zip(cells, records, strict=True):
-        do_cell(folder, cell, record["needed"], kept)
+        do_cell(folder, cell, record["needed"], kept.get(cell.job["does"]))
 
 
 if __name__ == "__main__":

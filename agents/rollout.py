@@ -168,22 +168,20 @@ def _say_compiling(graphs: PaddedGraphs, episodes: int) -> None:
 
 def record_episodes(graphs: PaddedGraphs, state: EpisodeState, step: Callable, *carried) -> Episodes:
     """Steps until the longest episode ends; `step(t, state, *carried)` gives a choice, and state and what is carried after it."""
-    steps = graphs.num_vertices - 1
-    lengths = tf.gather(graphs.num_work, state.graph)
-    records = tuple(tf.TensorArray(kind, steps) for kind in (tf.int32, tf.int32, tf.float32, tf.bool))
-
     def body(t, state, carried, records):
         choice, state, *carried = step(t, state, *carried)
         records = tuple(record.write(t, value) for record, value in zip(records, choice[:4], strict=True))
         return t + 1, state, tuple(carried), records
 
-    longest = tf.reduce_max(lengths)
     with tf.name_scope("episodes"):
-        records = tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), state, carried, records), maximum_iterations=steps)[3]
-    records = [tf.transpose(record.stack(), [1, 0, *range(2, rank)]) for record, rank in zip(records, (2, 2, 4, 3), strict=True)]
-    order, device, features, mask = records
-    over = tf.range(steps)[None] >= lengths[:, None]
-    return Episodes(state.graph, tf.where(over, steps, order), tf.where(over, 0, device), features, mask | over[..., None])
+        steps, lengths = graphs.num_vertices - 1, tf.gather(graphs.num_work, state.graph)
+        records = tuple(tf.TensorArray(kind, steps) for kind in (tf.int32, tf.int32, tf.float32, tf.bool))
+        longest, begin = tf.reduce_max(lengths), (tf.constant(0), state, carried, records)
+        records = tf.while_loop(lambda t, *_: t < longest, body, begin, maximum_iterations=steps)[3]
+        records = [tf.transpose(record.stack(), [1, 0, *range(2, rank)]) for record, rank in zip(records, (2, 2, 4, 3), strict=True)]
+        order, device, features, mask = records
+        over = tf.range(steps)[None] >= lengths[:, None]
+        return Episodes(state.graph, tf.where(over, steps, order), tf.where(over, 0, device), features, mask | over[..., None])
 
 
 def log_probability(network: DualNetwork, graphs: PaddedGraphs, episodes: Episodes) -> EpisodeLogProbability:

@@ -6,11 +6,11 @@ import numba
 import numpy as np
 
 from doppler_tf.costs import CostModel
-from doppler_tf.graph import CSR
+from doppler_tf.graph import DataflowGraph
 
 # Fields that are read together lie in one cache line: on large graphs a simulation is a chain of cache misses.
 ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
-EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32)], align=True)
+EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32), ("tensor", np.int32)], align=True)
 VERTEX = np.dtype([("key", np.float64), ("exec_s", np.float64), ("first", np.int32), ("last", np.int32), ("missing", np.int32),
                    ("device", np.int32)], align=True)
 # What waits in a lane (a device or a link) stands in `queue[head:tail]`, whose places begin at `base`.
@@ -21,11 +21,13 @@ LANE = np.dtype([("base", np.int64), ("head", np.int64), ("tail", np.int64), ("f
 AHEAD = 384
 
 
-def edge_records(adjacency: CSR, costs: CostModel) -> np.ndarray:
-    """EDGE [E] in the order of `adjacency`: the other end, and the explicit cost, or else the negative of the bytes."""
-    explicit_s, edge_bytes = costs.explicit_transfer_s[adjacency.edge], costs.edge_bytes[adjacency.edge]
-    edges = np.empty(len(adjacency.edge), EDGE)
-    edges["cost"], edges["vertex"] = np.where(np.isnan(explicit_s), -edge_bytes, np.abs(explicit_s)), adjacency.vertex
+def edge_records(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
+    """EDGE [E] by tensor: the consumer, the tensor, and the explicit cost, or else the negative of the bytes."""
+    order = np.argsort(graph.edge_tensor, kind="stable")
+    explicit_s, edge_bytes = costs.explicit_transfer_s[order], costs.edge_bytes[order]
+    edges = np.empty(len(order), EDGE)
+    edges["cost"] = np.where(np.isnan(explicit_s), -edge_bytes, np.abs(explicit_s))
+    edges["vertex"], edges["tensor"] = graph.targets[order], graph.edge_tensor[order]
     return edges
 
 

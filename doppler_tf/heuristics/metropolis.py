@@ -93,12 +93,12 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
 
 
 @numba.njit(nogil=True)
-def _trace_back(sets, awaited, num_devices, critical):
+def _trace_back(sets, awaited, num_devices, maker, critical):
     """Writes the units on the critical chain that can move into `critical`, see `walk`: from the last end back, each vertex, or the
     producer of each transfer, that was awaited."""
     count, item, length = len(sets.unit_of), awaited[-1], 0
     while item >= 0:
-        unit = sets.unit_of[item if item < count else (item - count) // num_devices]
+        unit = sets.unit_of[item if item < count else maker[(item - count) // num_devices]]
         if sets.movable[unit] and (length == 0 or critical[length] != unit):
             length += 1
             critical[length] = unit
@@ -128,7 +128,7 @@ def walk(sets, prepared, draws, temperature, ceiling_s, current, best, levels, c
         unit_device[u] = current[0, sets.member[sets.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
     tail, num_devices = np.empty(current.shape[1]), len(prepared.slots)
-    awaited = np.empty(current.shape[1] * (num_devices + 1) + 1, np.int32)
+    awaited = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The first step of all takes things as they are.
@@ -155,7 +155,7 @@ def walk(sets, prepared, draws, temperature, ceiling_s, current, best, levels, c
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
             levels[0], critical[0, 0] = level, 0
             if level < ceiling_s:
-                _trace_back(sets, awaited, num_devices, critical[0])
+                _trace_back(sets, awaited, num_devices, prepared.maker, critical[0])
             if level < levels[1]:
                 levels[1] = level
                 best[:] = current

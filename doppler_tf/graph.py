@@ -138,8 +138,11 @@ class DataflowGraph:
 
     @cached_property
     def successors(self) -> CSR:
-        """Outgoing edges by vertex, in edge order."""
-        return _csr(self.sources, self.targets, self.num_vertices)
+        """Outgoing edges by vertex, then by output, in edge order."""
+        edge = np.argsort(self.edge_tensor, kind="stable").astype(np.int32)
+        ptr = np.zeros(self.num_vertices + 1, np.int64)
+        np.cumsum(np.bincount(self.sources, minlength=self.num_vertices), out=ptr[1:])
+        return CSR(ptr, self.targets[edge], edge)
 
     @cached_property
     def predecessors(self) -> CSR:

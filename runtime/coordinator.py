@@ -203,7 +203,8 @@ class Coordinator:
         try:
             self._session.free(*instruction)
         except Exception as error:
-            self._fail(f"output of vertex {self._graph.vertex_label(self._graph.tensor_producer[instruction.tensor])!r} could not be freed on device "
+            producer = self._graph.tensor_producer[instruction.tensor]
+            self._fail(f"output of vertex {self._graph.vertex_label(producer)!r} could not be freed on device "
                        f"{self._costs.topology.device_names[instruction.device]!r}", error)
 
     def _noted(self, completion: Completion) -> Event:

@@ -98,7 +98,7 @@ class NaiveSimulator:
     def used(self, d: int) -> float:
         """Bytes on device d: outputs and copies from their start, inputs from time 0, each until its last use there has ended."""
         total = 0.0
-        for u, k in [(u, k) for u in range(self.graph.num_vertices) for k in range(self.outputs[u])]:
+        for u, k in ((v, output) for v, count in enumerate(self.outputs) for output in range(count)):
             here = [("run", w, d) for _, (p, w, output) in self.edges if (p, output) == (u, k) and self.device[w] == d]
             held = bool(here) if self.graph.is_input[u] else self.maker(u, d, k) in self.started
             uses = here + ([e for e in self.sends if (e[1], e[3]) == (u, k)] if self.device[u] == d else [])

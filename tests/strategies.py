@@ -61,7 +61,10 @@ def topologies(draw, min_devices: int = 1, max_devices: int = 8) -> Topology:
 
 @st.composite
 def graphs(draw, topology: Topology, max_layers: int = 6, max_width: int = 5, constrained: bool = False) -> DataflowGraph:
-    """Layers whose vertices, some of several outputs, take edges from any earlier layer; inputs in layer 0; `constrained`: pins and colocation groups."""
+    """Layers whose vertices take edges from any earlier layer, some of several outputs; inputs in layer 0.
+
+    Args: constrained: with pins and colocation groups.
+    """
     count = topology.num_devices
     widths = [draw(st.integers(1, max_width)) for _ in range(draw(st.integers(1, max_layers)))]
     group_pin = {g: draw(st.sampled_from([None, draw(st.integers(0, count - 1))])) for g in "ab"} if constrained else {}

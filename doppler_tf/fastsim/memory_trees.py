@@ -1,8 +1,8 @@
-"""The first entry of a lane that fits into the memory left, compiled: one tournament tree a lane, whose leaves are sorted by bytes.
+"""Compiled search for the first entry of a lane that fits into the free memory, with one tournament tree per lane.
 
-An item is a vertex v < N, which waits for a device, or tensor t as N + t, which waits for a link. A lane's leaves are all the items that
-may ever wait in it, smallest first; a node holds the first of those that wait below it, by (key, index), or -1. What fits is then a prefix of the leaves, whose first entry is found in logarithmic time, in whatever order entries
-come, wait and leave.
+An item is a vertex v < N, which waits for a device, or tensor t as N + t, which waits for a link. A lane's leaves are all items that may
+ever wait in it, sorted by bytes. A node holds the first waiting item below it, by (key, index), or -1. The items that fit are a prefix of
+the leaves, whose first waiting item is found in logarithmic time. Items may enter and leave in any order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 
 class Trees(NamedTuple):
-    """The trees of all lanes, of so many places as all lanes have together.
+    """The trees of all lanes; `places` is the number of leaves of all lanes together.
 
     Attributes:
       nodes: int32 [2 * places]; members: int32 [places], the item at each leaf.
-      leaves: int32 [N + T, D], the leaf of a vertex on its own device, of a tensor on the link to another.
+      leaves: int32 [N + T, D], the leaf of a vertex in the lane of its own device, of a tensor in the lane of the link to another.
     """
 
     nodes: np.ndarray
@@ -34,7 +34,7 @@ def _key(vertices, maker, item):
 
 @numba.njit(nogil=True)
 def _first(vertices, maker, a, b):
-    """The first of two that wait, -1 being none."""
+    """The first of two waiting items; -1 stands for none."""
     if a < 0 or b < 0:
         return max(a, b)
     first, second = _key(vertices, maker, a), _key(vertices, maker, b)
@@ -45,7 +45,7 @@ def _first(vertices, maker, a, b):
 
 @numba.njit(nogil=True)
 def wait_in_tree(trees, vertices, maker, lane, item, d):
-    """Lets an item wait at its leaf, to start or to be sent to device d."""
+    """Adds an item at its leaf, where it waits to start on device d or to be sent to it."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
     while i > 0 and _first(vertices, maker, nodes[base + i], item) == item:
         nodes[base + i] = item
@@ -54,7 +54,7 @@ def wait_in_tree(trees, vertices, maker, lane, item, d):
 
 @numba.njit(nogil=True)
 def leave_tree(trees, vertices, maker, lane, item, d):
-    """Takes an item away from its leaf."""
+    """Removes an item from its leaf."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
     nodes[base + i] = -1
     i >>= 1
@@ -65,7 +65,7 @@ def leave_tree(trees, vertices, maker, lane, item, d):
 
 @numba.njit(nogil=True)
 def first_in_tree(trees, vertices, maker, lane, item_bytes, left):
-    """The first that waits in a lane and has at most `left` bytes, -1 if there is none."""
+    """The first waiting item of a lane with at most `left` bytes; -1 if there is none."""
     nodes, base, count = trees.nodes, 2 * lane.base, lane.tail - lane.base
     if count == 0:
         return -1
@@ -93,10 +93,10 @@ def first_in_tree(trees, vertices, maker, lane, item_bytes, left):
 
 @numba.njit(nogil=True)
 def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
-    """Gives every item its leaf in each lane in which it may wait, and moves what waits from the sorted queues to the trees.
+    """Gives every item a leaf in each lane in which it may wait, and moves waiting items from the sorted queues into the trees.
 
     Args:
-      lanes: LANE [D + D * D], devices, then links (source * D + destination); from now on [base, tail) are a lane's leaves.
+      lanes: LANE [D + D * D], devices, then links (source * D + destination). Afterwards [base, tail) are a lane's leaves.
       by_bytes, edges, maker: as in `Prepared`.
     """
     leaves = trees.leaves

@@ -1,4 +1,4 @@
-"""The rules of time where transfers queue for links, and where memory may be short."""
+"""The rules of time for transfers that queue for links and for memory that may run short."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, hea
 
 @numba.njit(nogil=True)
 def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker):
-    """Turns sorted queues into what suits long ones."""
+    """Turns sorted queues into trees (if memory is limited) or heaps, which are faster for long queues."""
     if limited:
         plant(trees, vertices, lanes, queue, by_bytes, edges, maker)
     else:
@@ -22,7 +22,7 @@ def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker):
 
 @numba.njit(nogil=True, forceinline=True)
 def _sort(touched, noted):
-    """Sorts the few lanes noted, without the allocation that NumPy's sort makes."""
+    """Sorts the few noted lanes without the allocation that NumPy's sort makes."""
     for i in range(1, noted):
         k, j = touched[i], i
         while j > 0 and touched[j - 1] > k:
@@ -33,7 +33,7 @@ def _sort(touched, noted):
 
 @numba.njit(nogil=True)
 def _unblock(lanes, touched, noted, blocked, d):
-    """Memory is free on device d: what was too large for it, there and on the links that lead there, is tried again."""
+    """After memory was freed on device d, notes its lane and the lanes of links to it if their entries did not fit before."""
     num_devices = len(blocked)
     for k in range(d, len(lanes), num_devices):
         if lanes[k].blocked:
@@ -44,20 +44,20 @@ def _unblock(lanes, touched, noted, blocked, d):
 
 
 @compiled
-def simulate(devices, prepared, limited, limit_s, tail, awaited):
+def simulate(devices, prepared, limited, limit_s, tail, waited_for):
     """Makespans of a batch.
 
     Args:
       devices: int32 [B, N]; prepared: Prepared.
-      limited: whether memory may run short; else it is not accounted for.
-      limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
-      tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
-      awaited: int32 [N + T * D + 1], or [0] where nobody asks; filled with the event whose end vertex v (event v) and the transfer of
-        tensor t to d, where there is one (event N + t * D + d), waited for, -1: none; at its end the event that ended last. What memory
-        let start names one that ended just then.
+      limited: whether memory may run short; if not, it is not tracked.
+      limit_s: a simulation is abandoned when its makespan must exceed this; only for a batch of one; infinity: never.
+      tail: float64 [N] if there is a limit: a lower bound on the seconds from a vertex's start to the end of everything that depends on it.
+      waited_for: int32 [N + T * D + 1], or [0] to record nothing. Event v is the execution of vertex v, event N + t * D + d the transfer of
+        tensor t to d. The entry of an event becomes the event whose end it waited for (-1: none), the last entry the event that ended last.
+        An event that waited for memory names one that ended at that instant.
 
     Returns:
-      float64 [B] seconds, infinity where memory runs out for good; of an abandoned one a lower bound above `limit_s`.
+      float64 [B] seconds; infinity at a deadlock; for an abandoned simulation a lower bound above `limit_s`.
     """
     priority, fifo, link_slots = prepared.priority, prepared.fifo, prepared.link_slots
     patience = prepared.patience_limited if limited else prepared.patience
@@ -71,19 +71,19 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf
     makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes = np.empty(count, VERTEX), np.empty(num_lanes, LANE)
-    # An edge causes at most one transfer, so edges bound both the links' queues and the transfers in flight.
+    # An edge causes at most one transfer, so the number of edges bounds the links' queues and the transfers in flight.
     places = count + len(edges)
     queue, events = np.empty(places, ENTRY), np.empty(places + 1, ENTRY)
     touched, seen, blocked = np.empty(num_lanes, np.int64), np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
-    asked = len(awaited) > 0
-    since, freed = np.empty(len(awaited)), np.empty(num_lanes, np.int64)
+    recording = len(waited_for) > 0
+    since, freed = np.empty(len(waited_for)), np.empty(num_lanes, np.int64)
     memory_left = memory_bytes.copy()
     uses = np.empty((len(maker) if limited else 0, num_devices), np.int32)
     leaves = np.empty((len(item_bytes) if limited else 0, num_devices), np.int32)
     trees = Trees(np.empty(2 * places if limited else 0, np.int32), np.empty(places if limited else 0, np.int32), leaves)
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
-        # Regions of the queues: as many places as vertices on a device, as transfers on a link.
+        # Each lane gets a region of the queue, with a place for each vertex of the device or transfer of the link.
         for k in range(num_lanes):
             lanes[k].tail, lanes[k].touched, lanes[k].blocked, lanes[k].free = 0, False, False, link_slots if link_slots >= 0 else places
         for d in range(num_devices):
@@ -137,10 +137,10 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                 if moved > patience and not long:
                     long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
         seen[:], blocked[:] = -1, 0
-        if asked:
-            awaited[:count], awaited[-1], since[:count], freed[:] = -1, -1, 0.0, -1
+        if recording:
+            waited_for[:count], waited_for[-1], since[:count], freed[:] = -1, -1, 0.0, -1
         while True:
-            # 1. All that ends at this instant.
+            # 1. Apply everything that ends at this instant.
             while running and events[0].key == now:
                 item = pop(events, 0, running)
                 ended = item
@@ -162,8 +162,8 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                     k = num_devices + source * num_devices + arrived
                     lanes[k].free += 1
                     noted = touch(lanes, touched, noted, k)
-                if asked:
-                    freed[home if home >= 0 else k], awaited[-1] = ended, ended
+                if recording:
+                    freed[home if home >= 0 else k], waited_for[-1] = ended, ended
                 for i in range(vertices[p].first, vertices[p].last):
                     w, t = edges[i].vertex, edges[i].tensor
                     if home < 0 and t != tensor:
@@ -183,8 +183,8 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                         key = vertices[p].key
                     else:
                         continue
-                    if asked:
-                        awaited[begun], since[begun] = ended, now
+                    if recording:
+                        waited_for[begun], since[begun] = ended, now
                     if long and limited:
                         wait_in_tree(trees, vertices, maker, lanes[k], item, d)
                     else:
@@ -209,7 +209,7 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                                     noted = _unblock(lanes, touched, noted, blocked, home)
             if moved > patience and not long:
                 long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
-            # 2. All that can start: devices by index, then links, who compete for memory in that order.
+            # 2. Start everything that can start. Lanes compete for memory in this order: devices by index, then links.
             if limited:
                 _sort(touched, noted)
             for t in range(noted):
@@ -235,10 +235,10 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                         break
                     lane.free -= 1
                     memory_left[d] -= item_bytes[item]
-                    if asked:
+                    if recording:
                         begun = item if k < num_devices else count + (item - count) * num_devices + d
                         if since[begun] < now:
-                            awaited[begun] = freed[k] if freed[k] >= 0 else awaited[-1]
+                            waited_for[begun] = freed[k] if freed[k] >= 0 else waited_for[-1]
                     if k < num_devices:
                         if watched:
                             makespan[b] = now + max(tail[item], load[k])

@@ -50,7 +50,7 @@ def call_of(kernel, tensors):
 
 
 def check(kernel, tensors):
-    got, expected = call_of(kernel, tensors)(tensors, tensors[0].device), kernels.run_kernel(kernel, tensors)
+    (got,), expected = call_of(kernel, tensors)(tensors, tensors[0].device), kernels.run_kernel(kernel, tensors)
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
@@ -78,7 +78,7 @@ def test_what_is_compiled(operation, compiled, monkeypatch):
     """A call that is not compiled names TensorFlow's own operation, a compiled one a function."""
     kernel, tensors = make(*operation)
     call, seen = KernelCall("toy", kernel, specs(tensors)), []
-    monkeypatch.setattr(calls, "execute_on", lambda device, op, inputs, attributes: seen.append(op))
+    monkeypatch.setattr(calls, "execute_on", lambda device, op, *_: seen.append(op))
     call(tensors, "CPU:0")
     assert [op in ("MatMul", "BatchMatMulV2", "Einsum", "Identity") for op in seen] == [not compiled]
 
@@ -162,7 +162,7 @@ def test_two_threads_on_two_devices(name, four_devices):
             for trial in range(50):
                 rng = np.random.default_rng([device, trial])
                 tensors = [tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in OPS[name][2:]]
-                got = call(tensors, four_devices[device])
+                (got,) = call(tensors, four_devices[device])
                 assert got.device == tensors[0].device
                 np.testing.assert_allclose(got, kernels.run_kernel(kernel, tensors), rtol=1e-5, atol=1e-6)
         return got.device
@@ -179,7 +179,7 @@ def test_a_fused_workload_call_by_call():
     found = kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in values.items()})
     for v in graph.topological_order.tolist():
         if not graph.is_input[v]:
-            values[v] = found[v]([values[operand.vertex] for operand in graph.kernel[v].operands], tf.zeros(1).device)
+            (values[v],) = found[v]([values[operand.vertex] for operand in graph.kernel[v].operands], tf.zeros(1).device)
             assert found[v].outputs == [tf.TensorSpec(values[v].shape, values[v].dtype)]
     got = assemble_outputs(graph, {v: x.numpy() for v, x in values.items()})
     assert relative_error(got, evaluate_program(program, tensors)) <= 1e-5

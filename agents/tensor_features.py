@@ -53,11 +53,11 @@ PROBLEM = tuple(tf.TensorSpec(shape, tf.int32 if name == "edges" else tf.float64
 
 
 def problem_of(graph: DataflowGraph, costs: CostModel) -> Problem:
-    """A graph and its costs as NumPy arrays; vertices are `graph.work_vertices` in order. Raises CostError for pins, colocation groups and
-    devices with several slots, of which a served model does not know."""
+    """A graph and its costs as NumPy arrays; vertices are `graph.work_vertices` in order. Raises CostError for pins, colocation groups,
+    devices with several slots and operations of several outputs, of which a served model does not know."""
     work, edges = graph.work_vertices, graph.work_edges
     for holds, what in ((costs.allowed[work].all(), "pins"), ((costs.colocate[work] < 0).all(), "colocation groups"),
-                        ((costs.slots == 1).all(), "devices of several slots")):
+                        ((costs.slots == 1).all(), "devices of several slots"), (graph.single_outputs, "operations of several outputs")):
         if not holds:
             raise CostError(f"{graph.name}: expected a graph that a served model can place, got one with {what}; place it with `place`")
     local = np.full(graph.num_vertices, -1, np.int32)

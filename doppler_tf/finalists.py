@@ -206,9 +206,9 @@ def spent(graph: DataflowGraph, trace: Trace) -> Spent:
     count, used = int(device.max(initial=0)) + 1, np.unique(trace.device)
     arrived_s = end_s[graph.sources]
     crossing = np.flatnonzero(~graph.is_input[graph.sources] & (device[graph.sources] != device[graph.targets]))
-    sent = trace.producer.astype(np.int64) * count + trace.destination
+    sent = trace.tensor(graph) * count + trace.destination
     row = np.argsort(sent, kind="stable")
-    at = np.searchsorted(sent[row], graph.sources[crossing].astype(np.int64) * count + device[graph.targets[crossing]])
+    at = np.searchsorted(sent[row], graph.edge_tensor[crossing].astype(np.int64) * count + device[graph.targets[crossing]])
     arrived_s[crossing] = trace.transfer_end_s[row][at]
     ready_s = np.zeros(graph.num_vertices)
     np.maximum.at(ready_s, graph.targets, arrived_s)

@@ -70,11 +70,11 @@ class FaultySession(EmulatedSession):
         self.store(vertex, device)
         del operands
 
-    def run_transfer(self, transfer, producer, source, destination):
-        copied = self.held[producer, source]
+    def run_transfer(self, transfer, tensor, source, destination):
+        copied = self.held[tensor, source]
         self.backend.work(destination)
-        super().run_transfer(transfer, producer, source, destination)
-        self.store(producer, destination)
+        super().run_transfer(transfer, tensor, source, destination)
+        self.store(tensor, destination)
         del copied
 
     def store(self, vertex, device):
@@ -84,11 +84,11 @@ class FaultySession(EmulatedSession):
             if not self.over:
                 self.held[vertex, device] = tensor
 
-    def free(self, producer, device):
+    def free(self, tensor, device):
         if device in self.backend.dead and self.backend.lost != self.backend.hang:
             self.backend.lost(device)
         with self.backend.lock:
-            del self.held[producer, device]
+            del self.held[tensor, device]
 
     def cancel(self):
         super().cancel()

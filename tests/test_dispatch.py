@@ -13,6 +13,8 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology
+from doppler_tf.trace import peak_bytes
+from doppler_tf.validation import validate_trace
 from tests.messages import assert_says, refusal
 
 
@@ -31,6 +33,30 @@ def star():
 
 X, A, B, C, D, E = range(6)
 SPLIT = Assignment(np.array([-1, 0, 0, 1, 1, 0], np.int32), np.array([A, E, D, C, B]))
+
+
+def test_each_output_is_sent_by_itself_and_once_to_a_destination():
+    """a has outputs of 5, 7 and 9 bytes: b on p takes the first, c on q the first two, d on q the second, nobody the third."""
+    nodes = [{"id": "a", "exec_s": 1, "output_bytes": [5, 7, 9]}, *({"id": v, "exec_s": 1, "output_bytes": 1} for v in "bcd")]
+    edges = [{"source": "a", "target": v, "output": k, "transfer_s": s} for v, k, s in (("b", 0, 9), ("c", 0, 2), ("c", 1, 4), ("d", 1, 3))]
+    graph = graph_from_records(nodes, edges, {"name": "split"})
+    costs = build_costs(graph, machine(memory_bytes=(30, 30)))
+    assignment = Assignment(np.array([0, 0, 1, 1], np.int32))
+    dispatcher = Dispatcher(graph, costs, assignment)
+    assert dispatcher.transfers.tensor.tolist() == [0, 1]
+    assert dispatcher.transfers.cost_s.tolist() == [2, 4]
+    assert dispatcher.begin(0.0) == [StartVertex(0, 0)]
+    assert dispatcher.advance(1.0, [VertexEnded(0)]) == [StartVertex(1, 0), StartTransfer(0, 0, 0, 1)]
+    assert dispatcher.advance(2.0, [VertexEnded(1)]) == []  # the first output is on its way to q
+    assert dispatcher.advance(3.0, [TransferEnded(0)]) == [Free(0, 0), StartTransfer(1, 1, 0, 1)]
+    assert dispatcher.advance(7.0, [TransferEnded(1)]) == [Free(1, 0), StartVertex(2, 1)]
+    assert dispatcher.advance(8.0, [VertexEnded(2)]) == [Free(0, 1), StartVertex(3, 1)]
+    assert dispatcher.advance(9.0, [VertexEnded(3)]) == [Free(1, 1)]
+    trace = dispatcher.trace()
+    assert trace.output.tolist() == [0, 1]
+    assert validate_trace(graph, costs, assignment, trace).work_conserving
+    assert peak_bytes(graph, costs, assignment, trace).tolist() == [22, 13]
+    assert FastSimulator(graph, costs).makespans(assignment.device[None]).tolist() == [9]
 
 
 def test_events_in_instructions_out():

@@ -11,7 +11,7 @@ Before = Callable[..., None]
 
 
 class WatchedBackend(TensorFlowBackend):
-    """Calls `before("run_vertex", vertex, device)` and `before("run_transfer", transfer, producer, source, destination)` on the thread
+    """Calls `before("run_vertex", vertex, device)` and `before("run_transfer", transfer, tensor, source, destination)` on the thread
     that then does it."""
 
     def __init__(self, before: Before, *args: Any, **options: Any):

@@ -89,41 +89,45 @@ def simulate(devices, prepared, limit_s, tail, waited_for):
                     if recording:
                         freed[home], waited_for[-1] = v, v
                     first, last = vertices[v].first, vertices[v].last
-                    for i in range(first, last):
-                        d = vertices[edges[i].vertex].device
-                        if d != home:
-                            cost = edge_cost(edges[i].cost, home, d, latency_s, bandwidth)
-                            if seen[d] != v:
-                                seen[d], cost_to[d] = v, cost
-                            elif cost > cost_to[d]:
-                                cost_to[d] = cost
-                    for i in range(first, last):
-                        w = edges[i].vertex
-                        vertex = vertices[w]
-                        d = vertex.device
-                        vertex.missing -= 1
-                        if d != home:
-                            arrival = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
-                            if recording and arrival >= vertex.key:
+                    while first < last:
+                        tensor, end = edges[first].tensor, first
+                        while end < last and edges[end].tensor == tensor:
+                            d = vertices[edges[end].vertex].device
+                            if d != home:
+                                cost = edge_cost(edges[end].cost, home, d, latency_s, bandwidth)
+                                if seen[d] != tensor:
+                                    seen[d], cost_to[d] = tensor, cost
+                                elif cost > cost_to[d]:
+                                    cost_to[d] = cost
+                            end += 1
+                        for i in range(first, end):
+                            w = edges[i].vertex
+                            vertex = vertices[w]
+                            d = vertex.device
+                            vertex.missing -= 1
+                            if d != home:
+                                arrival = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
+                                if recording and arrival >= vertex.key:
+                                    waited_for[w] = v
+                                vertex.key = max(vertex.key, arrival)
+                                # What is sent and arrives at this very instant comes only after what starts now.
+                                if arrival == now:
+                                    sent[w] = turn
+                            elif recording and vertex.key <= now:
                                 waited_for[w] = v
-                            vertex.key = max(vertex.key, arrival)
-                            # A transfer that is sent and arrives at this instant is applied after the starts of this instant.
-                            if arrival == now:
-                                sent[w] = turn
-                        elif recording and vertex.key <= now:
-                            waited_for[w] = v
-                        if vertex.missing == 0:
-                            if vertex.key < now or (vertex.key == now and sent[w] != turn):
-                                if recording:
-                                    since[w] = now
-                                moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
-                                noted = touch(lanes, touched, noted, d)
-                            elif vertex.key > now:
-                                push(events, 0, running, vertex.key, count + w)
-                                running += 1
-                            else:
-                                coming[later] = w
-                                later += 1
+                            if vertex.missing == 0:
+                                if vertex.key < now or (vertex.key == now and sent[w] != turn):
+                                    if recording:
+                                        since[w] = now
+                                    moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
+                                    noted = touch(lanes, touched, noted, d)
+                                elif vertex.key > now:
+                                    push(events, 0, running, vertex.key, count + w)
+                                    running += 1
+                                else:
+                                    coming[later] = w
+                                    later += 1
+                        first = end
                 if moved > patience and not heaped:
                     heap(queue, lanes)
                     heaped = True

@@ -6,11 +6,11 @@ import numba
 import numpy as np
 
 from doppler_tf.costs import CostModel
-from doppler_tf.graph import CSR
+from doppler_tf.graph import CSR, DataflowGraph
 
 # Fields that are read together share a cache line, because cache misses dominate the simulation of large graphs.
 ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
-EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32)], align=True)
+EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32), ("tensor", np.int32)], align=True)
 VERTEX = np.dtype([("key", np.float64), ("exec_s", np.float64), ("first", np.int32), ("last", np.int32), ("missing", np.int32),
                    ("device", np.int32)], align=True)
 # `queue[head:tail]` holds the waiting entries of a lane (a device or a link); `base` is the first place of its region.
@@ -21,11 +21,12 @@ LANE = np.dtype([("base", np.int64), ("head", np.int64), ("tail", np.int64), ("f
 AHEAD = 384
 
 
-def edge_records(adjacency: CSR, costs: CostModel) -> np.ndarray:
-    """EDGE [E] in the order of `adjacency`: the neighbour, and the explicit cost or, without one, minus the bytes."""
+def edge_records(graph: DataflowGraph, adjacency: CSR, costs: CostModel) -> np.ndarray:
+    """EDGE [E] in the order of `adjacency`: the neighbour, the tensor, and the explicit cost or, without one, minus the bytes."""
     explicit_s, edge_bytes = costs.explicit_transfer_s[adjacency.edge], costs.edge_bytes[adjacency.edge]
     edges = np.empty(len(adjacency.edge), EDGE)
     edges["cost"], edges["vertex"] = np.where(np.isnan(explicit_s), -edge_bytes, np.abs(explicit_s)), adjacency.vertex
+    edges["tensor"] = graph.edge_tensor[adjacency.edge]
     return edges
 
 

@@ -39,18 +39,19 @@ class FastSimulator:
         rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else np.zeros(graph.num_vertices)
         incoming = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
         incoming[graph.is_input] = -1
+        item_bytes = np.concatenate([costs.output_bytes, costs.tensor_bytes])
         self._size = graph.num_vertices + graph.num_edges
         self._prepared = Prepared(
             priority=rank[None], fifo=dispatch == "fifo", patience=self._size * _PATIENCE, patience_limited=self._size * _PATIENCE_LIMITED,
-            ptr=out.ptr.astype(np.int32), edges=edge_records(out, costs), incoming=incoming,
+            ptr=out.ptr.astype(np.int32), edges=edge_records(graph, out, costs), maker=graph.tensor_producer, incoming=incoming,
             exec_s=np.ascontiguousarray(costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]),
             latency_s=topology.latency_s, bandwidth=topology.bandwidth_bytes_per_s,
             factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
             link_slots=-1 if topology.link_slots is None else topology.link_slots,
             # A device holds each tensor at most once. If all of them fit, no limit can ever bind.
-            limited=bool((costs.output_bytes.sum() > costs.memory_bytes).any()),
-            in_ptr=into.ptr.astype(np.int32), producer=into.vertex, output_bytes=costs.output_bytes, memory_bytes=costs.memory_bytes,
-            by_bytes=np.argsort(costs.output_bytes, kind="stable").astype(np.int32),
+            limited=bool((costs.tensor_bytes.sum() > costs.memory_bytes).any()),
+            in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,
+            memory_bytes=costs.memory_bytes, by_bytes=np.argsort(item_bytes, kind="stable").astype(np.int32),
             topological=np.empty(0, np.int32), least_tail=np.empty(0))
 
     def makespans(self, devices: np.ndarray, orders: np.ndarray | None = None) -> np.ndarray:

@@ -16,7 +16,10 @@ from doppler_tf.graph_records import collector_paused, graph_from_records, graph
 
 @collector_paused()
 def read_graph(source: str | Path | nx.DiGraph) -> DataflowGraph:
-    """Reads a graph from a `doppler-graph/1` file or from a networkx DiGraph whose attributes are the format's fields.
+    """Reads a graph from a `doppler-graph/1` file or from a networkx graph whose attributes are the format's fields.
+
+    Args:
+      source: a MultiDiGraph if edges carry several outputs of one vertex to another.
 
     Raises:
       FormatError: the file is missing or malformed.
@@ -47,12 +50,13 @@ def read_graph(source: str | Path | nx.DiGraph) -> DataflowGraph:
 def write_graph(path: str | Path, graph: DataflowGraph) -> None:
     """Writes a graph atomically; `read_graph` gives it back with the same hash."""
     nodes, edges, attributes = graph_to_records(graph)
-    write_json(path, {"directed": True, "multigraph": False, "graph": attributes, "nodes": nodes, "edges": edges})
+    pairs = np.unique(np.stack([graph.sources, graph.targets]), axis=1).shape[1]
+    write_json(path, {"directed": True, "multigraph": pairs < graph.num_edges, "graph": attributes, "nodes": nodes, "edges": edges})
 
 
 def _from_networkx(source: nx.Graph) -> DataflowGraph:
     where = str(source.graph.get("name") or "networkx graph")
-    if not source.is_directed() or source.is_multigraph():
+    if not source.is_directed():
         raise field_error(GraphError, where, "", "graph", "a networkx.DiGraph", type(source).__name__)
     nodes = [{**data, "id": _plain(node)} for node, data in source.nodes(data=True)]
     edges = [{**data, "source": _plain(u), "target": _plain(v)} for u, v, data in source.edges(data=True)]

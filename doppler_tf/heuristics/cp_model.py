@@ -17,7 +17,7 @@ _HORIZON_TICKS = 2**24
 
 
 class Model:
-    """Variables: the device of each unit, the start of each vertex, and the departure and arrival of each output's copy on each device.
+    """Variables: the device of each unit, the start of each vertex, and the departure and arrival of each tensor's copy on each device.
 
     A device runs `slots` vertices at once and a link `link_slots` transfers, in any order. A copy takes as long as the costliest edge that
     needs it. The model ignores memory over time; it only demands that a vertex with its inputs and its output fits on its device. Times are
@@ -41,7 +41,7 @@ class Model:
         self.makespan = self.model.new_int_var(min(int(earliest_s * (1 - 1e-9) / self.unit_s), horizon), horizon, "makespan")
         self.on = [[self.model.new_bool_var(f"on{u},{d}") for d in range(costs.num_devices)] for u in range(self.units.num_units)]
         self.start = {v: self._time(f"start{v}") for v in graph.work_vertices.tolist()}
-        self.departure, self.arrival = {}, {}
+        self.departure, self.arrival, self.edges_of = {}, {}, {}
         self._devices()
         self._transfers()
         self.model.minimize(self.makespan)
@@ -88,7 +88,7 @@ class Model:
     def _feasible(self) -> np.ndarray:
         """bool [U, D]: whether pins permit the device and every vertex fits on it with its inputs and its output."""
         graph, costs, units = self._graph, self._costs, self.units
-        needed = np.bincount(graph.targets, costs.output_bytes[graph.sources], graph.num_vertices) + costs.output_bytes
+        needed = np.bincount(graph.targets, costs.tensor_bytes[graph.edge_tensor], graph.num_vertices) + costs.output_bytes
         most = np.zeros(units.num_units)
         np.maximum.at(most, units.unit_of[graph.work_vertices], needed[graph.work_vertices])
         feasible = units.allowed & (most[:, None] <= costs.memory_bytes)
@@ -105,52 +105,51 @@ class Model:
         graph, costs, model = self._graph, self._costs, self.model
         devices, link_slots = range(costs.num_devices), costs.topology.link_slots
         links: dict[tuple[int, int], list] = {link: [] for link in itertools.permutations(devices, 2)}
-        out = graph.successors
-        for u in self.start:
-            edges = range(out.ptr[u], out.ptr[u + 1])
-            for v in {int(out.vertex[i]) for i in edges}:
-                model.add(self.start[v] >= self.end[u])
-            for d in devices if edges and costs.num_devices > 1 else ():
-                departure = self.departure[u, d] = self._time(f"departure{u},{d}") if link_slots else None
-                arrival = self.arrival[u, d] = self._time(f"arrival{u},{d}")
-                model.add(arrival >= self.end[u])
-                if link_slots:
-                    model.add(departure >= self.end[u])
-                begin = departure if link_slots else self.end[u]
-                copied = model.new_bool_var(f"copied{u},{d}")
-                ticks = {s: [self._ticks(float(costs.transfer_s(int(out.edge[i]), s, d))) for i in edges] for s in devices if s != d}
-                alike = len({tuple(row) for row in ticks.values()}) == 1
-                for at, i in enumerate(edges):
-                    v = int(out.vertex[i])
-                    needed_here, made_elsewhere = self._on(v, d), self._on(u, d).negated()
-                    model.add(self.start[v] >= arrival).only_enforce_if(needed_here)
-                    model.add_bool_or(copied, needed_here.negated(), self._on(u, d))
-                    if alike:
-                        model.add(arrival >= begin + next(iter(ticks.values()))[at]).only_enforce_if(needed_here, made_elsewhere)
-                    else:
-                        for s, row in ticks.items():
-                            model.add(arrival >= begin + row[at]).only_enforce_if(needed_here, self._on(u, s))
-                for s, row in ticks.items() if link_slots else ():
-                    present = model.new_bool_var(f"sends{u},{s},{d}")
-                    model.add_bool_or(present, copied.negated(), self._on(u, s).negated())
-                    links[s, d].append(self._interval(u, s, d, row, present))
+        for e in graph.work_edges.tolist():
+            self.edges_of.setdefault(int(graph.edge_tensor[e]), []).append(e)
+            model.add(self.start[int(graph.targets[e])] >= self.end[int(graph.sources[e])])
+        for (t, edges), d in itertools.product(self.edges_of.items(), devices if costs.num_devices > 1 else ()):
+            u = int(graph.tensor_producer[t])
+            departure = self.departure[t, d] = self._time(f"departure{t},{d}") if link_slots else None
+            arrival = self.arrival[t, d] = self._time(f"arrival{t},{d}")
+            model.add(arrival >= self.end[u])
+            if link_slots:
+                model.add(departure >= self.end[u])
+            begin = departure if link_slots else self.end[u]
+            copied = model.new_bool_var(f"copied{t},{d}")
+            ticks = {s: [self._ticks(float(costs.transfer_s(e, s, d))) for e in edges] for s in devices if s != d}
+            alike = len({tuple(row) for row in ticks.values()}) == 1
+            for at, e in enumerate(edges):
+                v = int(graph.targets[e])
+                needed_here, made_elsewhere = self._on(v, d), self._on(u, d).negated()
+                model.add(self.start[v] >= arrival).only_enforce_if(needed_here)
+                model.add_bool_or(copied, needed_here.negated(), self._on(u, d))
+                if alike:
+                    model.add(arrival >= begin + next(iter(ticks.values()))[at]).only_enforce_if(needed_here, made_elsewhere)
+                else:
+                    for s, row in ticks.items():
+                        model.add(arrival >= begin + row[at]).only_enforce_if(needed_here, self._on(u, s))
+            for s, row in ticks.items() if link_slots else ():
+                present = model.new_bool_var(f"sends{t},{s},{d}")
+                model.add_bool_or(present, copied.negated(), self._on(u, s).negated())
+                links[s, d].append(self._interval(t, s, d, row, present))
         for queue in links.values():
             if link_slots == 1:
                 model.add_no_overlap(queue)
             elif link_slots and link_slots < len(queue):
                 model.add_cumulative(queue, [1] * len(queue), link_slots)
 
-    def _interval(self, u: int, s: int, d: int, ticks: list[int], present):
-        """The interval in which u's copy occupies the link from s to d."""
-        departure, name = self.departure[u, d], f"send{u},{s},{d}"
+    def _interval(self, t: int, s: int, d: int, ticks: list[int], present):
+        """The interval in which the copy of tensor t occupies the link from s to d."""
+        departure, name = self.departure[t, d], f"send{t},{s},{d}"
         if len(set(ticks)) == 1:
             return self.model.new_optional_fixed_size_interval_var(departure, ticks[0], present, name)
-        size = self.model.new_int_var(min(ticks), max(ticks), f"size{u},{s},{d}")
-        end = self._time(f"end{u},{s},{d}")
-        self.model.add(end <= self.arrival[u, d]).only_enforce_if(present)
-        out = self._graph.successors
-        for at, i in enumerate(range(out.ptr[u], out.ptr[u + 1])):
-            self.model.add(size >= ticks[at]).only_enforce_if(present, self._on(int(out.vertex[i]), d), self._on(u, s))
+        size = self.model.new_int_var(min(ticks), max(ticks), f"size{t},{s},{d}")
+        end = self._time(f"end{t},{s},{d}")
+        self.model.add(end <= self.arrival[t, d]).only_enforce_if(present)
+        u = int(self._graph.tensor_producer[t])
+        for at, e in enumerate(self.edges_of[t]):
+            self.model.add(size >= ticks[at]).only_enforce_if(present, self._on(int(self._graph.targets[e]), d), self._on(u, s))
         return self.model.new_optional_interval_var(departure, size, end, present, name)
 
     def hint(self, device: np.ndarray, trace: Trace) -> None:

@@ -43,7 +43,7 @@ class CriticalPath:
             vertices[last] = np.cumsum(degree)
             vertices[first] = vertices[last] - degree
             at = np.repeat(adjacency.ptr[name] - vertices[first], degree) + np.arange(graph.num_edges)
-            records = edge_records(adjacency, costs)[at]
+            records = edge_records(graph, adjacency, costs)[at]
             records["vertex"] = position[records["vertex"]]
             edges.append(records)
         uniform = bool((costs.exec_s == costs.exec_s[:, :1]).all())

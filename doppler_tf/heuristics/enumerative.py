@@ -28,7 +28,7 @@ def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator
     count towards their device's share. If a device's memory is full, its vertices go to the cheapest device with room.
     """
     p = planning_data(graph, costs)
-    state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_vertices, costs.num_devices)),
+    state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_tensors, costs.num_devices)),
                    np.zeros(costs.num_devices), costs.memory_bytes.copy(), np.full(len(graph.groups) + 1, -1, np.int64))
     share = work_shares(graph, costs)
     for members in _groups(graph):
@@ -66,7 +66,7 @@ class _State:
 
     def __init__(self, p: PlanningData, device: np.ndarray, sent_s: np.ndarray, load_s: np.ndarray, room: np.ndarray,
                  group_device: np.ndarray):
-        """Args: sent_s: float64 [N, D], the cost of the copies that have been sent, by output and device."""
+        """Args: sent_s: float64 [T, D], the cost of the copies that have been sent, by tensor and device."""
         self.device = device
         self._p, self._sent_s, self._load_s, self._room, self._group_device = p, sent_s, load_s, room, group_device
 
@@ -141,10 +141,10 @@ def _transfers(p, vertices, device, sent_s):
     for k in range(len(vertices)):
         v = vertices[k]
         for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
-            u = p.in_edges[i].vertex
+            u, tensor = p.in_edges[i].vertex, p.in_edges[i].tensor
             for d in range(p.exec_s.shape[1]):
                 if device[u] >= 0 and device[u] != d:
-                    cost_s[k, d] += max(0.0, edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth) - sent_s[u, d])
+                    cost_s[k, d] += max(0.0, edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth) - sent_s[tensor, d])
     return cost_s
 
 
@@ -152,9 +152,9 @@ def _transfers(p, vertices, device, sent_s):
 def _send(p, v, d, device, sent_s):
     """Records the copies that v needs on d."""
     for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
-        u = p.in_edges[i].vertex
+        u, tensor = p.in_edges[i].vertex, p.in_edges[i].tensor
         if device[u] >= 0 and device[u] != d:
-            sent_s[u, d] = max(sent_s[u, d], edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth))
+            sent_s[tensor, d] = max(sent_s[tensor, d], edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth))
 
 
 @compiled
@@ -178,7 +178,7 @@ def _cheapest(p, vertices, device, sent_s, load_s, places, extra_places, extras)
             # Backtracks: undoes the last choice.
             v, d = vertices[k], choice[k]
             for j in range(ptr[k + 1] - ptr[k] - 1, -1, -1):
-                sent_s[p.in_edges[p.in_ptr[v] + j].vertex, d] = before[ptr[k] + j]
+                sent_s[p.in_edges[p.in_ptr[v] + j].tensor, d] = before[ptr[k] + j]
             used[d] -= 1
             extras_left += used[d] >= places[d]
         elif k == count:
@@ -201,13 +201,13 @@ def _cheapest(p, vertices, device, sent_s, load_s, places, extra_places, extras)
         cost_s[k + 1], work_s[k + 1] = cost_s[k], work_s[k] + load_s[d] + used[d] * p.exec_s[v, d]
         for j in range(ptr[k + 1] - ptr[k]):
             edge = p.in_edges[p.in_ptr[v] + j]
-            u = edge.vertex
-            before[ptr[k] + j] = sent_s[u, d]
+            u, tensor = edge.vertex, edge.tensor
+            before[ptr[k] + j] = sent_s[tensor, d]
             if device[u] >= 0 and device[u] != d:
                 cost = edge_cost(edge.cost, device[u], d, p.latency_s, p.bandwidth)
-                if cost > sent_s[u, d]:
-                    cost_s[k + 1] += cost - sent_s[u, d]
-                    sent_s[u, d] = cost
+                if cost > sent_s[tensor, d]:
+                    cost_s[k + 1] += cost - sent_s[tensor, d]
+                    sent_s[tensor, d] = cost
         if cost_s[k + 1] <= best_s:
             k += 1
     return best

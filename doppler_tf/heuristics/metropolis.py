@@ -106,10 +106,10 @@ def _change(sets, draw, critical, unit_device, devices, changed, old):
 
 
 @numba.njit(nogil=True, inline="always")
-def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
+def _energy(devices, prepared, ceiling_s, limit_s, tail, waited_for):
     """Makespan of `devices` (int32 [1, N]), or of one above `limit_s` a lower bound; where memory runs out, above `ceiling_s`, and more so
-    the more bytes there are too many; tail, awaited: see `makespan`."""
-    seconds = makespan(devices, prepared, limit_s, tail, awaited)
+    the more bytes there are too many; tail, waited_for: see `makespan`."""
+    seconds = makespan(devices, prepared, limit_s, tail, waited_for)
     if seconds < np.inf:
         return seconds
     held, over = held_bytes(devices[0], prepared), 0.0
@@ -120,16 +120,16 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
 
 
 @numba.njit(nogil=True)
-def _trace_back(sets, awaited, num_devices, critical):
+def _trace_back(sets, waited_for, num_devices, maker, critical):
     """Writes the movable units on the critical chain into `critical`, a row of `WalkState.critical`. It goes back from the last end by each
     vertex, or the producer of each transfer, that was awaited."""
-    count, item, length = len(sets.unit_of), awaited[-1], 0
+    count, item, length = len(sets.unit_of), waited_for[-1], 0
     while item >= 0:
-        unit = sets.unit_of[item if item < count else (item - count) // num_devices]
+        unit = sets.unit_of[item if item < count else maker[(item - count) // num_devices]]
         if sets.movable[unit] and (length == 0 or critical[length] != unit):
             length += 1
             critical[length] = unit
-        item = awaited[item]
+        item = waited_for[item]
     critical[0] = length
 
 
@@ -152,7 +152,7 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
         unit_device[u] = current[0, sets.member[sets.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
     tail, num_devices = np.empty(current.shape[1]), len(prepared.slots)
-    awaited = np.empty(current.shape[1] * (num_devices + 1) + 1, np.int32)
+    waited_for = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The very first step simulates `current` without a change.
@@ -171,7 +171,7 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
             looks[1] += 1
             looks[2] += level > limit_s
         if level <= limit_s:
-            level = _energy(current, prepared, ceiling_s, limit_s, least, awaited)
+            level = _energy(current, prepared, ceiling_s, limit_s, least, waited_for)
         loss = level - levels[0]
         if measure and loss > 0 and level < ceiling_s:
             log_loss += np.log(loss)
@@ -179,7 +179,7 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
             levels[0], critical[0, 0] = level, 0
             if level < ceiling_s:
-                _trace_back(sets, awaited, num_devices, critical[0])
+                _trace_back(sets, waited_for, num_devices, prepared.maker, critical[0])
             if level < levels[1]:
                 levels[1] = level
                 best[:] = current

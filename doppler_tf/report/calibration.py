@@ -78,7 +78,7 @@ class Durations:
             self._vertex[v, d].append(seconds)
         modelled = [plan_transfers(self._graph, model, assignment.device).cost_s for model in self._models.values()]
         rows = np.stack([trace.transfer_end_s - trace.transfer_start_s, *modelled], axis=1).tolist()
-        for key, row in zip(np.stack([trace.producer, trace.source, trace.destination], axis=1).tolist(), rows, strict=True):
+        for key, row in zip(np.stack([trace.tensor(self._graph), trace.source, trace.destination], axis=1).tolist(), rows, strict=True):
             self._transfer[tuple(key)].append(row)
 
     def by_kind(self) -> dict[str, dict[str, float]]:

@@ -164,7 +164,9 @@ class _Walk:
     def _fits_since(self, task: int, since: float, start: float) -> float:
         """The end of the last interval in (since, start) in which the task's output did not fit; 0 if there was none."""
         d = int(self.tasks.destination[task])
-        profile, size = self._profiles[d], self.costs.output_bytes[self.tasks.vertex[task]]
+        count = self.graph.num_vertices
+        needed = self.costs.output_bytes[task] if task < count else self.costs.tensor_bytes[self.tasks.plan.tensor[task - count]]
+        profile, size = self._profiles[d], needed
         earliest = max(int(np.searchsorted(profile.time_s, since, side="right")) - 1, 0)
         last = int(np.searchsorted(profile.time_s, start))
         first, width = last, 1
@@ -191,8 +193,8 @@ class _Walk:
         graph, tasks, devices = self.graph, self.tasks, self.costs.num_devices
         transfers = np.arange(graph.num_vertices, len(self.lane))
         user = np.concatenate([graph.targets, transfers])
-        tensor = np.concatenate([graph.sources, tasks.vertex[transfers]]).astype(np.int64) * devices + tasks.source[user]
-        last = np.zeros(graph.num_vertices * devices)
+        tensor = np.concatenate([graph.edge_tensor, tasks.plan.tensor]).astype(np.int64) * devices + tasks.source[user]
+        last = np.zeros(graph.num_tensors * devices)
         np.maximum.at(last, tensor, tasks.end_s[user])
         frees = np.zeros(len(self.lane), bool)
         frees[user[tasks.end_s[user] == last[tensor]]] = True

@@ -38,7 +38,7 @@ def trace_tasks(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
     count, plan = graph.num_vertices, plan_transfers(graph, costs, assignment.device)
     start, end = np.zeros(count), np.zeros(count)
     start[trace.vertex], end[trace.vertex] = trace.start_s, trace.end_s
-    by_plan = np.lexsort((trace.destination, trace.producer))
+    by_plan = trace.in_plan_order
     arrived = trace.transfer_end_s[by_plan]
     moved = plan.of_edge >= 0
     resident = end[graph.sources]

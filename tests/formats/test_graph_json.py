@@ -127,6 +127,26 @@ def test_networkx_in_memory_equals_the_file(good, write):
     assert same(read_graph(source), read_graph(write(good)))
 
 
+def test_an_edge_names_the_output_that_it_carries(good, write, tmp_path):
+    good["nodes"][1]["output_bytes"] = [10, 20, 30]
+    good["edges"] += [{"source": 1, "target": 2, "output": 2}, {"source": 1, "target": "y", "output": 1, "bytes": 5}]
+    graph, costs = load(write(good))
+    at = {key: v for v, key in enumerate(graph.ids)}
+    first = graph.tensor_ptr[at[1]]
+    assert graph.tensor_bytes[first:first + 3].tolist() == [10, 20, 30]
+    assert graph.output_bytes[at[1]] == 60
+    assert graph.edge_output.tolist() == [0, 0, 0, 2, 1]
+    assert (graph.edge_tensor - first)[[1, 3, 4]].tolist() == [0, 2, 1]
+    assert costs.edge_bytes[[3, 4]].tolist() == [30, 5]
+    write_graph(tmp_path / "again.json", graph)
+    assert same(read_graph(tmp_path / "again.json"), graph)
+    record = json.loads((tmp_path / "again.json").read_text())
+    assert record["multigraph"]
+    in_memory = read_graph(nx.node_link_graph(record, edges="edges"))  # networkx has an order of edges of its own
+    assert sorted(zip(in_memory.edge_tensor, in_memory.targets, strict=True)) == sorted(zip(graph.edge_tensor, graph.targets, strict=True))
+    assert in_memory.tensor_bytes.tobytes() == graph.tensor_bytes.tobytes()
+
+
 def test_links_is_an_older_name_of_edges(good, write):
     graph = read_graph(write(good))
     good["links"] = good.pop("edges")
@@ -220,7 +240,19 @@ MISTAKES = [
     (top(edges=[3]), GraphError, "edge at position 0: edge: expected an object, got 3"),
     *[(edge(1, **{field: wrong}), GraphError, f"edge 1 -> 2: {field}: expected a finite number >= 0, got {wrong!r}")
       for field in ("bytes", "transfer_s") for wrong in (-1, False, "1", [])],
-    (more_edges((1, 2)), GraphError, "edge 1 -> 2: source, target: expected one edge for a pair of vertices, got 2; merge them"),
+    (more_edges((1, 2)), GraphError,
+     "edge 1 -> 2: source, target: expected one edge for a pair of vertices and an output, got 2; merge them"),
+    *[(edge(1, output=wrong), GraphError, f"edge 1 -> 2: output: expected an integer from 0 to 65535, got {wrong!r}")
+      for wrong in (-1, 1 << 16, 0.0, True, "0", None)],
+    *[(operand(output=wrong), GraphError, f"vertex 1: kernel.operands.output: expected an integer from 0 to 65535, got {wrong!r}")
+      for wrong in (-1, "0", True)],
+    (operand(output=1), GraphError,
+     "vertex 1: kernel.operands: expected predecessors of the vertex, got 'x' (output 1); add the edge or mend"),
+    (lambda r: (node(1, output_bytes=[4])(r), edge(1, output=1)(r)), GraphError,
+     "vertex 1: output_bytes: expected a number, or a list of at least 2 (one an output), got [4]"),
+    (node(1, output_bytes=[]), GraphError, "vertex 1: output_bytes: expected a number, or a list of at least 1 (one an output), got []"),
+    (node(1, output_bytes=[4, -1]), GraphError, "vertex 1: output_bytes[1]: expected a finite number >= 0, got -1"),
+    (node(1, output_bytes=[4, None]), GraphError, "vertex 1: output_bytes[1]: expected a finite number >= 0, got None"),
     (more_edges((1, 1)), GraphError, "edges: expected no cycle, got 1 -> 1; remove one of these edges"),
     (more_edges(("y", 2)), GraphError, "edges: expected no cycle, got 2 -> 'y' -> 2; remove one of these edges"),
     (lambda r: (node(1, output_bytes=...)(r), r["edges"].append({"source": 1, "target": "y"})), CostError,
@@ -281,8 +313,8 @@ def test_only_flops_on_a_device_without_speed(good, write):
     assert_says(message, "vertex 'y': exec_s: expected an explicit cost, as device 'device:0' of ideal:2 has no flops_per_s")
 
 
-@pytest.mark.parametrize("make", [nx.Graph, nx.MultiDiGraph])
-def test_only_directed_graphs_with_single_edges(make):
+@pytest.mark.parametrize("make", [nx.Graph, nx.MultiGraph])
+def test_only_directed_graphs(make):
     assert_says(refusal(GraphError, read_graph, make([(1, 2)])), "graph: expected a networkx.DiGraph", make.__name__)
 
 

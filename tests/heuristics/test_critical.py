@@ -29,18 +29,19 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
     assume(makespan_or_inf(case) < np.inf)
     graph, costs, trace = case.graph, case.costs, simulate(case.graph, case.costs, case.assignment, case.rule)
     count, num_devices = graph.num_vertices, costs.num_devices
-    devices, awaited = case.assignment.device[None].astype(np.int32), np.empty(count * (num_devices + 1) + 1, np.int32)
+    devices, awaited = case.assignment.device[None].astype(np.int32), np.empty(count + graph.num_tensors * num_devices + 1, np.int32)
     prepared = FastSimulator(graph, costs, case.rule).prepared(case.assignment.order)
     assert simulated(devices, prepared, np.inf, prepared.least_tail, awaited) == trace.makespan_s
-    sent = count + trace.producer * num_devices + trace.destination
+    sent = count + trace.tensor(graph) * num_devices + trace.destination
     begin_s = dict(zip([*trace.vertex.tolist(), *sent.tolist()], [*trace.start_s.tolist(), *trace.transfer_start_s.tolist()], strict=True))
     end_s = dict(zip([*trace.vertex.tolist(), *sent.tolist()], [*trace.end_s.tolist(), *trace.transfer_end_s.tolist()], strict=True))
     item, elements = int(awaited[-1]), 0
     assert end_s[item] == trace.makespan_s
     while (before := int(awaited[item])) >= 0:
         # Of links that never wait, and where memory cannot run short, the transfer between is left out.
-        arrived = end_s.get(count + before * num_devices + devices[0, item]) if costs.topology.link_slots is None and item < count else None
-        assert begin_s[item] in (end_s[before], arrived)
+        sent_by = range(graph.tensor_ptr[before], graph.tensor_ptr[before + 1]) if before < count and item < count else ()
+        arrived = [end_s.get(count + t * num_devices + devices[0, item]) for t in sent_by] if costs.topology.link_slots is None else []
+        assert begin_s[item] in (end_s[before], *arrived)
         item, elements = before, elements + 1
         assert elements < len(begin_s)
     assert begin_s[item] == 0

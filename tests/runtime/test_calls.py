@@ -50,7 +50,7 @@ def call_of(kernel, tensors):
 
 
 def check(kernel, tensors):
-    got, expected = call_of(kernel, tensors)(tensors, tensors[0].device), kernels.run_kernel(kernel, tensors)
+    (got,), expected = call_of(kernel, tensors)(tensors, tensors[0].device), kernels.run_kernel(kernel, tensors)
     assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
@@ -78,7 +78,7 @@ def test_what_is_compiled(operation, compiled, monkeypatch):
     """A call that is not compiled names TensorFlow's own operation, a compiled one a function."""
     kernel, tensors = make(*operation)
     call, seen = KernelCall("toy", kernel, specs(tensors)), []
-    monkeypatch.setattr(calls, "execute_on", lambda device, op, inputs, attributes: seen.append(op))
+    monkeypatch.setattr(calls, "execute_on", lambda device, op, *_: seen.append(op))
     call(tensors, "CPU:0")
     assert [op in ("MatMul", "BatchMatMulV2", "Einsum", "Identity") for op in seen] == [not compiled]
 
@@ -98,7 +98,7 @@ def test_an_error_of_tensorflow_reaches_the_caller_as_usual():
 def test_output_is_known_beforehand():
     kernel, tensors = make(*OPS["fused"])
     call = KernelCall("toy", kernel, specs(tensors))
-    assert (call.output, call.output_bytes) == (tf.TensorSpec((2,), tf.float32), 8)
+    assert (call.outputs, call.output_bytes) == ([tf.TensorSpec((2,), tf.float32)], [8])
 
 
 def graph_of(*work):
@@ -123,11 +123,11 @@ def test_equal_kernels_on_equal_shapes_share_one_call():
     assert found[at["a"]] is found[at["b"]]
     assert found[at["c"]] is found[at["e"]]
     assert len({found[at[v]].name for v in "acdt"}) == 4
-    assert found[at["t"]].output.shape == (2,)
+    assert found[at["t"]].outputs[0].shape == (2,)
     for other in (tf.TensorSpec((3, 2), tf.float32), tf.TensorSpec((2, 3), tf.float64)):
         others = kernel_calls(graph, {at["x"]: other})
         assert not {call.name for call in found.values()} & {call.name for call in others.values()}
-        assert others[at["c"]].output == other
+        assert others[at["c"]].outputs == [other]
 
 
 @pytest.mark.parametrize(("op", "params", "reason"), [
@@ -162,7 +162,7 @@ def test_two_threads_on_two_devices(name, four_devices):
             for trial in range(50):
                 rng = np.random.default_rng([device, trial])
                 tensors = [tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in OPS[name][2:]]
-                got = call(tensors, four_devices[device])
+                (got,) = call(tensors, four_devices[device])
                 assert got.device == tensors[0].device
                 np.testing.assert_allclose(got, kernels.run_kernel(kernel, tensors), rtol=1e-5, atol=1e-6)
         return got.device
@@ -179,8 +179,8 @@ def test_a_fused_workload_call_by_call():
     found = kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in values.items()})
     for v in graph.topological_order.tolist():
         if not graph.is_input[v]:
-            values[v] = found[v]([values[operand.vertex] for operand in graph.kernel[v].operands], tf.zeros(1).device)
-            assert found[v].output == tf.TensorSpec(values[v].shape, values[v].dtype)
+            (values[v],) = found[v]([values[operand.vertex] for operand in graph.kernel[v].operands], tf.zeros(1).device)
+            assert found[v].outputs == [tf.TensorSpec(values[v].shape, values[v].dtype)]
     got = assemble_outputs(graph, {v: x.numpy() for v, x in values.items()})
     assert relative_error(got, evaluate_program(program, tensors)) <= 1e-5
     assert relative_error(got, execute_tiles(graph, tensors)) <= 1e-5

@@ -56,9 +56,9 @@ def replayed_peak_bytes(graph, costs, assignment, log):
             if isinstance(instruction, StartVertex):
                 held[instruction.device] += costs.output_bytes[instruction.vertex]
             elif isinstance(instruction, StartTransfer):
-                held[instruction.destination] += costs.output_bytes[instruction.producer]
+                held[instruction.destination] += costs.tensor_bytes[instruction.tensor]
             elif isinstance(instruction, Free):
-                held[instruction.device] -= costs.output_bytes[instruction.producer]
+                held[instruction.device] -= costs.tensor_bytes[instruction.tensor]
             peak = np.maximum(peak, held)
     np.testing.assert_array_equal(dispatcher.trace().start_s, log.start_s)
     np.testing.assert_array_equal(dispatcher.trace().transfer_start_s, log.transfer_start_s)
@@ -172,10 +172,10 @@ def test_tensors_go_after_their_last_use(chain, monkeypatch):
     compute, made, most = KernelCall.__call__, [], []
 
     def watched(self, operands, device):
-        output = compute(self, operands, device)
-        made.append(weakref.ref(output))
+        outputs = compute(self, operands, device)
+        made.extend(map(weakref.ref, outputs))
         most.append(sum(ref() is not None for ref in made))
-        return output
+        return outputs
 
     with TensorFlowExecutor(chain.inputs, chain.fetch, warmup=False) as executor:
         executor.execute(chain.graph, *chain.place(1))  # compiles
@@ -191,9 +191,9 @@ def test_a_failed_run_leaves_no_tensor_even_to_who_keeps_the_error(chain, monkey
     compute, made = KernelCall.__call__, []
 
     def watched(self, operands, device):
-        output = compute(self, operands, device)
-        made.append(weakref.ref(output))
-        return output
+        outputs = compute(self, operands, device)
+        made.extend(map(weakref.ref, outputs))
+        return outputs
 
     def broken(method, vertex, *_):
         if method == "run_vertex" and vertex == doomed:

@@ -83,11 +83,11 @@ def test_kernels_read_only_what_is_on_their_device_and_never_the_coordinators_th
     seen, compute = set(), KernelCall.__call__
 
     def spy(self, operands, device):
-        output = compute(self, operands, device)
+        (output,) = compute(self, operands, device)
         seen.add((device, threading.current_thread().name.split("#")[0]))
         names = {device, output.device, *[operand.device for operand in operands]}
         assert len({tf.DeviceSpec.from_string(name).device_index for name in names}) == 1
-        return output
+        return [output]
 
     costs, assignment = chain.place(4, seed=2)
     with TensorFlowExecutor(chain.inputs, warmup=False) as executor:
@@ -192,9 +192,9 @@ class TestSession:
         compute, seen = KernelCall.__call__, []
 
         def keep(self, operands, device):
-            output = compute(self, operands, device)
+            (output,) = compute(self, operands, device)
             seen.append((operands[0], output))
-            return output
+            return [output]
 
         monkeypatch.setattr(KernelCall, "__call__", keep)
         session.run_vertex(1, 0)

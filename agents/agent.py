@@ -1,96 +1,149 @@
-"""The agents: one that imitates expert trajectories and one that reinforces, around the same networks and optimizers."""
+"""The agents: one that imitates expert trajectories and one that reinforces, around the same networks, optimizers and compiled update."""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 from tf_agents.agents import tf_agent
 from tf_agents.trajectories import Trajectory
 
 from agents.config import TrainConfig
-from agents.episode import GraphBatch
+from agents.episode import PaddedGraphs
+from agents.losses import EpisodeLogProbability, LogProbability, imitation_loss, rank_advantage, reinforce_loss
 from agents.networks import DualNetwork
 from agents.policy import DualPolicy, EpisodePolicy
 from agents.rollout import Episodes, Rollout, log_probability
 from agents.trajectories import compact, episodes_of
-from agents.updates import LogProbabilityOf, Updates
+
+_LOG = logging.getLogger(__name__)
+
+# (network, graphs, episodes) -> log-probabilities of vertices and of devices by step, differentiable, and the mask of real steps.
+LogProbabilityOf = Callable[[tf.Module, tuple, Episodes], EpisodeLogProbability]
+
+
+class UpdateInfo(NamedTuple):
+    """Scalars of one update: entropies are nats a step, gradient norms are before clipping."""
+
+    loss: tf.Tensor
+    sel_entropy: tf.Tensor
+    plc_entropy: tf.Tensor
+    sel_gradient: tf.Tensor
+    plc_gradient: tf.Tensor
 
 
 class ReinforceAgent(tf_agent.TFAgent):
     """Trains the two policies of a method by REINFORCE, each with an optimizer of its own.
 
     `train(experience, weights)` takes trajectories [B, T] of whole episodes: from `FusedDriver`, or from TF-Agents' own drivers and replay
-    buffers by `trajectories.compact`.
+    buffers by `trajectories.compact`. A method with one policy gives zeros as log-probabilities of the other. A policy without variables
+    is not trained.
     """
 
     def __init__(self, network: tf.Module, config: TrainConfig, policy: EpisodePolicy, collect_policy: EpisodePolicy,
                  log_probability: LogProbabilityOf, train_step_counter: tf.Variable | None = None, jit_compile: bool = False,
                  elite_rows: int = 1):
-        """Args: train_step_counter: counts updates, TF-Agents' global step if None; jit_compile: as `Updates` takes it; elite_rows: number
-        of `elite` trajectories of all updates, which share one compiled function."""
+        """Args: train_step_counter: counts updates, TF-Agents' global step if None; jit_compile: compile updates with XLA, which takes
+        seconds once and makes each two to three times as fast; elite_rows: number of `elite` trajectories of every update."""
         super().__init__(collect_policy.time_step_spec, collect_policy.action_spec, policy, collect_policy, train_sequence_length=None,
                          training_data_spec=compact(collect_policy.trajectory_spec), train_step_counter=train_step_counter)
-        self.updates = Updates(network, collect_policy.batch, config, self.train_step_counter, jit_compile, log_probability=log_probability)
-        self.optimizers, self.elite_rows, self._entropy = self.updates.optimizers, elite_rows, config.entropy
+        self._network, self._config, self._log_probability = network, config, log_probability
+        self._jit_compile, self._elite_rows = jit_compile, elite_rows
+        self.optimizers = tuple(tf.keras.optimizers.Adam(config.learning_rate, name=name) for name in ("sel", "plc"))
+        for optimizer, variables in zip(self.optimizers, network.parameter_groups, strict=True):
+            optimizer.build(variables)
+        self._update = tf.function(self._traced_update, autograph=False, jit_compile=jit_compile)
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """For both optimizers, from the next update on."""
+        for optimizer in self.optimizers:
+            optimizer.learning_rate.assign(learning_rate)
 
     def _train(self, experience: Trajectory, weights: tf.Tensor | None = None, entropy: float | None = None,
                elite: Trajectory | None = None, elite_weight: float = 0.0) -> tf_agent.LossInfo:
         """One update.
 
         Args:
-          weights: float32 [B], 0 for episodes that only stand by; None: ones.
+          weights: float32 [B], 0 for episodes that are not learned from; None: ones.
           entropy: weight of the entropy bonus, the config's if None.
           elite: trajectories [`elite_rows`, T] whose likelihood is raised with `elite_weight`, the best so far for instance.
 
         Returns:
           The loss, and as `extra` the `UpdateInfo`.
         """
-        episodes, weights = _given(self, experience, weights)
-        elite = _stand_in(self, episodes) if elite is None else episodes_of(elite, self.collect_policy.batch.num_vertices)
-        reward = tf.reduce_sum(experience.reward, axis=1)
-        entropy = self._entropy if entropy is None else entropy
-        info = self.updates.reinforce(episodes, reward, weights, tf.constant(entropy, tf.float32), elite,
-                                      tf.constant(elite_weight, tf.float32), tf.constant(0.0))
+        return self.update(experience, weights, self._config.entropy if entropy is None else entropy, elite, elite_weight)
+
+    def update(self, experience: Trajectory, weights: tf.Tensor | None, entropy: float = 0.0, elite: Trajectory | None = None,
+               elite_weight: float = 0.0, imitation: float = 0.0) -> tf_agent.LossInfo:
+        """As `train`; imitation: 1 where every episode counts as equally good, whatever its reward, else 0."""
+        vertices = self.collect_policy.graphs.padded.num_vertices
+        episodes = episodes_of(experience, vertices)
+        weights = tf.ones_like(episodes.graph, tf.float32) if weights is None else weights
+        # Without an elite, episodes of weight 0 take its place: every update has the same shapes and shares one compiled function.
+        elite = Episodes(*(value[:self._elite_rows] for value in episodes)) if elite is None else episodes_of(elite, vertices)
+        scalars = (tf.constant(value, tf.float32) for value in (entropy, elite_weight, imitation))
+        info = self._update(episodes, tf.reduce_sum(experience.reward, axis=1), weights, elite, *scalars)
         return tf_agent.LossInfo(info.loss, info)
+
+    def _traced_update(self, episodes: Episodes, reward: tf.Tensor, weight: tf.Tensor, elite: Episodes, entropy: tf.Tensor,
+                       elite_weight: tf.Tensor, imitation: tf.Tensor) -> UpdateInfo:
+        """One update of B episodes; reward, weight: float32 [B]; the last three: float32 scalars."""
+        if self._jit_compile:  # this runs only when a new shape is traced
+            _LOG.info("compiling the update with XLA, unless on disk")
+        count = tf.shape(reward)[0]
+
+        def loss(log_p: LogProbability, valid: tf.Tensor) -> tf.Tensor:
+            sampled, best = ([tensor[rows] for tensor in (*log_p, valid)] for rows in (slice(None, count), slice(count, None)))
+            return (reinforce_loss(LogProbability(*sampled[:2]), advantage, sampled[2], weight, entropy)
+                    + elite_weight * imitation_loss(LogProbability(*best[:2]), best[2]))
+
+        advantage = (1 - imitation) * rank_advantage(reward, episodes.graph, weight) + imitation * weight
+        together = Episodes(*(tf.concat(pair, axis=0) for pair in zip(episodes, elite, strict=True)))
+        with tf.GradientTape() as tape:
+            sel, plc, valid = self._log_probability(self._network, self.collect_policy.graphs, together)
+            total = loss(sel, valid) + loss(plc, valid)
+        variables = self._network.parameter_groups
+        norms = [self._step(*group) for group in zip(self.optimizers, variables, tape.gradient(total, variables), strict=True)]
+        self.train_step_counter.assign_add(1)
+        steps = tf.cast(valid[:count], tf.float32)
+        entropies = [tf.reduce_sum(each.entropy[:count] * steps) / tf.reduce_sum(steps) for each in (sel, plc)]
+        return UpdateInfo(total, *entropies, *norms)
+
+    def _step(self, optimizer: tf.keras.optimizers.Optimizer, variables: Sequence[tf.Variable], gradient: Sequence[tf.Tensor]) -> tf.Tensor:
+        """One policy's step, its gradient clipped; returns the norm before."""
+        if not variables:
+            return tf.constant(0.0)
+        clipped, norm = tf.clip_by_global_norm(gradient, self._config.clip)
+        optimizer.apply_gradients(zip(clipped, variables, strict=True))
+        return norm
 
 
 class ImitationAgent(tf_agent.TFAgent):
-    """Trains the policies of another agent to repeat expert trajectories (behavioural cloning); rewards do not count.
+    """Trains the policies of another agent to repeat expert trajectories (behavioural cloning); rewards have no effect.
 
-    Networks, optimizers, step counter and compiled update are those of that agent, which goes on where this one ends.
+    It shares networks, optimizers, step counter and compiled update with that agent, which continues from its weights.
     """
 
     def __init__(self, successor: ReinforceAgent):
         super().__init__(successor.time_step_spec, successor.action_spec, successor.policy, successor.collect_policy,
                          train_sequence_length=None, training_data_spec=successor.training_data_spec,
                          train_step_counter=successor.train_step_counter)
-        self.updates, self.elite_rows = successor.updates, successor.elite_rows
+        self._successor = successor
 
     def _train(self, experience: Trajectory, weights: tf.Tensor | None = None) -> tf_agent.LossInfo:
         """One update; weights: float32 [B], None: ones. The loss is the mean negative log-likelihood of a step."""
-        episodes, weights = _given(self, experience, weights)
-        info = self.updates.imitate(episodes, weights, _stand_in(self, episodes))
-        return tf_agent.LossInfo(info.loss, info)
+        return self._successor.update(experience, weights, imitation=1.0)
 
 
 class DopplerAgent(ReinforceAgent):
     """SEL (with the encoder) and PLC as TF-Agents trains and runs them, step by step or in whole episodes."""
 
-    def __init__(self, network: DualNetwork, batch: GraphBatch, config: TrainConfig, train_step_counter: tf.Variable | None = None,
+    def __init__(self, network: DualNetwork, graphs: PaddedGraphs, config: TrainConfig, train_step_counter: tf.Variable | None = None,
                  jit_compile: bool = False, elite_rows: int = 1, rollout: Rollout | None = None):
-        """Args: train_step_counter: counts updates; TF-Agents' global step if None; jit_compile: compile updates with XLA;
-        elite_rows: number of `elite` trajectories of all updates; rollout: runs whole episodes, compiled with XLA if None."""
+        """Args: rollout: runs whole episodes, compiled with XLA if None; the other arguments are those of `ReinforceAgent`."""
         rollout = rollout or Rollout(network)
-        policy = DualPolicy(network, batch, greedy=True, name="greedy_policy", rollout=rollout)
-        collect_policy = DualPolicy(network, batch, name="collect_policy", rollout=rollout)
+        policy = DualPolicy(network, graphs, greedy=True, name="greedy_policy", rollout=rollout)
+        collect_policy = DualPolicy(network, graphs, name="collect_policy", rollout=rollout)
         super().__init__(network, config, policy, collect_policy, log_probability, train_step_counter, jit_compile, elite_rows)
-
-
-def _given(agent: tf_agent.TFAgent, experience: Trajectory, weights: tf.Tensor | None) -> tuple[Episodes, tf.Tensor]:
-    """The record of an experience, and weights."""
-    episodes = episodes_of(experience, agent.collect_policy.batch.num_vertices)
-    return episodes, tf.ones_like(episodes.graph, tf.float32) if weights is None else weights
-
-
-def _stand_in(agent: ReinforceAgent | ImitationAgent, episodes: Episodes) -> Episodes:
-    """Episodes of the elite's shape, where there is none."""
-    return Episodes(*(value[:agent.elite_rows] for value in episodes))

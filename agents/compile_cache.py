@@ -1,8 +1,8 @@
-"""Keeps what XLA compiles on disk, so that the next process that needs it loads it.
+"""Keeps the code that XLA compiles on disk, so that the next process loads it.
 
-TensorFlow does so itself where TF_XLA_FLAGS names a folder. It reads these flags with its first operation. But an entry that it cannot read
-or write fails the computation, and an entry tells programs apart, not machines. So a folder is named only where it can be written, where
-all its entries are whole, and where the same kind of machine has filled it.
+TensorFlow does this itself if TF_XLA_FLAGS names a folder; it reads the flags with its first operation. But an entry that it cannot read or
+write makes the computation fail, and entries do not name the machine they were compiled for. So a folder is named only if it is writable,
+its entries are complete, and the same kind of machine has written them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from doppler_tf.formats.files import cache_folder
 
-_MOST_BYTES, _SPARE_BYTES = 1 << 30, 1 << 28  # what all entries may take; what must be free beside them, as a full disk fails a run
+_MOST_BYTES, _SPARE_BYTES = 1 << 30, 1 << 28  # largest size of all entries; least free disk space, as a full disk makes a run fail
 _ENTRY, _FOLDER, _CPU_ALONE = "xla_compile_cache__", "--tf_xla_persistent_cache_directory", "--tf_xla_persistent_cache_device_types=CPU"
 _OURS = re.compile(rf'\s*{_FOLDER}="[^"]*" {_CPU_ALONE}')
 _PROCESSOR = re.compile(r"^(?:model name|flags|CPU implementer|CPU part|Features)\s*:.*$", re.MULTILINE)  # of /proc/cpuinfo: on x86, on Arm
@@ -44,12 +44,12 @@ def keep_compiled() -> Path | None:
 
 
 def cache_root() -> Path | None:
-    """Where the folders of all machines and versions stand; None where nothing is to be kept."""
+    """The parent of the folders of all machines and versions; None if the cache is switched off."""
     return cache_folder("DOPPLER_XLA_CACHE", "xla")
 
 
 def _prepared() -> Path | None:
-    """The folder of this machine, in order; None where it is not wanted or cannot be had."""
+    """The folder of this machine, cleaned; None if the cache is switched off or no folder can be used."""
     root = cache_root()
     if root is None or set(str(root)) & {'"', "\\"}:  # the flag could not name it
         return None
@@ -64,14 +64,14 @@ def _prepared() -> Path | None:
 
 
 def _key() -> str:
-    """Names all that compiled code depends on beside its program: TensorFlow, processor, how many cores it may use, flags of XLA."""
+    """Names what compiled code depends on besides its program: TensorFlow, processor, usable cores, flags of XLA."""
     processor = _PROCESSOR.findall(Path("/proc/cpuinfo").read_text(errors="replace").partition("\n\n")[0])
     made_for = processor or platform.node(), len(os.sched_getaffinity(0)), os.environ.get("XLA_FLAGS")
     return f"tensorflow-{version('tensorflow')}-{platform.machine()}-{hashlib.sha256(repr(made_for).encode()).hexdigest()[:12]}"
 
 
 def _remove_broken(folder: Path) -> None:
-    """Removes what a crash has left of entries. Raises OSError where reading or removing them is not allowed."""
+    """Removes entries that a crash left incomplete. Raises OSError where reading or removing them is not allowed."""
     for path in folder.glob(f"{_ENTRY}*.pb"):
         with contextlib.suppress(FileNotFoundError):  # another process has removed it
             if not _is_whole(path):
@@ -94,7 +94,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _remove_oldest(root: Path) -> None:
-    """Removes what was written first, by whatever machine or version, until the rest is no more than it may be."""
+    """Removes the oldest entries of all machines and versions until the others take at most _MOST_BYTES."""
     entries = []
     for path in root.glob(f"*/{_ENTRY}*"):
         with contextlib.suppress(FileNotFoundError):

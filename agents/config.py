@@ -14,6 +14,12 @@ RUN_SCHEMA = "doppler-run/1"
 TEACHERS = ("critical_path", "annealing")
 METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
 
+# What settings may be, where they are no numbers; numbers that start at 1; and the largest ones where it is not 2**31 - 1.
+_EXPECTED = {"method": METHOD_NAMES, "teacher": TEACHERS, "features": tuple(DEVICE_FEATURES), "executor": ("tf", "emulated"),
+             "identity": "true or false", "emulate": "the name or file of a topology"}
+_POSITIVE = ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep")
+_MOST = {"hidden": 4096, "rounds": 64, "batch": 1 << 16, "real_batch": 1 << 16}
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -21,26 +27,25 @@ class TrainConfig:
 
     Attributes:
       method: which policies are trained, a key of `methods.METHODS`; all settings below mean the same for each.
-      teacher: `critical_path`; `annealing`: the best episode at the start of stage II is an annealed assignment besides.
+      teacher: `critical_path`; or `annealing`: stage II also begins with an annealed assignment as the best episode.
       imitation, simulated, real: episodes by stage (stage I: teacher episodes; III: all runs of a graph on the executor).
-      real_minutes: stage III ends after so many minutes, if not after `real` runs; 0: any.
-      batch: sampled episodes an update; a greedy one for each graph is run beside them, to be watched.
+      real_minutes: stage III ends after this many minutes or `real` runs, whichever comes first; 0: no such limit.
+      batch: sampled episodes an update; for each graph a greedy episode is run with them, which is reported and not learned from.
       real_batch: runs of each graph between updates in stage III; real_updates: simulated updates after each of these.
       learning_rate: of Adam, one optimizer for each policy.
-      mutations: in how many choices a sampled episode differs from the greedy one at the start of stages II and III; falls to one. The
-        temperatures of the policies see to it; 0: they stay at 1.
+      mutations: the number of choices in which a sampled episode differs from the greedy one at the start of stages II and III; it falls to
+        one. The temperatures of the policies are adjusted to it; 0: they stay at 1.
       entropy: weight of the entropy bonus at the start of stages II and III where `mutations` is 0; falls to zero linearly over the stage.
       elite: weight of the likelihood of the best episode so far of each graph (self-imitation) at the start of stages II and III, rises to
         one; 0: plain REINFORCE.
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
-      identity: vertices and devices that look alike are told apart, by random features of their own; without, a policy serves other
-        graphs better.
-      features: what PLC and the joint policy see: `relational`, or `paper` (its five device features alone); Placeto and GDP see none.
+      identity: random features tell vertices and devices with equal features apart; without them a policy transfers better to other graphs.
+      features: device features of PLC and of the joint policy: `relational`, or `paper` (the paper's five); Placeto and GDP have none.
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
       executor, time_scale, emulate: what stage III runs on, as the caller names it, so that a resumed run takes the same; emulate: the
-        topology that emulated devices are in truth, empty for the one planned with.
-      seed: of everything.
+        topology whose costs emulated devices have; empty: the topology of the plan.
+      seed: of all random numbers.
     """
 
     method: str = "doppler"
@@ -70,26 +75,17 @@ class TrainConfig:
 
     def __post_init__(self):
         for item in fields(self):
-            value = getattr(self, item.name)
-            choices = {"method": METHOD_NAMES, "teacher": TEACHERS, "features": tuple(DEVICE_FEATURES),
-                       "executor": ("tf", "emulated")}.get(item.name)
-            if choices is not None:
-                if not isinstance(value, str) or value not in choices:
-                    raise field_error(ConfigError, "training config", "", item.name, " or ".join(choices), value)
-                continue
-            if item.name == "identity":
-                if not isinstance(value, bool):
-                    raise field_error(ConfigError, "training config", "", item.name, "true or false", value)
-                continue
-            if item.name == "emulate":
-                if not isinstance(value, str):
-                    raise field_error(ConfigError, "training config", "", item.name, "the name or file of a topology", value)
-                continue
-            whole = isinstance(item.default, int)
-            least = 1 if item.name in ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep") else 0
-            most = {"hidden": 4096, "rounds": 64, "batch": 1 << 16, "real_batch": 1 << 16}.get(item.name, 2**31 - 1)
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
+            value, expected = getattr(self, item.name), _EXPECTED.get(item.name)
+            if isinstance(expected, tuple):
+                right, expected = isinstance(value, str) and value in expected, " or ".join(expected)
+            elif expected is not None:
+                right = isinstance(value, type(item.default))
+            else:
+                whole = isinstance(item.default, int)
+                least, most = int(item.name in _POSITIVE), _MOST.get(item.name, 2**31 - 1)
+                right = isinstance(value, int if whole else int | float) and not isinstance(value, bool) and least <= value <= most
                 expected = f"{'an integer' if whole else 'a number'} from {least} to {most}"
+            if not right:
                 raise field_error(ConfigError, "training config", "", item.name, expected, value)
 
     def to_json(self) -> dict:

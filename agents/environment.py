@@ -10,17 +10,27 @@ from tf_agents.environments import tf_environment
 from tf_agents.specs import tensor_spec
 from tf_agents.trajectories import time_step as ts
 
-from agents.episode import NEVER, EpisodeState, GraphBatch, candidates, device_options, finished, graph_batch, initial_state, place_vertex
+from agents.episode import (
+    NEVER,
+    EpisodeState,
+    PaddedGraphs,
+    candidates,
+    device_options,
+    finished,
+    initial_state,
+    padded_graphs,
+    place_vertex,
+)
 from agents.features import GraphArrays
 
 Makespans = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-def observation_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
+def observation_spec(graphs: PaddedGraphs) -> dict[str, tf.TensorSpec]:
     """Specs of `EpisodeState`'s fields without the batch dimension; every index is bounded."""
-    state = initial_state(batch, tf.zeros([1], tf.int32))
-    size, devices = batch.num_vertices, batch.num_devices
-    bounds = {"graph": (0, batch.num_work.shape[0] - 1), "step": (0, size), "missing": (-1, NEVER), "device": (-1, devices - 1),
+    state = initial_state(graphs, tf.zeros([1], tf.int32))
+    size, devices = graphs.num_vertices, graphs.num_devices
+    bounds = {"graph": (0, graphs.num_work.shape[0] - 1), "step": (0, size), "missing": (-1, NEVER), "device": (-1, devices - 1),
               "group_device": (-1, devices - 1)}
     specs = {}
     for name, value in state._asdict().items():
@@ -29,25 +39,25 @@ def observation_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
     return specs
 
 
-def action_spec(batch: GraphBatch) -> dict[str, tf.TensorSpec]:
+def action_spec(graphs: PaddedGraphs) -> dict[str, tf.TensorSpec]:
     """`vertex` in [0, N) and `device` in [0, D)."""
-    return {"vertex": tensor_spec.BoundedTensorSpec([], tf.int32, 0, batch.num_vertices - 1, "vertex"),
-            "device": tensor_spec.BoundedTensorSpec([], tf.int32, 0, batch.num_devices - 1, "device")}
+    return {"vertex": tensor_spec.BoundedTensorSpec([], tf.int32, 0, graphs.num_vertices - 1, "vertex"),
+            "device": tensor_spec.BoundedTensorSpec([], tf.int32, 0, graphs.num_devices - 1, "device")}
 
 
 class AssignmentEnvironment(tf_environment.TFEnvironment):
     """Assigns the vertices of graphs one by one; the reward, at the end only, is -makespan / scale_s.
 
-    Observations are dicts of the fields of `EpisodeState`. Every action is legal: a vertex that is no candidate stands for the next
-    candidate after it (cyclically), a device that is masked for the next one that is not. After its last step an episode starts anew
-    at the next call of `step`, as TF-Agents expects.
+    Observations are dicts of the fields of `EpisodeState`. Every action is legal. A vertex that is not a candidate is
+    replaced by the next candidate after it (cyclically), a masked device by the next device that is allowed. After its last step an
+    episode starts again at the next call of `step`, as TF-Agents expects.
     """
 
     def __init__(self, arrays: Sequence[GraphArrays], makespans: Sequence[Makespans], batch_size: int = 1,
                  graph: np.ndarray | None = None):
         """Args: arrays: G graphs of one padded shape; makespans: by graph, (devices [B, V], orders [B, M]) -> seconds [B], such as
         `FastSimulator.makespans`; batch_size: B; graph: int [B], which graph each episode is of; None: episode b is of graph b mod G."""
-        self.graphs = graph_batch(arrays)
+        self.graphs = padded_graphs(arrays)
         self._arrays = tuple(arrays)
         self.judge_by(makespans)
         self.graph = np.arange(batch_size) % len(arrays) if graph is None else graph
@@ -64,7 +74,7 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
         self._reward = tf.Variable(tf.zeros([batch_size]), trainable=False)
 
     def judge_by(self, makespans: Sequence[Makespans]) -> None:
-        """From now on episodes take other seconds; what policies see of the graphs stays."""
+        """From now on these functions give the makespans; the observations of the policies do not change."""
         self._makespans = tuple(makespans)
 
     def makespans(self, graph: np.ndarray, order: np.ndarray, device: np.ndarray) -> np.ndarray:

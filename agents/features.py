@@ -1,4 +1,4 @@
-"""What the policies see of a graph before an episode: static features, neighbour lists and clusters, padded to buckets."""
+"""The arrays of a graph before an episode: static features, neighbour lists and clusters, padded to buckets."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
 
     Args:
       sizes: the padded shape, where several graphs share one (default: the graph's own).
-      identity: tell vertices and devices apart that look alike; what is learned with that says less of other graphs.
+      identity: random features tell vertices and devices with equal features apart; policies that learn with them transfer less well.
     """
     sizes = sizes or padded_sizes([graph])
     work, kept = graph.work_vertices, graph.work_edges

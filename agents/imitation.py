@@ -1,4 +1,4 @@
-"""Stage I: imitation of a teacher's episodes, which stand in a dataset on disk."""
+"""Stage I: imitation of a teacher's episodes from a dataset on disk."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 import tensorflow as tf
 
 from agents import summaries
-from agents.metrics import update_scalars
+from agents.metrics import Agreement, update_scalars
 from agents.stages import Training
 from data.imitation_dataset import read_episodes, write_episodes
 from doppler_tf.heuristics import CriticalPath
 
 
 class ImitationStage:
-    """Updates on expert trajectories that are made of the dataset's records."""
+    """Updates on expert trajectories, made from the dataset's records."""
 
     def __init__(self, training: Training, folder: Path, anew: bool):
-        """Args: folder: of the datasets, one a graph, which are written where they are missing or wanted `anew`."""
-        self._training = training
+        """Args: folder: of the datasets, one a graph; a dataset is written if it is missing or if `anew`."""
+        self._training, self._agreement = training, Agreement()
         self._teacher = [_dataset(training, g, folder, anew) for g in range(len(training.task.graphs))]
 
     def update(self, step: int) -> dict[str, dict[str, float]]:
-        """One update on as many recorded episodes as a batch has; returns scalars by graph name.
+        """One update on a batch of recorded episodes; returns scalars by graph name.
 
-        Where a batch has a greedy episode, a recorded one stands that is not learned from.
+        A recorded episode of weight 0 takes the place of each graph's greedy episode.
         """
         task, learner, rows = self._training.task, self._training.learner, self._training.task.rows
         parts = []
@@ -34,8 +34,10 @@ class ImitationStage:
             parts.append(task.padded(g, orders[picked], devices[picked]))
         experience = self._training.driver.replay(task.graph, *(np.concatenate(column) for column in zip(*parts, strict=True)))
         found = learner.imitator.train(experience, tf.constant(task.weights))
+        self._agreement(found)
         learner.copy(learner.network, learner.best_network)
-        return {graph.name: {summaries.AGREEMENT: -float(found.loss), **update_scalars(found.extra)} for graph in task.graphs}
+        scalars = {summaries.AGREEMENT: float(self._agreement.result()), **update_scalars(found.extra)}
+        return {graph.name: scalars for graph in task.graphs}
 
 
 def _dataset(training: Training, g: int, folder: Path, anew: bool) -> tuple[np.ndarray, np.ndarray]:

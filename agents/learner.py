@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from agents.agent import ImitationAgent
 from agents.checkpoints import policy_checkpoint, restore_variables
-from agents.compiling import Compiled, worth_compiling
 from agents.config import TrainConfig, stored_config
 from agents.methods import METHODS
 from agents.task import Task
@@ -21,44 +22,66 @@ from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 
-# In how many orders the best assignment of a graph is learned at once.
+# The number of orders in which the best assignment of a graph is learned in one update.
 _ORDERS = 4
-# All of a config that a learner's compiled functions and arrays hold.
+# The settings that a learner's compiled functions and arrays depend on.
 _HELD = ("method", "batch", "clip", "hidden", "rounds", "identity", "features")
+# Episodes are compiled if a training has at least so many steps; updates if it has at least so many steps, or so many updates.
+_STEPS_FOR_EPISODES, _STEPS_FOR_UPDATES, _UPDATES = 2000, 20_000, 100
+# Updates in which an annealed teacher is learned: the most, and the usual number.
+MOST_REPEATED, _USUALLY_REPEATED = 500, 80
+
+
+class Compiled(NamedTuple):
+    """Whether episodes and updates are compiled with XLA or run op by op."""
+
+    episodes: bool
+    updates: bool
+
+
+def worth_compiling(config: TrainConfig, graphs: Sequence[DataflowGraph]) -> Compiled:
+    """Compiles what runs longer than the compiler does."""
+    rows = max(1, config.batch // len(graphs))
+    rounds = math.ceil(config.real / min(config.real_batch, rows + 1))
+    repeated = _USUALLY_REPEATED if config.teacher == "annealing" and config.elite > 0 else 0
+    updates = (config.imitation + config.simulated) / rows + repeated + rounds * (1 + config.real_updates)
+    steps = updates * max(graph.work_vertices.size for graph in graphs)
+    return Compiled(steps >= _STEPS_FOR_EPISODES, updates >= _UPDATES or steps >= _STEPS_FOR_UPDATES)
 
 
 class Learner:
     """All that is trained and all that is compiled.
 
     Attributes:
-      network: the policies as they are; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, from
-        the begin of stage III on.
+      network: the present policies; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, once
+        stage III has begun.
       agent: reinforces; imitator: the agent that imitates before, of the same network and optimizers.
       updates: int64, counts their updates; elite_rows: trajectories of the best of each graph that an update takes.
     """
 
     def __init__(self, task: Task, compiled: Compiled | None = None):
-        """Args: compiled: what pays for this task if None."""
+        """Args: compiled: None: what pays for this task."""
         config, method = task.config, METHODS[task.config.method]
+        self.method = method
         compiled = compiled or worth_compiling(config, task.graphs)
         self.network, self.best_network, self.earlier_network = (method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.elite_rows = 1 if method.repeats_order else min(_ORDERS, task.rows + 1)
-        self.agent = method.agent(self.network, method.batch(task.arrays), config, self.updates, compiled.updates,
+        self.agent = method.agent(self.network, method.graphs(task.arrays), config, self.updates, compiled.updates,
                                   elite_rows=len(task.graphs) * self.elite_rows, rollout=method.rollout(self.network, compiled.episodes))
         self.imitator = ImitationAgent(self.agent)
         self._variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()
         self._optimizer_start = [v.numpy() for v in self.optimizer_variables]
 
     def begin(self, config: TrainConfig) -> None:
-        """As made anew for these settings, but for what is compiled."""
+        """Resets all weights and optimizers for these settings; compiled functions stay."""
         fresh = METHODS[config.method].network(config)
         for network in (self.network, self.best_network, self.earlier_network):
             self.copy(fresh, network)
         for variable, value in zip(self.optimizer_variables, self._optimizer_start, strict=True):
             variable.assign(value)
         self.updates.assign(0)
-        self.agent.updates.set_learning_rate(config.learning_rate)
+        self.agent.set_learning_rate(config.learning_rate)
 
     @property
     def optimizer_variables(self) -> list[tf.Variable]:
@@ -88,7 +111,7 @@ class Learner:
 
     @contextmanager
     def acting_as(self, network: tf.Module) -> Iterator[None]:
-        """Meanwhile `network` has the weights of another one."""
+        """Within it, `self.network` has the weights of `network`."""
         present = [v.value() for v in self._listed(self.network)]
         self.copy(network, self.network)
         try:
@@ -98,25 +121,25 @@ class Learner:
                 variable.assign(value)
 
     def _listed(self, network: tf.Module) -> tuple[tf.Variable, ...]:
-        """Its variables, looked for once: to walk through a module takes as long as an update."""
+        """Its variables, collected once, as walking through a module takes as long as an update."""
         if network not in self._variables:
             self._variables[network] = network.variables
         return self._variables[network]
 
 
 class KeptLearner:
-    """The last learner, for the next training: to trace and load what is compiled takes longer than many a training."""
+    """Keeps the last learner for the next training, as tracing and loading compiled functions can take longer than a training."""
 
     def __init__(self):
         self._lock = threading.Lock()
-        self._kept: tuple[tuple, Task, Learner] | None = None  # none while it is in use
+        self._kept: tuple[tuple, Task, Learner] | None = None  # None while it is in use
 
     @contextmanager
     def lent(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> Iterator[tuple[Task, Learner]]:
-        """A task and a learner as made anew.
+        """A task and a learner in their initial state.
 
-        The last ones serve again where they were made for the same graphs, costs and networks, of whatever seed, and of budgets for which
-        as much is compiled. They are kept until the next ones are asked for, however the training ends.
+        The last ones are used again if graphs, costs, network settings and compiled functions are the same; seeds and budgets may differ.
+        They are kept until the next call, however the training ends.
         """
         made_for = (tuple((graph.name, graph.graph_hash) for graph in graphs), tuple(each.topology.topology_hash for each in costs),
                     worth_compiling(config, graphs), *(getattr(config, name) for name in _HELD))
@@ -136,6 +159,6 @@ class KeptLearner:
                 self._kept = made_for, task, learner
 
     def forget(self) -> None:
-        """Keeps nothing."""
+        """Drops the learner."""
         with self._lock:
             self._kept = None

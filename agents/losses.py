@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents.shapes import extent
+from agents.episode import extent
 
 MASKED_LOGIT = -1e9
 
@@ -17,6 +18,10 @@ class LogProbability(NamedTuple):
 
     chosen: tf.Tensor
     entropy: tf.Tensor
+
+
+# SEL's and PLC's of whole episodes by step [B, T], and the mask of real steps (bool [B, T]).
+EpisodeLogProbability = tuple[LogProbability, LogProbability, tf.Tensor]
 
 
 def masked_log_softmax(logits: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -87,6 +92,49 @@ def order_log_probability(logits: tf.Tensor, order: tf.Tensor, available: tf.Ten
     entropy = log_total - running[..., 1] / tf.maximum(total, 1e-30)
     log_p, entropy = tf.where(valid, log_p, 0.0), tf.where(valid, tf.maximum(entropy, 0.0), 0.0)
     return LogProbability(tf.cast(log_p, tf.float32), tf.cast(entropy, tf.float32))
+
+
+def step_by_step(log_p: Callable, place: Callable, start, valid: tf.Tensor, tables: Sequence[tf.Tensor] = ()) -> list[tf.Tensor]:
+    """The values of `log_p` by step, each float32 [B, T], differentiable in tables and variables; zeros after the longest episode.
+
+    A second pass over the episodes sums the gradient step by step and repeats each step's forward pass, so that memory is that of one step.
+
+    Args:
+      log_p: (t, state, *tables) -> float32 [B] each, of step t.
+      place: (t, state) -> the state after step t, without a gradient.
+      start: the state before the first step, any nest of tensors.
+      valid: bool [B, T], False after the end of an episode.
+      tables: tensors that every step reads, constant within an episode.
+    """
+    steps, longest = valid.shape[1], tf.reduce_max(tf.reduce_sum(tf.cast(valid, tf.int32), axis=1))
+
+    def along(turn: Callable, carried):
+        def body(t, state, carried):
+            return t + 1, place(t, state), turn(t, state, carried)
+
+        return tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), start, carried), maximum_iterations=steps)[2]
+
+    @tf.custom_gradient
+    def values(*tables):
+        def note(t, state, rows: tf.TensorArray) -> tf.TensorArray:
+            return rows.write(t, tf.stack(log_p(t, state, *tables)))
+
+        def gradient(above, variables=()):
+            sources = [*tables, *variables]
+
+            def add(t, state, sums):
+                with tf.GradientTape() as tape:
+                    tape.watch(tables)
+                    found = tf.stack(log_p(t, state, *tables))
+                below = tape.gradient(found, sources, above[t], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                return [total + value for total, value in zip(sums, below, strict=True)]
+
+            sums = along(add, [tf.zeros_like(source) for source in sources])
+            return (sums[:len(tables)], sums[len(tables):]) if variables else sums
+
+        return along(note, tf.TensorArray(tf.float32, steps)).stack(), gradient
+
+    return tf.unstack(tf.transpose(values(*tables), [1, 2, 0]))
 
 
 def rank_advantage(reward: tf.Tensor, graph: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Measured runs: what they took, what they show of the costs, and how many more there may be."""
+"""Measured runs: their makespans, the costs they imply, and the budget for more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from doppler_tf.executor import Executor
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.refit import Factors, measured_factors, refitted_costs
 
-# Runs whose factors count; older ones are forgotten, so that the costs follow a machine that changes.
+# The number of runs whose factors count. Older ones are dropped, so that the costs follow a machine that changes.
 _REMEMBERED = 256
 
 
@@ -28,7 +28,7 @@ class RunBudget:
         self._since: tuple[float, int] | None = None
 
     def resume(self, used: int, spent_s: float) -> None:
-        """So many runs and seconds were used up before."""
+        """Counts the runs and seconds that were used before an interruption."""
         self.used, self._spent_s = used, spent_s
 
     def start(self) -> None:
@@ -42,11 +42,11 @@ class RunBudget:
 
     @property
     def share(self) -> float:
-        """How much is used up: 0 at the start, 1 at the end."""
+        """The used share of the budget: 0 at the start, 1 at the end."""
         return max(self.used / max(self.runs, 1), self.spent_s / self._limit_s)
 
     def left(self, share: float = 1.0) -> int:
-        """Runs until `share` is used up; where time is short, at the pace of this process so far."""
+        """Runs until `share` is used; if the minutes end first, estimated from the pace of this process."""
         runs = int(share * self.runs) - self.used
         seconds = share * self._limit_s - self.spent_s
         if self._since is not None and self.used > self._since[1] and seconds < math.inf:
@@ -56,7 +56,7 @@ class RunBudget:
 
 
 class Measured:
-    """Runs of one graph, and what they show of its costs."""
+    """Runs of one graph and the costs that they imply."""
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, executor: Executor, budget: RunBudget):
         self._graph, self._costs, self._executor, self._budget = graph, costs, executor, budget
@@ -67,8 +67,8 @@ class Measured:
     def run(self, assignment: Assignment) -> float:
         """Seconds of one run; NaN if it failed.
 
-        A failed run must not stop training, whatever an executor of another make raises. Raises CancelledError, and UserError for what
-        the executor can never run.
+        A failed run does not stop training, whatever exception the executor raises. Raises CancelledError, and UserError for an
+        assignment that the executor can never run.
         """
         self._budget.used += 1
         self.runs += 1
@@ -85,5 +85,5 @@ class Measured:
         return trace.makespan_s
 
     def believed_costs(self) -> CostModel:
-        """The caller's costs, corrected by what the last runs took."""
+        """The caller's costs, corrected by the last runs."""
         return refitted_costs(self._graph, self._costs, self._factors) if self._factors else self._costs

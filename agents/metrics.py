@@ -1,4 +1,4 @@
-"""What a stage shows of its batches: metrics of TF-Agents that observe whole batches of the fused driver."""
+"""What a stage shows of its updates: metrics of TF-Agents that observe the batches of the fused driver, or the losses of an agent."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import time
 
 import numpy as np
 import tensorflow as tf
+from tf_agents.agents.tf_agent import LossInfo
 from tf_agents.metrics import tf_metric
 from tf_agents.trajectories import Trajectory
 
 from agents import summaries
+from agents.agent import UpdateInfo
 from agents.task import Task
 from agents.trajectories import seconds_of
-from agents.updates import UpdateInfo
 
 
-class BatchMetric(tf_metric.TFStepMetric):
-    """A metric of batches [B, T]. It runs op by op, as to trace a function for each takes longer than a short training."""
+class EagerMetric(tf_metric.TFStepMetric):
+    """A metric that runs op by op: to trace a function for each takes longer than a short training."""
 
-    def __call__(self, experience: Trajectory) -> None:
-        self.call(experience)
+    def __call__(self, observed: Trajectory | LossInfo) -> None:
+        self.call(observed)
 
 
-class Makespans(BatchMetric):
+class Makespans(EagerMetric):
     """float64 [G, 2]: by graph the seconds of the greedy episode of the last batch, and the mean of the sampled ones."""
 
     def __init__(self, task: Task, name: str = "Makespans"):
@@ -41,7 +42,7 @@ class Makespans(BatchMetric):
         self._seconds.assign(tf.fill(self._seconds.shape, tf.constant(np.inf, tf.float64)))
 
 
-class EpisodeRate(BatchMetric):
+class EpisodeRate(EagerMetric):
     """float64: sampled episodes a second since the last reset."""
 
     def __init__(self, task: Task, name: str = "EpisodeRate"):
@@ -59,6 +60,23 @@ class EpisodeRate(BatchMetric):
     def reset(self) -> None:
         self._started_s = time.perf_counter()
         self._episodes.assign(0)
+
+
+class Agreement(EagerMetric):
+    """float32: the mean log-likelihood of a teacher's choice, by the loss of the last update."""
+
+    def __init__(self, name: str = "Agreement"):
+        super().__init__(name)
+        self._log_likelihood = tf.Variable(-np.inf, dtype=tf.float32, trainable=False)
+
+    def call(self, loss: LossInfo) -> None:
+        self._log_likelihood.assign(-loss.loss)
+
+    def result(self) -> tf.Tensor:
+        return self._log_likelihood.value()
+
+    def reset(self) -> None:
+        self._log_likelihood.assign(-np.inf)
 
 
 def update_scalars(info: UpdateInfo) -> dict[str, float]:

@@ -8,13 +8,16 @@ from typing import NamedTuple
 import tensorflow as tf
 import tensorflow_gnn as tfgnn
 
-from agents.episode import DEVICE_FEATURES, GraphBatch
+from agents.episode import DEVICE_FEATURES, PaddedGraphs, extent
 from agents.features import IDENTITY, VERTEX_WIDTH
-from agents.shapes import extent
 
 SEL_LOGIT_LIMIT = 10.0
 _VERTEX, _EDGE = "vertex", "tensor"
 _MOST_DOUBLINGS = 20  # for paths of a million vertices, where a graph's size is not known when a function is traced
+
+
+# What each of the two optimizers trains: the variables of SEL and of PLC, or of two parts of a network with one policy.
+ParameterGroups = tuple[list[tf.Variable], list[tf.Variable]]
 
 
 class Tables(NamedTuple):
@@ -36,6 +39,11 @@ class Tables(NamedTuple):
 def dense(width: int, seed: int, activation=None, use_bias: bool = True, scale: float = 1.0) -> tf.keras.layers.Layer:
     initializer = tf.keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=seed)
     return tf.keras.layers.Dense(width, activation, use_bias, kernel_initializer=initializer)
+
+
+def trainable(*layers: tf.Module) -> list[tf.Variable]:
+    """Their trainable variables, in this order."""
+    return [variable for layer in layers for variable in layer.trainable_variables]
 
 
 def temperatures() -> tf.Variable:
@@ -66,19 +74,19 @@ class DualNetwork(tf.Module):
         vertex = self.tables(one_edge(), self.encoder(one_edge(self.encoder_width))).plc_vertex
         self.device_logits(vertex, tf.zeros([2, 1, hidden]), tf.zeros([2, 1, self.num_features]))
 
-    def encode(self, batch: GraphBatch) -> Tables:
+    def encode(self, graphs: PaddedGraphs) -> Tables:
         """Message passing over all graphs, path sums, and all that the heads need by vertex."""
-        return self.tables(batch, self.encoder(batch))
+        return self.tables(graphs, self.encoder(graphs))
 
-    def tables(self, batch: GraphBatch, hidden: tf.Tensor) -> Tables:
+    def tables(self, graphs: PaddedGraphs, hidden: tf.Tensor) -> Tables:
         """All that the heads need by vertex; hidden: float32 [G * N, hidden], the encoding."""
-        depth = _num_work(batch)
-        logit = vertex_inputs(batch, hidden)
+        depth = _num_work(graphs)
+        logit = vertex_inputs(graphs, hidden)
         for layer in self.sel:
             logit = layer(logit)
         logit = SEL_LOGIT_LIMIT * tf.tanh(logit[:, 0] / SEL_LOGIT_LIMIT)
-        return Tables(logit / self.temperature[0], self.plc_vertex(tf.concat([batch.vertex, hidden], axis=1)),
-                      self.plc_identity(batch.device_identity), self.plc_placed(hidden) * tf.cast(batch.num_devices, tf.float32) / depth)
+        return Tables(logit / self.temperature[0], self.plc_vertex(tf.concat([graphs.vertex, hidden], axis=1)),
+                      self.plc_identity(graphs.device_identity), self.plc_placed(hidden) * tf.cast(graphs.num_devices, tf.float32) / depth)
 
     def device_logits(self, plc_vertex: tf.Tensor, placed: tf.Tensor, features: tf.Tensor) -> tf.Tensor:
         """PLC's logits.
@@ -97,15 +105,10 @@ class DualNetwork(tf.Module):
         return hidden[..., 0] / self.temperature[1]
 
     @property
-    def sel_variables(self) -> list[tf.Variable]:
-        """What the first optimizer trains: encoder and SEL head."""
-        return [v for layer in (self.encoder.layers, self.sel) for part in layer for v in part.trainable_variables]
-
-    @property
-    def plc_variables(self) -> list[tf.Variable]:
-        """What the second optimizer trains: PLC head."""
-        parts = self.plc_vertex, self.plc_identity, self.plc_placed, self.plc_device, *self.plc
-        return [v for part in parts for v in part.trainable_variables]
+    def parameter_groups(self) -> ParameterGroups:
+        """Encoder and SEL head; PLC head."""
+        plc = self.plc_vertex, self.plc_identity, self.plc_placed, self.plc_device, *self.plc
+        return trainable(*self.encoder.layers, *self.sel), trainable(*plc)
 
 
 class Encoder(tf.Module):
@@ -136,31 +139,31 @@ class Encoder(tf.Module):
             for _ in range(rounds)]
         self.layers = [self._embed_vertex, self._embed_edge, *self._rounds]
 
-    def __call__(self, batch: GraphBatch) -> tf.Tensor:
+    def __call__(self, graphs: PaddedGraphs) -> tf.Tensor:
         """float32 [G * N, hidden]; rows of padding are zero."""
-        vertices, edges = extent(batch.vertex, 0), extent(batch.edge, 0)
+        vertices, edges = extent(graphs.vertex, 0), extent(graphs.edge, 0)
         graph = tfgnn.GraphTensor.from_pieces(
-            node_sets={_VERTEX: tfgnn.NodeSet.from_fields(features={tfgnn.HIDDEN_STATE: self._embed_vertex(batch.vertex)},
+            node_sets={_VERTEX: tfgnn.NodeSet.from_fields(features={tfgnn.HIDDEN_STATE: self._embed_vertex(graphs.vertex)},
                                                           sizes=[vertices])},
             edge_sets={_EDGE: tfgnn.EdgeSet.from_fields(
-                features={tfgnn.HIDDEN_STATE: self._embed_edge(batch.edge)}, sizes=[edges],
-                adjacency=tfgnn.Adjacency.from_indices(source=(_VERTEX, batch.source), target=(_VERTEX, batch.target)))})
+                features={tfgnn.HIDDEN_STATE: self._embed_edge(graphs.edge)}, sizes=[edges],
+                adjacency=tfgnn.Adjacency.from_indices(source=(_VERTEX, graphs.source), target=(_VERTEX, graphs.target)))})
         hidden = graph.node_sets[_VERTEX][tfgnn.HIDDEN_STATE]
         for update in self._rounds:
             graph = update(graph)
             hidden = hidden + graph.node_sets[_VERTEX][tfgnn.HIDDEN_STATE]
             graph = graph.replace_features(node_sets={_VERTEX: {tfgnn.HIDDEN_STATE: hidden}})
-        real = tf.cast(tf.reshape(batch.is_real, [-1, 1]), tf.float32)
+        real = tf.cast(tf.reshape(graphs.is_real, [-1, 1]), tf.float32)
         return hidden * real / (1.0 + len(self._rounds))
 
 
-def vertex_inputs(batch: GraphBatch, hidden: tf.Tensor) -> tf.Tensor:
+def vertex_inputs(graphs: PaddedGraphs, hidden: tf.Tensor) -> tf.Tensor:
     """float32 [G * N, ...]: features ‖ H ‖ ΣH on the b-path ‖ ΣH on the t-path, what SEL sees of each vertex; hidden: [G * N, h]."""
-    size = batch.num_vertices
+    size = graphs.num_vertices
     doublings = max(1, math.ceil(math.log2(size))) if isinstance(size, int) else _MOST_DOUBLINGS
-    depth = _num_work(batch)
-    return tf.concat([batch.vertex, hidden, path_sums(hidden, batch.b_next, doublings) / tf.sqrt(depth),
-                      path_sums(hidden, batch.t_next, doublings) / tf.sqrt(depth)], axis=1)
+    depth = _num_work(graphs)
+    return tf.concat([graphs.vertex, hidden, path_sums(hidden, graphs.b_next, doublings) / tf.sqrt(depth),
+                      path_sums(hidden, graphs.t_next, doublings) / tf.sqrt(depth)], axis=1)
 
 
 def path_sums(hidden: tf.Tensor, following: tf.Tensor, doublings: int) -> tf.Tensor:
@@ -177,15 +180,15 @@ def path_sums(hidden: tf.Tensor, following: tf.Tensor, doublings: int) -> tf.Ten
     return total
 
 
-def _num_work(batch: GraphBatch) -> tf.Tensor:
+def _num_work(graphs: PaddedGraphs) -> tf.Tensor:
     """float32 [G * N, 1]: how many vertices the graph of each row has."""
-    return tf.cast(tf.repeat(batch.num_work, batch.num_vertices), tf.float32)[:, None]
+    return tf.cast(tf.repeat(graphs.num_work, graphs.num_vertices), tf.float32)[:, None]
 
 
-def one_edge(width: int = VERTEX_WIDTH) -> GraphBatch:
+def one_edge(width: int = VERTEX_WIDTH) -> PaddedGraphs:
     """The smallest graph that all layers can read; width: of the vertices' features."""
     index = tf.constant([1, 1])
     fields = {"num_work": tf.constant([1]), "vertex": tf.zeros([2, width]), "edge": tf.zeros([1, 1]), "source": index[:1],
               "target": index[:1], "b_next": index, "t_next": index, "missing": tf.zeros([1, 2], tf.int32), "exec_s": tf.zeros([2, 1]),
               "device_identity": tf.zeros([1, 1, IDENTITY])}
-    return GraphBatch(**{**dict.fromkeys(GraphBatch._fields), **fields})
+    return PaddedGraphs(**{**dict.fromkeys(PaddedGraphs._fields), **fields})

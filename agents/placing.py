@@ -21,12 +21,12 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]
-# Episodes run in batches whose records and states take about half a GiB, so that 100,000 vertices need less than 4 in all.
+# Records and states of a batch of episodes take about half a GiB, so that 100,000 vertices need less than 4 GiB in all.
 BATCH_BYTES, BYTES_A_CHOICE = 1 << 29, 160
 
 
 class _Sampler:
-    """A network that policies of one kind take turns to fill with their weights, so that what is compiled serves them all."""
+    """A network and its compiled episodes, used in turns by policies of one kind, each with its own weights."""
 
     def __init__(self, config: TrainConfig):
         self._network = METHODS[config.method].network(config)
@@ -41,23 +41,28 @@ class _Sampler:
             self._weights = [variable.numpy() for variable in self._network.variables]
             return self._weights
 
-    def run(self, weights: list[np.ndarray], batch: Any, rows: int, seed: tuple[int, int], greedy: np.ndarray) -> Episodes:
-        """Episodes of graph 0 by the policy that has these weights."""
+    def run(self, weights: list[np.ndarray], graphs: Any, rows: int, seed: tuple[int, int], greedy: np.ndarray) -> Episodes:
+        """Episodes of graph 0 by the policy with these weights."""
         with self._lock:
             if self._weights is not weights:
                 for variable, value in zip(self._network.variables, weights, strict=True):
                     variable.assign(value)
                 self._weights = weights
-            return self._rollout.run(batch, tf.zeros([rows], tf.int32), tf.constant(seed), tf.constant(greedy))
+            return self._rollout.run(graphs, tf.zeros([rows], tf.int32), tf.constant(seed), tf.constant(greedy))
 
 
-@lru_cache(maxsize=4)
-def _sampler(config: TrainConfig) -> _Sampler:
-    return _Sampler(config)
+class KeptSamplers:
+    """Compiled episodes for the next policies: those of the same method and network size share them. The last four kinds are kept."""
+
+    def __init__(self):
+        self.sampler = lru_cache(maxsize=4)(_Sampler)
 
 
-def load_policy(path: str | Path) -> Policy:
+def load_policy(path: str | Path, kept: KeptSamplers | None = None) -> Policy:
     """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
+
+    Args:
+      kept: shares compiled functions with the policies that were loaded with it before; None: this policy compiles its own.
 
     Returns:
       (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones, drawn as they are asked for.
@@ -67,16 +72,17 @@ def load_policy(path: str | Path) -> Policy:
     """
     checkpoint = policy_checkpoint(path)
     config = stored_config(checkpoint.parent.parent)
-    sampler = _sampler(TrainConfig(method=config.method, hidden=config.hidden, rounds=config.rounds, features=config.features))
+    kind = TrainConfig(method=config.method, hidden=config.hidden, rounds=config.rounds, features=config.features)
+    sampler = (kept or KeptSamplers()).sampler(kind)
     weights = sampler.restored(checkpoint)
 
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs, identity=config.identity)
-        batch = METHODS[config.method].batch([arrays])
-        rows = min(samples, max(1, BATCH_BYTES // (BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
+        graphs = METHODS[config.method].graphs([arrays])
+        rows = min(samples, max(1, BATCH_BYTES // (BYTES_A_CHOICE * arrays.num_vertices * costs.num_devices)))
         for i in range(-(-samples // rows)):
             greedy = np.arange(i * rows, (i + 1) * rows) == 0
-            episodes = sampler.run(weights, batch, rows, (seed % 2**31, i), greedy)
+            episodes = sampler.run(weights, graphs, rows, (seed % 2**31, i), greedy)
             device, order = arrays.to_devices(episodes.order, episodes.device)
             for d, o in zip(device[:samples - i * rows], order, strict=False):
                 yield Assignment(d, o, "policy")

@@ -13,7 +13,7 @@ from doppler_tf.report.progress import progress_bar
 
 
 def status(report: Mapping[str, Mapping[str, float]]) -> str:
-    """What the bar says of the first graph, and among how many."""
+    """The status text: scalars of the first graph, and the number of graphs."""
     name, scalars = next(iter(report.items()))
     of = f" ({name} of {len(report)})" if len(report) > 1 else ""
     if summaries.GREEDY not in scalars:
@@ -24,8 +24,14 @@ def status(report: Mapping[str, Mapping[str, float]]) -> str:
 
 @contextmanager
 def bar(label: str, begin: int, total: int, episodes: int, show: bool) -> Iterator[Callable[[int, str], None]]:
-    """A progress bar, none without a terminal: call what it yields with what is completed and a status; a step is so many episodes,
-    shown by second."""
+    """A progress bar on a terminal, which also shows episodes a second.
+
+    Args:
+      episodes: of each step.
+
+    Yields:
+      A function of the completed steps and a status text.
+    """
     with progress_bar(label, begin, total, show and Console(stderr=True).is_terminal) as move:
         started, first = time.perf_counter(), None
 

@@ -1,4 +1,4 @@
-"""SEL's choice without looking at every vertex: an exponential race among the candidates.
+"""SEL's choice by an exponential race among the candidates, which does not look at every vertex.
 
 A candidate v ends its run Exp(rate e^logit) after it became one; the first to end is chosen. As exponential times have no memory,
 each choice is distributed as softmax(logit) over the candidates of that moment (the clocks behind the Gumbel-max trick; Maddison et al.
@@ -13,16 +13,15 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.episode import EpisodeState, GraphBatch, candidates, over_rows
+from agents.episode import EpisodeState, PaddedGraphs, candidates, extent, over_rows
 from agents.networks import Tables
 from agents.random_numbers import exponential
-from agents.shapes import extent
 
 _NEVER = np.float64(np.inf)
 
 
 class Race(NamedTuple):
-    """Where the races of B episodes stand.
+    """The state of the races of B episodes.
 
     Attributes:
       seed: int32 [2], greedy: bool [B]; as given to `start_race`.
@@ -46,17 +45,17 @@ def block_size(num_vertices: int | tf.Tensor) -> int | tf.Tensor:
     return tf.reduce_max(tf.where(powers * powers <= num_vertices, powers, 1))
 
 
-def start_race(batch: GraphBatch, tables: Tables, state: EpisodeState, seed: tf.Tensor, greedy: tf.Tensor) -> Race:
+def start_race(graphs: PaddedGraphs, tables: Tables, state: EpisodeState, seed: tf.Tensor, greedy: tf.Tensor) -> Race:
     """The race of all present candidates.
 
     Args:
       seed: int32 [2], the random numbers of these episodes.
       greedy: bool [B]: the largest logit wins (the first among equals) instead.
     """
-    size = batch.num_vertices
+    size = graphs.num_vertices
     now = tf.zeros(tf.shape(state.graph), tf.float64)
     everyone = tf.repeat(tf.range(size)[None], tf.shape(state.graph)[0], axis=0)
-    end = tf.where(candidates(state), _ends(batch, tables, state.graph, everyone, seed, greedy, now), _NEVER)
+    end = tf.where(candidates(state), _ends(graphs, tables, state.graph, everyone, seed, greedy, now), _NEVER)
     block = block_size(size)
     end = tf.reshape(end, [-1, size // block, block])
     return Race(seed, greedy, now, end, tf.reduce_min(end, axis=2))
@@ -69,7 +68,7 @@ def winner(race: Race) -> tf.Tensor:
     return block * extent(race.end, 2) + within
 
 
-def run_on(batch: GraphBatch, tables: Tables, state: EpisodeState, race: Race, vertex: tf.Tensor) -> Race:
+def run_on(graphs: PaddedGraphs, tables: Tables, state: EpisodeState, race: Race, vertex: tf.Tensor) -> Race:
     """The race after `vertex` (int32 [B]), the last winner, is placed: it leaves, and consumers that waited for it alone enter.
 
     Args:
@@ -80,18 +79,18 @@ def run_on(batch: GraphBatch, tables: Tables, state: EpisodeState, race: Race, v
     ended = tf.reduce_min(race.soonest, axis=1)
     now = tf.where(tf.math.is_finite(ended), ended, race.now)
     episode = tf.range(tf.shape(vertex)[0])
-    each = tf.repeat(episode[:, None], extent(batch.successor, 1), axis=1)
+    each = tf.repeat(episode[:, None], extent(graphs.successor, 1), axis=1)
 
     def enter(at: tf.Tensor, so_far: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        consumers = tf.gather(batch.successor, at)
+        consumers = tf.gather(graphs.successor, at)
         waited = tf.gather(state.missing, consumers, batch_dims=1) == 0
-        ends = tf.where(waited, _ends(batch, tables, state.graph, consumers, race.seed, race.greedy, now), _NEVER)
+        ends = tf.where(waited, _ends(graphs, tables, state.graph, consumers, race.seed, race.greedy, now), _NEVER)
         block = consumers // size
         return (tf.tensor_scatter_nd_min(so_far[0], tf.stack([each, block, consumers % size], axis=2), ends),
                 tf.tensor_scatter_nd_min(so_far[1], tf.stack([each, block], axis=2), ends))
 
-    row = state.graph * batch.num_vertices + vertex
-    end, soonest = over_rows(state.graph, tf.gather(batch.out_row, row), batch.successor, batch, enter, (race.end, race.soonest))
+    row = state.graph * graphs.num_vertices + vertex
+    end, soonest = over_rows(state.graph, tf.gather(graphs.out_row, row), graphs.successor, graphs, enter, (race.end, race.soonest))
     block = vertex // size
     end = tf.tensor_scatter_nd_update(end, tf.stack([episode, block, vertex % size], axis=1), tf.fill(tf.shape(now), _NEVER))
     soonest = tf.tensor_scatter_nd_update(soonest, tf.stack([episode, block], axis=1),
@@ -99,9 +98,9 @@ def run_on(batch: GraphBatch, tables: Tables, state: EpisodeState, race: Race, v
     return race._replace(now=now, end=end, soonest=soonest)
 
 
-def _ends(batch: GraphBatch, tables: Tables, graph: tf.Tensor, vertex: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor,
+def _ends(graphs: PaddedGraphs, tables: Tables, graph: tf.Tensor, vertex: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor,
           now: tf.Tensor) -> tf.Tensor:
     """float64 [B, K]: when vertices [B, K] that become candidates now end; minus their logits where greedy."""
-    logit = tf.cast(tf.gather(tables.sel_logit, graph[:, None] * batch.num_vertices + vertex), tf.float64)
+    logit = tf.cast(tf.gather(tables.sel_logit, graph[:, None] * graphs.num_vertices + vertex), tf.float64)
     waits = exponential(seed, tf.range(tf.shape(vertex)[0])[:, None], vertex) / tf.exp(logit)
     return tf.where(greedy[:, None], -logit, now[:, None] + waits)

@@ -1,15 +1,11 @@
-"""Random numbers that are the same op by op, under XLA and on every device: a hash of what they are for. Operations that repeat themselves.
+"""Random numbers by hashing: equal op by op, under XLA and on every device.
 
 TensorFlow's stateless generators give other numbers when compiled, so that a compiled run could not be compared with an uncompiled one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import tensorflow as tf
-from tensorflow.python.framework import config as tensorflow_config  # `tf.config` can switch determinism on, but not off
 
 
 def gumbel(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
@@ -20,18 +16,6 @@ def gumbel(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
 def exponential(seed: tf.Tensor, *index: tf.Tensor) -> tf.Tensor:
     """float64 exponential numbers of mean 1, a function of seed (int32 [2]) and index (int32, broadcast together) alone."""
     return -tf.math.log(tf.cast(_bits(seed, *index), tf.float64) * 2.0**-32 + 2.0**-33)
-
-
-@contextmanager
-def deterministic_operations() -> Iterator[None]:
-    """Within it every operation of the process gives the same for the same inputs; afterwards all is as before."""
-    before = tensorflow_config.is_op_determinism_enabled()
-    tensorflow_config.enable_op_determinism()
-    try:
-        yield
-    finally:
-        if not before:
-            tensorflow_config.disable_op_determinism()
 
 
 def _gumbel(bits: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""Stage III: runs on an executor correct the costs, the policies go on learning with those, and repeated runs decide what is kept."""
+"""Stage III: runs on an executor correct the costs, the policies learn with these, and repeated runs choose the kept policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from doppler_tf.executor import Executor
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.finalists import Choice, baselines, choose, clearly_faster, median_s
 
-# Of the budget, what is spent on choosing; the rest is for learning.
+# The share of the budget for the choice; the rest is for learning.
 _CHOOSING = 0.3
 # Candidates of the choice: the baselines, the greedy assignments of both policies, and others up to so many, if each can be run about
 # 4 times.
@@ -29,9 +29,9 @@ _BEFORE, _AFTER = "greedy before", "greedy"
 class RealStage:
     """`begin`, rounds of measuring and learning (`round`), then the choice (`choose`).
 
-    In a round the greedy episode and the most promising sampled ones are run; the costs are refitted to all that was measured; the batch is
-    learned from, with measured seconds where there are any and else simulated ones; `real_updates` updates in the simulator of the
-    refitted costs follow. What the policies see of a graph stays what the caller's costs say, as that is what they will be asked with.
+    A round runs the greedy episode and the most promising sampled ones, and refits the costs to all runs. One update learns from the batch,
+    with measured seconds where there are any, otherwise with simulated ones. Then `real_updates` updates follow in the simulator of the
+    refitted costs. The policies' features keep the caller's costs, as later requests have these.
     """
 
     def __init__(self, training: Training, executor: Executor, first_step: int):
@@ -81,8 +81,8 @@ class RealStage:
     def choose(self) -> dict[str, dict]:
         """Runs the candidates against each other, and keeps the policy and the assignments that win.
 
-        The policy of stage III must win by more than twice the standard error of the difference, else that of stage II stays. What a user
-        would try first (`finalists.baselines`) is run as often as the policies, so that no kept assignment is slower than that as measured.
+        The policy of stage III must win by more than twice the standard error of the difference, otherwise that of stage II stays. The
+        baselines (`finalists.baselines`) are run as often as the policies, so that no kept assignment measures slower than they do.
 
         Returns:
           By graph name the medians `before_s` (greedy, the policy before stage III), `greedy_s` (the kept policy) and `best_s` (the kept
@@ -129,7 +129,7 @@ class RealStage:
     def _run_promising(self, experience: Trajectory) -> np.ndarray:
         """float64 [B]: measured seconds of the greedy episode and the best sampled ones by simulation, NaN elsewhere.
 
-        Different assignments are run first, and again where they are fewer than the runs of the round.
+        Each distinct assignment is run once, then again while the round has runs left.
         """
         task, runs, simulated_s, picked = self._training.task, self.runs, seconds_of(experience), []
         order, device = experience.action["vertex"].numpy(), experience.action["device"].numpy()
@@ -149,7 +149,7 @@ class RealStage:
         return np.array([median_s(seconds[row]) if seconds.get(row) else np.nan for row in range(len(simulated_s))])
 
     def _keep_promising(self, refitted: Trajectory, measured_s: np.ndarray) -> None:
-        """Adds what was measured to the pool, judges all of it by the present costs, and keeps the best."""
+        """Adds the measured episodes to the pool, simulates the pool with the present costs, and keeps the best."""
         task = self._training.task
         for g, rows in enumerate(task.rows_by_graph):
             ran = rows.start + np.flatnonzero(~np.isnan(measured_s[rows]))
@@ -221,7 +221,7 @@ class RealStage:
 
 
 class _Finals(NamedTuple):
-    """How the choice among the candidates of one graph came out.
+    """The outcome of the choice among the candidates of one graph.
 
     Attributes:
       candidates: different ones by name; name_of: by what is always run the name of the candidate that it is; choice: among them.

@@ -1,4 +1,4 @@
-"""Whole batches of episodes inside one compiled graph. Same choices as a policy makes step by step."""
+"""Batches of whole episodes in one compiled graph; the choices are those of a policy that runs step by step."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents.episode import NEVER, EpisodeState, GraphBatch, device_options, finished, initial_state, place_vertex
-from agents.losses import LogProbability, masked_log_probability, order_log_probability, sums_before
+from agents.episode import NEVER, EpisodeState, PaddedGraphs, device_options, extent, finished, initial_state, place_vertex
+from agents.losses import EpisodeLogProbability, masked_log_probability, order_log_probability, sums_before
 from agents.networks import DualNetwork, Tables
 from agents.race import Race, run_on, start_race, winner
 from agents.random_numbers import gumbel
-from agents.shapes import extent
 
 _LOG = logging.getLogger(__name__)
 
 
 class Episodes(NamedTuple):
-    """The compact record of B episodes of T steps; all that an update needs.
+    """The record of B episodes of T steps, with all that an update needs.
 
     Attributes:
       graph: int32 [B].
@@ -44,7 +43,7 @@ class Choice(NamedTuple):
     start_s: tf.Tensor
 
 
-def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, race: Race) -> Choice:
+def choose(network: DualNetwork, graphs: PaddedGraphs, tables: Tables, state: EpisodeState, placed: tf.Tensor, race: Race) -> Choice:
     """SEL picks a vertex among the candidates, PLC its device.
 
     Args:
@@ -52,31 +51,31 @@ def choose(network: DualNetwork, batch: GraphBatch, tables: Tables, state: Episo
       race: of the candidates of `state`; where it is greedy, PLC is too.
     """
     with tf.name_scope("SEL"):
-        vertex = next_vertex(batch, state, race)
+        vertex = next_vertex(graphs, state, race)
     with tf.name_scope("PLC"):
-        options = device_options(batch, state, vertex)
-        logits = device_logits(network, batch, tables, state, placed, vertex, options.features)
-        return Choice(vertex, choose_device(batch, state, logits, options.mask, race.seed, race.greedy), *options)
+        options = device_options(graphs, state, vertex)
+        logits = device_logits(network, graphs, tables, state, placed, vertex, options.features)
+        return Choice(vertex, choose_device(graphs, state, logits, options.mask, race.seed, race.greedy), *options)
 
 
-def next_vertex(batch: GraphBatch, state: EpisodeState, race: Race) -> tf.Tensor:
+def next_vertex(graphs: PaddedGraphs, state: EpisodeState, race: Race) -> tf.Tensor:
     """int32 [B]: SEL's choice. A finished episode has no candidate left; it "chooses" the null vertex."""
-    return tf.where(finished(batch, state), batch.num_vertices - 1, winner(race))
+    return tf.where(finished(graphs, state), graphs.num_vertices - 1, winner(race))
 
 
-def choose_device(batch: GraphBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
+def choose_device(graphs: PaddedGraphs, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
                   ) -> tf.Tensor:
     """int32 [B]: a device among those where `mask` [B, D] is True, the likeliest where `greedy` [B], else drawn from the softmax of
     `logits` [B, D]; seed: int32 [2]."""
-    return draw(state, logits, mask, seed, greedy, tf.range(batch.num_devices))
+    return draw(state, logits, mask, seed, greedy, tf.range(graphs.num_devices))
 
 
-def choose_vertex(batch: GraphBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
+def choose_vertex(graphs: PaddedGraphs, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
                   ) -> tf.Tensor:
     """As `choose_device` of the vertices, logits and mask [B, N]; the null vertex where an episode is finished."""
     # Numbers of their own: 0 to D - 1 are the devices'.
-    vertex = draw(state, logits, mask, seed, greedy, batch.num_devices + tf.range(batch.num_vertices))
-    return tf.where(finished(batch, state), batch.num_vertices - 1, vertex)
+    vertex = draw(state, logits, mask, seed, greedy, graphs.num_devices + tf.range(graphs.num_vertices))
+    return tf.where(finished(graphs, state), graphs.num_vertices - 1, vertex)
 
 
 def draw(state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
@@ -87,93 +86,90 @@ def draw(state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tenso
     return tf.argmax(noisy, axis=1, output_type=tf.int32)
 
 
-def device_logits(network: DualNetwork, batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
+def device_logits(network: DualNetwork, graphs: PaddedGraphs, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
                   features: tf.Tensor) -> tf.Tensor:
     """PLC's logits for `vertex` (int32 [B]) in `state`, float32 [B, D]."""
-    return network.device_logits(tf.gather(tables.plc_vertex, state.graph * batch.num_vertices + vertex), placed, features)
+    return network.device_logits(tf.gather(tables.plc_vertex, state.graph * graphs.num_vertices + vertex), placed, features)
 
 
-def after_placing(batch: GraphBatch, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
+def after_placing(graphs: PaddedGraphs, tables: Tables, state: EpisodeState, placed: tf.Tensor, vertex: tf.Tensor,
                   device: tf.Tensor) -> tf.Tensor:
     """`placed` [B, D, hidden] once `vertex` is on `device`; finished episodes stay as they are."""
-    active = tf.cast(tf.logical_not(finished(batch, state)), tf.float32)
-    row = state.graph * batch.num_vertices + vertex
+    active = tf.cast(tf.logical_not(finished(graphs, state)), tf.float32)
+    row = state.graph * graphs.num_vertices + vertex
     added = tf.gather(tables.plc_placed, row) * active[:, None]
-    return placed + tf.one_hot(device, batch.num_devices)[..., None] * added[:, None, :]
+    return placed + tf.one_hot(device, graphs.num_devices)[..., None] * added[:, None, :]
 
 
 class Rollout:
-    """A method's episodes in compiled functions, each traced once for each shape of batch.
+    """A method's episodes in compiled functions, each traced once for each shape of its arguments.
 
     Attributes:
-      run: (batch, graph, seed, greedy) -> `Episodes` of the policies as they are; graph: int32 [B], which graph each is of; seed: int32
+      run: (graphs, graph, seed, greedy) -> `Episodes` of the policies as they are; graph: int32 [B], which graph each is of; seed: int32
         [2], which random numbers; greedy: bool [B], False samples from the policies, True takes the most likely.
-      replay: (batch, graph, order, device) -> `Episodes` of given choices (int32 [B, T] each), a teacher's for instance.
+      replay: (graphs, graph, order, device) -> `Episodes` of given choices (int32 [B, T] each), a teacher's for instance.
     """
 
     def __init__(self, network: tf.Module, jit_compile: bool = True, episodes: Callable[..., Episodes] | None = None,
                  replay: Callable[..., Episodes] | None = None):
-        """Args: jit_compile: compile with XLA (once a shape); without it the same graphs run op by op; episodes: (network, batch, graph,
+        """Args: jit_compile: compile with XLA (once a shape); without it the same graphs run op by op; episodes: (network, graphs, graph,
         seed, greedy), SEL's and PLC's if None; replay: as the attribute, of choices in the order given if None."""
         episodes = episodes or dual_episodes
 
-        def run(batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+        def run(graphs: PaddedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
             if jit_compile:
-                _say_compiling(getattr(batch, "graphs", batch), graph.shape[0])
-            return episodes(network, batch, graph, seed, greedy)
+                _say_compiling(graphs.padded, graph.shape[0])
+            return episodes(network, graphs, graph, seed, greedy)
 
         self.run = tf.function(run, autograph=False, jit_compile=jit_compile)
         self.replay = tf.function(replay or replayed, autograph=False, jit_compile=jit_compile)
 
 
-def dual_episodes(network: DualNetwork, batch: GraphBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor,
+def dual_episodes(network: DualNetwork, graphs: PaddedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor,
                   choose: Callable[..., Choice] = choose) -> Episodes:
-    """Episodes of SEL and PLC, or of what else may `choose` a step's actions; the other arguments are those of `Rollout.run`.
+    """Episodes of SEL and PLC, or of another function `choose` of a step's actions; the other arguments are those of `Rollout.run`.
 
     The cost of a step does not depend on the number of vertices: the state is updated in place, SEL's choice looks at two blocks
     of the race, PLC's at the neighbours of one vertex.
     """
     with tf.name_scope("encode"):
-        tables = network.encode(batch)
+        tables = network.encode(graphs)
     with tf.name_scope("begin"):
-        state = initial_state(batch, graph)
-        race = start_race(batch, tables, state, seed, greedy)
+        state = initial_state(graphs, graph)
+        race = start_race(graphs, tables, state, seed, greedy)
         placed = tf.gather(tables.plc_empty, graph)
 
     def step(t: tf.Tensor, state: EpisodeState, placed: tf.Tensor, race: Race):
-        choice = choose(network, batch, tables, state, placed, race)
+        choice = choose(network, graphs, tables, state, placed, race)
         with tf.name_scope("place"):
-            placed = after_placing(batch, tables, state, placed, choice.vertex, choice.device)
-            state = place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
-            return choice, state, placed, run_on(batch, tables, state, race, choice.vertex)
+            placed = after_placing(graphs, tables, state, placed, choice.vertex, choice.device)
+            state = place_vertex(graphs, state, choice.vertex, choice.device, choice.start_s)
+            return choice, state, placed, run_on(graphs, tables, state, race, choice.vertex)
 
-    return record_episodes(batch, state, step, placed, race)
+    return record_episodes(graphs, state, step, placed, race)
 
 
-def replayed(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
-    """The record of given episodes (int32 [B, T] each) in the order given."""
+def replayed(graphs: PaddedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+    """The record of given episodes (int32 [B, T] each) in the order given, for any method's form of the graphs."""
+    graphs = graphs.padded
+
     def step(t: tf.Tensor, state: EpisodeState):
-        choice = Choice(order[:, t], device[:, t], *device_options(batch, state, order[:, t]))
-        return choice, place_vertex(batch, state, choice.vertex, choice.device, choice.start_s)
+        choice = Choice(order[:, t], device[:, t], *device_options(graphs, state, order[:, t]))
+        return choice, place_vertex(graphs, state, choice.vertex, choice.device, choice.start_s)
 
-    return record_episodes(batch, initial_state(batch, graph), step)
+    return record_episodes(graphs, initial_state(graphs, graph), step)
 
 
-def _say_compiling(batch: GraphBatch, episodes: int) -> None:
+def _say_compiling(graphs: PaddedGraphs, episodes: int) -> None:
     """For the log, from functions that run only when a new shape is traced."""
     _LOG.info("compiling the policies' episodes with XLA, unless on disk: up to %s vertices and %s edges, %s devices, %s at a time",
-              batch.num_vertices - 1, batch.edge.shape[0] // batch.missing.shape[0], batch.num_devices, episodes)
+              graphs.num_vertices - 1, graphs.edge.shape[0] // graphs.missing.shape[0], graphs.num_devices, episodes)
 
 
-def record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, *carried) -> Episodes:
+def record_episodes(graphs: PaddedGraphs, state: EpisodeState, step: Callable, *carried) -> Episodes:
     """Steps until the longest episode ends; `step(t, state, *carried)` gives a choice, and state and what is carried after it."""
-    with tf.name_scope("episodes"):
-        return _record_episodes(batch, state, step, carried)
-
-
-def _record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, carried: tuple) -> Episodes:
-    steps = batch.num_vertices - 1
-    lengths = tf.gather(batch.num_work, state.graph)
+    steps = graphs.num_vertices - 1
+    lengths = tf.gather(graphs.num_work, state.graph)
     records = tuple(tf.TensorArray(kind, steps) for kind in (tf.int32, tf.int32, tf.float32, tf.bool))
 
     def body(t, state, carried, records):
@@ -182,52 +178,43 @@ def _record_episodes(batch: GraphBatch, state: EpisodeState, step: Callable, car
         return t + 1, state, tuple(carried), records
 
     longest = tf.reduce_max(lengths)
-    records = tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), state, carried, records), maximum_iterations=steps)[3]
-    order, device, features, mask = (tf.transpose(r.stack(), _batch_first(rank)) for r, rank in zip(records, (2, 2, 4, 3), strict=True))
+    with tf.name_scope("episodes"):
+        records = tf.while_loop(lambda t, *_: t < longest, body, (tf.constant(0), state, carried, records), maximum_iterations=steps)[3]
+    records = [tf.transpose(record.stack(), [1, 0, *range(2, rank)]) for record, rank in zip(records, (2, 2, 4, 3), strict=True)]
+    order, device, features, mask = records
     over = tf.range(steps)[None] >= lengths[:, None]
     return Episodes(state.graph, tf.where(over, steps, order), tf.where(over, 0, device), features, mask | over[..., None])
 
 
-def episode_log_probability(network: DualNetwork, batch: GraphBatch, tables: Tables, episodes: Episodes
-                            ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+def log_probability(network: DualNetwork, graphs: PaddedGraphs, episodes: Episodes) -> EpisodeLogProbability:
     """SEL's and PLC's log-probabilities of recorded episodes in one pass, differentiable, and the mask of real steps (bool [B, T])."""
-    size = batch.num_vertices
-    valid = real_steps(batch, episodes)
+    size, tables, valid = graphs.num_vertices, network.encode(graphs), real_steps(graphs, episodes)
     row = episodes.graph[:, None] * size + episodes.order
     logits = tf.gather(tf.reshape(tables.sel_logit, [-1, size]), episodes.graph)
-    sel = order_log_probability(logits, episodes.order, available_steps(batch, episodes), valid)
+    sel = order_log_probability(logits, episodes.order, available_steps(graphs, episodes), valid)
     added = tf.gather(tables.plc_placed, row) * tf.cast(valid, tf.float32)[..., None]
-    placed = sums_before(tf.one_hot(episodes.device, batch.num_devices)[..., None] * added[:, :, None, :])
+    placed = sums_before(tf.one_hot(episodes.device, graphs.num_devices)[..., None] * added[:, :, None, :])
     placed += tf.gather(tables.plc_empty, episodes.graph)[:, None]
     plc_logits = network.device_logits(tf.gather(tables.plc_vertex, row), placed, episodes.features)
     return sel, masked_log_probability(plc_logits, episodes.mask, episodes.device), valid
 
 
-def log_probability(network: DualNetwork, batch: GraphBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """`episode_log_probability` with the encoding of the moment."""
-    return episode_log_probability(network, batch, network.encode(batch), episodes)
-
-
-def real_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
+def real_steps(graphs: PaddedGraphs, episodes: Episodes) -> tf.Tensor:
     """bool [B, T]: False after the end of an episode."""
-    return tf.range(extent(episodes.order, 1))[None] < tf.gather(batch.num_work, episodes.graph)[:, None]
+    return tf.range(extent(episodes.order, 1))[None] < tf.gather(graphs.num_work, episodes.graph)[:, None]
 
 
-def available_steps(batch: GraphBatch, episodes: Episodes) -> tf.Tensor:
+def available_steps(graphs: PaddedGraphs, episodes: Episodes) -> tf.Tensor:
     """int32 [B, N]: the step from which each vertex is a candidate, one after its last predecessor; NEVER for padding."""
-    size, steps = batch.num_vertices, extent(episodes.order, 1)
-    graphs = batch.missing.shape[0]
+    size, steps = graphs.num_vertices, extent(episodes.order, 1)
+    number = graphs.missing.shape[0]
     count = tf.shape(episodes.order)[0]
-    real = real_steps(batch, episodes)
+    real = real_steps(graphs, episodes)
     episode = tf.repeat(tf.range(count)[:, None], steps, axis=1)
     at = tf.stack([episode, tf.where(real, episodes.order, size - 1)], axis=2)
     position = tf.tensor_scatter_nd_update(tf.zeros([count, size], tf.int32), at, tf.where(real, tf.range(steps)[None] + 1, 0))
-    source, target = (tf.gather(tf.reshape(ends, [graphs, -1]) - tf.range(graphs)[:, None] * size, episodes.graph)
-                      for ends in (batch.source, batch.target))
+    source, target = (tf.gather(tf.reshape(ends, [number, -1]) - tf.range(number)[:, None] * size, episodes.graph)
+                      for ends in (graphs.source, graphs.target))
     into = tf.stack([tf.repeat(tf.range(count)[:, None], extent(source, 1), axis=1), target], axis=2)
     last = tf.tensor_scatter_nd_max(tf.zeros([count, size], tf.int32), into, tf.gather(position, source, batch_dims=1))
-    return tf.where(tf.gather(batch.is_real, episodes.graph), last, NEVER)
-
-
-def _batch_first(rank: int) -> list[int]:
-    return [1, 0, *range(2, rank)]
+    return tf.where(tf.gather(graphs.is_real, episodes.graph), last, NEVER)

@@ -1,4 +1,4 @@
-"""The policies behind plain tensors, as a served model has them: `place` draws, simulates and ranks; `score` judges what is given."""
+"""The policies behind plain tensors, for served models: `place` draws, simulates and ranks assignments; `score` evaluates given ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from agents.networks import DualNetwork
 from agents.placing import BATCH_BYTES, BYTES_A_CHOICE
-from agents.rollout import Rollout, episode_log_probability
-from agents.tensor_features import MOST_DEVICES, MOST_VERTICES, PROBLEM, Identities, Problem, problem_batch
+from agents.rollout import Rollout, log_probability
+from agents.tensor_features import MOST_DEVICES, MOST_VERTICES, PROBLEM, Identities, Problem, graphs_of_problem
 from agents.tensor_simulator import makespans
 
 MOST_SAMPLES = 100_000
@@ -40,14 +40,14 @@ class Server(tf.Module):
         with tf.control_dependencies([_require(samples >= 1, f"samples: expected 1 to {MOST_SAMPLES}, got", samples),
                                       _require(samples <= MOST_SAMPLES, f"samples: expected 1 to {MOST_SAMPLES}, got", samples),
                                       _require(seed >= 0, "seed: expected an integer >= 0, got", seed)]):
-            batch = problem_batch(problem, self._identities)
+            graphs = graphs_of_problem(problem, self._identities)
         count = tf.shape(problem.exec_s)[0]
-        choices = tf.cast(batch.num_vertices, tf.int64) * tf.cast(batch.num_devices, tf.int64)
+        choices = tf.cast(graphs.num_vertices, tf.int64) * tf.cast(graphs.num_devices, tf.int64)
         rows = tf.minimum(samples, tf.cast(tf.maximum(BATCH_BYTES // (BYTES_A_CHOICE * choices), 1), tf.int32))
 
         def draw(i: tf.Tensor, best_s: tf.Tensor, device: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
             number = i * rows + tf.range(rows)
-            episodes = self._rollout.run(batch, tf.zeros([rows], tf.int32), tf.stack([seed, i]), number == 0)
+            episodes = self._rollout.run(graphs, tf.zeros([rows], tf.int32), tf.stack([seed, i]), number == 0)
             orders = episodes.order[:, :count]
             devices = _by_vertex(orders, episodes.device[:, :count])
             seconds = tf.where(number < samples, makespans(problem, devices), float("inf"))
@@ -63,11 +63,11 @@ class Server(tf.Module):
     def _score(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         problem, (device, order) = _checked(Problem(*tensors[:-2])), tensors[-2:]
         device, order = _checked_episodes(problem, device, order)
-        batch = problem_batch(problem, self._identities)
-        graph, rest = tf.zeros([tf.shape(order)[0]], tf.int32), [[0, 0], [0, batch.num_vertices - 1 - tf.shape(order)[1]]]
+        graphs = graphs_of_problem(problem, self._identities)
+        graph, rest = tf.zeros([tf.shape(order)[0]], tf.int32), [[0, 0], [0, graphs.num_vertices - 1 - tf.shape(order)[1]]]
         by_step = tf.pad(tf.gather(device, order, batch_dims=1), rest)
-        episodes = self._rollout.replay(batch, graph, tf.pad(order, rest, constant_values=batch.num_vertices - 1), by_step)
-        *parts, valid = episode_log_probability(self._network, batch, self._network.encode(batch), episodes)
+        episodes = self._rollout.replay(graphs, graph, tf.pad(order, rest, constant_values=graphs.num_vertices - 1), by_step)
+        *parts, valid = log_probability(self._network, graphs, episodes)
         sel, plc = (tf.reduce_sum(tf.where(valid, part.chosen, 0.0), axis=1) for part in parts)
         return {"log_probability": sel + plc, "sel_log_probability": sel, "plc_log_probability": plc,
                 "makespan_s": makespans(problem, device)}

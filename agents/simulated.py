@@ -1,4 +1,4 @@
-"""Stage II: REINFORCE on simulated seconds, with temperatures that bring the samples ever nearer to the greedy episode."""
+"""Stage II: REINFORCE on simulated seconds; temperatures bring the samples closer and closer to the greedy episode."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import tensorflow as tf
 from tf_agents.trajectories import Trajectory
 
 from agents import summaries
+from agents.agent import UpdateInfo
 from agents.driver import FusedDriver
 from agents.metrics import EpisodeRate, Makespans, update_scalars
 from agents.stages import Training
 from agents.task import Task
-from agents.updates import UpdateInfo
 
-# How fast temperatures move, and within which bounds; SEL's logits lie 20 apart at most, and `order_log_probability` bears no more.
+# The rate and bounds of the temperatures. SEL's logits differ by at most 20, which is the limit of `order_log_probability`.
 _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 
 
@@ -61,10 +61,10 @@ class SimulatedStage:
 
 
 def temper(temperature: tf.Variable, task: Task, info: UpdateInfo, progress: float) -> None:
-    """Moves the temperatures towards those at which an episode differs from the greedy one in so many choices as are wanted now.
+    """Moves the temperatures so that an episode differs from the greedy one in the number of choices wanted at this progress.
 
-    So the samples search near the best that is known, ever nearer, whatever the sizes of logits, graph and topology (as the
-    target entropy of Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018, here for the temperature itself).
+    So the samples search closer and closer to the best known episode, whatever the sizes of logits, graph and topology. (A target entropy
+    as in Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018, here for the temperature itself.)
 
     Args:
       temperature: float32 [2], of SEL and PLC; info: of the last update, with the entropies that were seen.

@@ -1,33 +1,114 @@
-"""What the stages of a training hand on to each other; each stage is a file of its own."""
+"""The state that the stages of a training share, and the best that they have found."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import tensorflow as tf
+from tf_agents.trajectories import Trajectory
 
-from agents.best import Best, Elite
 from agents.driver import FusedDriver
 from agents.environment import AssignmentEnvironment
 from agents.learner import Learner
 from agents.task import Episode, Task
+from agents.trajectories import seconds_of
 from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
+from doppler_tf.simulator import Simulator
 
-STAGES = ("imitation", "simulated", "real")
+# Updates between new orders of the elite, as replaying new orders takes time.
+_REORDERED = 4
+
+
+class Best:
+    """Observes batches, and remembers better episodes and better policies (`Learner.best_network`).
+
+    Attributes:
+      episodes: by graph the best seen; greedy_s: by graph seconds of the greedy episodes of `best_network`.
+    """
+
+    def __init__(self, task: Task, learner: Learner):
+        self._task, self._learner = task, learner
+        self.episodes = [Episode(np.inf, *np.zeros((2, task.num_vertices - 1), np.int32)) for _ in task.graphs]
+        self.greedy_s = [np.inf] * len(task.graphs)
+
+    def __call__(self, experience: Trajectory) -> None:
+        """Observes a batch."""
+        task, seconds = self._task, seconds_of(experience)
+        for g, rows in enumerate(task.rows_by_graph):
+            b = rows.start + int(np.argmin(seconds[rows]))
+            if seconds[b] < self.episodes[g].makespan_s:
+                self.episodes[g] = task.episode(experience, b)
+        now = [float(seconds[rows.start]) for rows in task.rows_by_graph]
+        if task.over_bounds(now) < task.over_bounds(self.greedy_s):
+            self.greedy_s = now
+            self._learner.copy(self._learner.network, self._learner.best_network)
+
+    def require_memory(self, experience: Trajectory) -> None:
+        """Raises DeadlockError for a graph of which no episode has ever fitted in memory."""
+        for g, (rows, best) in enumerate(zip(self._task.rows_by_graph, self.episodes, strict=True)):
+            if not np.isfinite(best.makespan_s):
+                never = self._task.assignment(g, self._task.episode(experience, rows.start))
+                Simulator().execute(self._task.graphs[g], self._task.costs[g], never)
+
+    def judge(self, environment: AssignmentEnvironment, greedy_s: list[float]) -> None:
+        """Simulates the best episodes with the present costs of `environment`; greedy_s: of the best policy, with the same costs."""
+        for g, best in enumerate(self.episodes):
+            if np.isfinite(best.makespan_s):  # else no episode has been simulated yet
+                makespan_s = environment.makespans(np.array([g]), best.order[None], best.device[None])[0]
+                self.episodes[g] = replace(best, makespan_s=float(makespan_s))
+        self.greedy_s = greedy_s
+
+
+class Elite:
+    """Expert trajectories of the best episode of each graph, in orders of present episodes.
+
+    SEL cannot learn the random order of vertices with equal features, and PLC should place a vertex on its device after any order. A
+    method that learns the order alone (`repeats_order`) gets the best episode's own.
+
+    Attributes:
+      order: int32 [G * rows, T], the present orders; None before the first.
+    """
+
+    def __init__(self, task: Task, learner: Learner, best: Best, driver: FusedDriver):
+        self._task, self._learner, self._best, self._driver = task, learner, best, driver
+        self._rows, self._repeats_order = learner.elite_rows, learner.method.repeats_order
+        self.order: np.ndarray | None = None
+        self._actions, self._trajectories = None, None
+
+    def trajectories(self, experience: Trajectory) -> Trajectory | None:
+        """The trajectories to learn from with a batch; None if there are none yet or `elite` is 0."""
+        episodes = self._best.episodes
+        if self._task.config.elite == 0 or not all(np.isfinite(best.makespan_s) for best in episodes):
+            return None
+        graph = np.repeat(np.arange(len(episodes), dtype=np.int32), self._rows)
+        if self._repeats_order:
+            self.order = np.stack([best.order for best in episodes])
+        elif self.order is None or int(self._learner.updates) % _REORDERED == 0:
+            rows = [rows.start + i for rows in self._task.rows_by_graph for i in range(self._rows)]
+            self.order = tf.gather(experience.action["vertex"], rows).numpy()
+        by_vertex = np.zeros((len(episodes), self._task.num_vertices), np.int32)
+        for g, best in enumerate(episodes):
+            by_vertex[g, best.order] = best.device
+        actions = np.stack([self.order, np.take_along_axis(by_vertex[graph], self.order, axis=1)])
+        if self._trajectories is None or not np.array_equal(actions, self._actions):
+            self._actions = actions
+            self._trajectories = self._driver.replay(graph, *actions)
+        return self._trajectories
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """One training: each part belongs to an object that says who changes it.
+    """The parts of one training, and what changes each of them.
 
     Attributes:
       task: never changes.
       learner: its agents change the policies, `best` and stage III copy them.
-      environment: gives episodes their seconds, of the task's costs; stage III judges by refitted ones meanwhile.
-      driver: runs batches that nobody observes.
-      best: changed by what observes with it, by an annealed teacher and by the choice of stage III; elite: by updates.
+      environment: simulates episodes with the task's costs, in stage III with refitted ones.
+      driver: runs batches without observers.
+      best: drivers, an annealed teacher and the choice of stage III change it; elite: updates change it.
     """
 
     task: Task
@@ -39,25 +120,25 @@ class Training:
 
     @staticmethod
     def of(task: Task, learner: Learner) -> Training:
-        """One that has found nothing yet."""
+        """A new training."""
         environment = AssignmentEnvironment(task.arrays, _makespans(task, task.costs), len(task.graph), task.graph)
         driver = FusedDriver(environment, learner.agent.collect_policy, greedy=task.is_greedy)
         best = Best(task, learner)
         return Training(task, learner, environment, driver, best, Elite(task, learner, best, driver))
 
     def greedy(self, network: tf.Module) -> list[Episode]:
-        """By graph the greedy episode of any policies."""
+        """The greedy episode of each graph by the policies of `network`."""
         with self.learner.acting_as(network):
             experience = self.driver.run((self.task.config.seed, 0))
         return [self.task.episode(experience, rows.start) for rows in self.task.rows_by_graph]
 
     def judge_by(self, costs: Sequence[CostModel]) -> None:
-        """From now on these costs are simulated, and what was best is judged by them; what the policies see stays."""
+        """From now on simulates with these costs, the best episodes too; the policies' features do not change."""
         self.environment.judge_by(_makespans(self.task, costs))
         self.best.judge(self.environment, [episode.makespan_s for episode in self.greedy(self.learner.best_network)])
 
     def final(self, chosen: bool) -> list[float]:
-        """Greedy seconds of the best policies by graph; fresh samples count among what is best, unless runs have `chosen`."""
+        """Greedy seconds of the best policies by graph; unless measured runs have `chosen`, new samples may become the best episodes."""
         self.learner.copy(self.learner.best_network, self.learner.network)
         experience = self.driver.run((self.task.config.seed, (1 << 16) - 1))
         if not chosen:

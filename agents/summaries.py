@@ -1,4 +1,4 @@
-"""TensorBoard summaries; every tag name stands here."""
+"""TensorBoard summaries and the names of all tags."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONFIG_TEXT, GRAPH_TEXT, REAL_TEXT, POLICY_GRAPH = "config", "graph", "stage III
 
 
 class Summaries:
-    """What TensorBoard shows of one run; one writer a stage and graph, so that curves share a tag and differ by name."""
+    """The TensorBoard summaries of one run; each stage and graph has a writer, so that curves share a tag and differ by name."""
 
     def __init__(self, folder: Path):
         """Args: folder: the run's `train` folder."""
@@ -58,7 +58,7 @@ class Summaries:
         self._text(tag, f"```\n{json.dumps(value, indent=1)}\n```")
 
     def table_of_graphs(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], bounds_s: Sequence[float]) -> None:
-        """Writes what the run is about: graphs with their lower bounds (seconds) and the topology, as a text."""
+        """Writes the graphs with their lower bounds (seconds) and the topology, as a text."""
         topology = costs[0].topology
         rows = [[g.name, f"{g.work_vertices.size:,}", f"{g.work_edges.size:,}", f"{1e3 * c.mean_exec_s.sum():.6g}", f"{1e3 * bound_s:.6g}"]
                 for g, c, bound_s in zip(graphs, costs, bounds_s, strict=True)]
@@ -76,7 +76,7 @@ class Summaries:
             tf.summary.graph(graph)
 
     def outcome(self, settings: Mapping[str, bool | float | str], scalars: Mapping[str, float]) -> None:
-        """Writes a row of the HParams table: the run's settings and what it reached, by tag.
+        """Writes a row of the HParams table: the run's settings and results, by tag.
 
         No `hparams_config`: without one TensorBoard shows those settings first that differ between the runs of its logdir. In a folder of
         its own, as all scalars below that of a row are outcomes then.
@@ -92,6 +92,6 @@ class Summaries:
         return self._writers[name]
 
     def flush(self) -> None:
-        """Hands everything to the file system."""
+        """Writes all pending summaries to disk."""
         for writer in self._writers.values():
             writer.flush()

@@ -1,4 +1,4 @@
-"""What a training is about: graphs on a topology, as the policies see them, and how its batches are laid out."""
+"""The task of a training: graphs with costs, their arrays for the policies, and the layout of batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Episode:
 class Task:
     """Graphs, costs and settings of one training; nothing in it changes.
 
-    A batch holds, for each graph, one greedy episode (watched, not learned from) and after it the same number of sampled ones.
+    A batch holds for each graph one greedy episode, which is reported and not learned from, and then its sampled episodes.
     """
 
     graphs: tuple[DataflowGraph, ...]
@@ -85,12 +85,12 @@ class Task:
         return sum(s / (bound or 1.0) for s, bound in zip(seconds, self.bounds_s, strict=True))
 
     def episode(self, experience: Trajectory, row: int) -> Episode:
-        """One of a batch."""
+        """One episode of a batch."""
         order, device = (experience.action[name][row].numpy() for name in ("vertex", "device"))
         return Episode(float(seconds_of(experience)[row]), order, device)
 
     def assignment(self, g: int, episode: Episode) -> Assignment:
-        """An episode of graph g as an executor takes it."""
+        """An episode of graph g in the form that executors take."""
         device, order = self.arrays[g].to_devices(episode.order[None], episode.device[None])
         return Assignment(device[0], order[0], episode.method)
 

@@ -1,4 +1,4 @@
-"""`features.graph_arrays` in TensorFlow, from plain tensors of any size: what a served model sees of a graph."""
+"""`features.graph_arrays` in TensorFlow, from plain tensors of any size: the features of a graph in a served model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.episode import NEVER, GraphBatch
+from agents.episode import NEVER, PaddedGraphs
 from agents.features import CLUSTER_SCALES, LARGEST, ROW_WIDTHS, identity_features
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CostError
@@ -53,11 +53,11 @@ PROBLEM = tuple(tf.TensorSpec(shape, tf.int32 if name == "edges" else tf.float64
 
 
 def problem_of(graph: DataflowGraph, costs: CostModel) -> Problem:
-    """A graph and its costs as NumPy arrays; vertices are `graph.work_vertices` in order. Raises CostError for pins, colocation groups and
-    devices with several slots, of which a served model does not know."""
+    """A graph and its costs as NumPy arrays; vertices are `graph.work_vertices` in order. Raises CostError for pins, colocation groups,
+    devices with several slots and operations of several outputs, of which a served model does not know."""
     work, edges = graph.work_vertices, graph.work_edges
     for holds, what in ((costs.allowed[work].all(), "pins"), ((costs.colocate[work] < 0).all(), "colocation groups"),
-                        ((costs.slots == 1).all(), "devices of several slots")):
+                        ((costs.slots == 1).all(), "devices of several slots"), (graph.single_outputs, "operations of several outputs")):
         if not holds:
             raise CostError(f"{graph.name}: expected a graph that a served model can place, got one with {what}; place it with `place`")
     local = np.full(graph.num_vertices, -1, np.int32)
@@ -76,8 +76,8 @@ class Identities(tf.Module):
         self.vertex, self.device = (tf.Variable(own * identity, trainable=False) for own in identity_features(MOST_VERTICES, MOST_DEVICES))
 
 
-def problem_batch(problem: Problem, identities: Identities) -> GraphBatch:
-    """A batch of this one graph, padded as `features.padded_sizes` pads."""
+def graphs_of_problem(problem: Problem, identities: Identities) -> PaddedGraphs:
+    """This one graph, padded as `features.padded_sizes` pads."""
     exec_s, (source, target) = tf.reduce_mean(problem.exec_s, axis=1), tf.unstack(problem.edges, axis=1)
     count, devices, edges = (tf.shape(t)[0] for t in (exec_s, problem.memory_bytes, source))
     size, edge_size = _bucket(count + 1), tf.bitwise.left_shift(1, _bit_length(edges))
@@ -106,7 +106,7 @@ def problem_batch(problem: Problem, identities: Identities) -> GraphBatch:
         rest = [[0, length - tf.shape(values)[0]], *[[0, 0]] * (values.shape.rank - 1)]
         return tf.pad(values, rest, constant_values=tf.cast(fill, values.dtype))
 
-    return GraphBatch(
+    return PaddedGraphs(
         num_work=count[None], vertex=pad(vertex, size), device_identity=identities.device[None, :devices],
         edge=tf.cast(pad(transfer_s / tf.maximum(tf.reduce_max(transfer_s, axis=0), 1e-30), edge_size)[:, None], tf.float32),
         source=pad(source, edge_size, null), target=pad(target, edge_size, null), b_next=pad(b_next, size, null),

@@ -43,16 +43,16 @@ def makespans(problem: Problem, device: tf.Tensor) -> tf.Tensor:
     """float64 [B]: seconds of assignments (int32 [B, N]) of a graph without cycles, as `FastSimulator` has them."""
     where = tf.transpose(device)
     source, target = tf.unstack(problem.edges, axis=1)
-    count, batch = tf.shape(where)[0], tf.shape(where)[1]
+    count, assignments = tf.shape(where)[0], tf.shape(where)[1]
     devices = tf.shape(problem.memory_bytes)[0]
     exec_s = tf.gather(problem.exec_s, where, batch_dims=1)
     cost_s, remote = _transfers(problem, where)
-    lane = where * batch + tf.range(batch)
-    vertex = tf.repeat(tf.range(count)[:, None], batch, axis=1)
+    lane = where * assignments + tf.range(assignments)
+    vertex = tf.repeat(tf.range(count)[:, None], assignments, axis=1)
 
     def by_device(reduce, values: tf.Tensor) -> tf.Tensor:
         """[N, B] -> [D, B]"""
-        return tf.reshape(reduce(tf.reshape(values, [-1]), tf.reshape(lane, [-1]), devices * batch), [devices, batch])
+        return tf.reshape(reduce(tf.reshape(values, [-1]), tf.reshape(lane, [-1]), devices * assignments), [devices, assignments])
 
     def of_device(values: tf.Tensor) -> tf.Tensor:
         """[D, B] -> [N, B]"""
@@ -89,10 +89,11 @@ def makespans(problem: Problem, device: tf.Tensor) -> tf.Tensor:
                       tf.maximum(clock.makespan_s, tf.reduce_max(ends, axis=0)))
 
     in_degree = tf.math.bincount(target, minlength=count, maxlength=count)
-    missing = tf.repeat(in_degree[:, None], batch, axis=1)
-    nothing_s, no_turn = tf.zeros([count, batch], tf.float64), tf.zeros([count, batch], tf.int32)
-    start = _Clock(tf.fill([batch], tf.constant(-1.0, tf.float64)), tf.zeros([batch], tf.int32), missing, nothing_s, no_turn,
-                   tf.where(missing == 0, nothing_s, _NEVER), tf.zeros([devices, batch], tf.float64), tf.zeros([batch], tf.float64))
+    missing = tf.repeat(in_degree[:, None], assignments, axis=1)
+    nothing_s, no_turn = tf.zeros([count, assignments], tf.float64), tf.zeros([count, assignments], tf.int32)
+    start = _Clock(tf.fill([assignments], tf.constant(-1.0, tf.float64)), tf.zeros([assignments], tf.int32), missing, nothing_s, no_turn,
+                   tf.where(missing == 0, nothing_s, _NEVER), tf.zeros([devices, assignments], tf.float64),
+                   tf.zeros([assignments], tf.float64))
     return _Clock(*tf.while_loop(lambda *state: tf.reduce_any(_Clock(*state).ready_s < _NEVER), step, start)).makespan_s
 
 
@@ -100,7 +101,7 @@ def _transfers(problem: Problem, where: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
     """float64 [E, B]: what an edge's tensor takes to its consumer's device, which it reaches once, for all its consumers there; int32
     [E, B]: 1 where that is another device."""
     source, target = tf.unstack(problem.edges, axis=1)
-    count, batch = tf.shape(where)[0], tf.shape(where)[1]
+    count, assignments = tf.shape(where)[0], tf.shape(where)[1]
     devices = tf.shape(problem.memory_bytes)[0]
     here, there = tf.gather(where, source), tf.gather(where, target)
     link = here * devices + there
@@ -108,6 +109,6 @@ def _transfers(problem: Problem, where: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor
               + problem.edge_bytes[:, None] / tf.gather(tf.reshape(problem.bandwidth_bytes_per_s, [-1]), link))
     cost_s = tf.where(problem.explicit[:, None], problem.transfer_s[:, None], link_s)
     cost_s = tf.where(here == there, tf.zeros_like(cost_s), cost_s)
-    copy = (source[:, None] * devices + there) * batch + tf.range(batch)
-    largest_s = tf.math.unsorted_segment_max(tf.reshape(cost_s, [-1]), tf.reshape(copy, [-1]), count * devices * batch)
+    copy = (source[:, None] * devices + there) * assignments + tf.range(assignments)
+    largest_s = tf.math.unsorted_segment_max(tf.reshape(cost_s, [-1]), tf.reshape(copy, [-1]), count * devices * assignments)
     return tf.gather(largest_s, copy), tf.cast(here != there, tf.int32)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from tensorflow.python.framework import config as tensorflow_config
 
 from agents import summaries
 from agents.annealed import learn_annealed
-from agents.checkpoints import checkpoint_folders, read_state, restore_variables, save_checkpoint
+from agents.checkpoints import checkpoint_folders, open_run, read_state, restore_variables, save_checkpoint
 from agents.config import TrainConfig
 from agents.imitation import ImitationStage
 from agents.learner import KeptLearner
 from agents.progress import bar, status
-from agents.random_numbers import deterministic_operations
 from agents.real import RealStage
-from agents.run_folder import open_run
 from agents.simulated import SimulatedStage
-from agents.stages import STAGES, Training
+from agents.stages import Training
 from agents.summaries import Summaries
 from agents.task import Episode
 from doppler_tf.costs import build_costs
@@ -35,18 +35,18 @@ from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
 _PICTURES, _MOST_DRAWN = 4, 5_000  # a stage; vertices, as more of them take minutes and show nothing
-_NO_MATTER = ("checkpoint_every", "keep")  # settings on which no outcome depends
+_NO_EFFECT = ("checkpoint_every", "keep")  # settings without effect on the outcome
 Update = Callable[[int], dict[str, dict[str, float]]]
 
 
 @dataclass
 class Progress:
-    """How far a run has come; `Run` alone changes it, and every checkpoint holds it.
+    """The progress of a run; only `Run` changes it, and every checkpoint holds it.
 
     Attributes:
-      updates: that are done, of all stages together; seconds: that they took.
+      updates: number of finished updates of all stages; seconds: their duration.
       annealed: the annealed teacher's simulations by graph, once there is one.
-      measured: what stage III has chosen, once it has (see `RealStage.choose`).
+      measured: the choice of stage III, once it is made (see `RealStage.choose`).
     """
 
     updates: int = 0
@@ -58,17 +58,17 @@ class Progress:
 def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Path, config: TrainConfig | None = None,
           executor: Executor | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None,
           pictures: bool = True, kept: KeptLearner | None = None) -> dict[str, dict]:
-    """Trains the two policies on `graphs` through the three stages and leaves a run folder.
+    """Trains the two policies on `graphs` through the three stages and writes a run folder.
 
     Args:
       graphs: one or more, of different names.
-      executor: what stage III runs on; needed where `config.real` > 0.
+      executor: of stage III; needed if `config.real` > 0.
       resume: go on from the last complete checkpoint of `run_dir`, with the settings stored there.
       progress: show progress bars on stderr.
       init: a run folder or checkpoint, of any graphs and devices, whose best policies are where learning starts.
-      pictures: show TensorBoard how greedy episodes look as training goes on, which takes about half a second each (of graphs
-        of up to 5,000 vertices).
-      kept: what was compiled for the last training serves this one where it can, and what is compiled now the next.
+      pictures: write Gantt pictures of greedy episodes for TensorBoard during training, about half a second each (for graphs of up to
+        5,000 vertices).
+      kept: keeps compiled functions from one training to the next.
 
     Returns:
       By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
@@ -101,6 +101,22 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
             return run.outcome()
 
 
+@contextmanager
+def deterministic_operations() -> Iterator[None]:
+    """Within it every operation of the process gives the same for the same inputs; afterwards the mode is as before.
+
+    The module is private: in public, TensorFlow only switches the mode on. Left on, it would make operations of the caller fail that
+    have no deterministic version.
+    """
+    before = tensorflow_config.is_op_determinism_enabled()
+    tensorflow_config.enable_op_determinism()
+    try:
+        yield
+    finally:
+        if not before:
+            tensorflow_config.disable_op_determinism()
+
+
 def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
     """At least one graph, and names that differ as file names too."""
     if isinstance(graphs, DataflowGraph) or not graphs:
@@ -112,26 +128,25 @@ def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
 
 
 class Run:
-    """One run in its folder: does every update that is not done yet, and saves and restores what has been done."""
+    """One run in its folder: makes the remaining updates, and saves and restores its state."""
 
     def __init__(self, folder: Path, training: Training, executor: Executor | None, pictures: bool):
         self.folder, self.training, self.pictures = folder, training, pictures
         self.task, self.config = training.task, training.task.config
         self.progress = Progress()
         self.summaries = Summaries(folder / "train")
-        self.planned = {stage: -(-getattr(self.config, stage) // self.task.rows) for stage in STAGES[:2]}
+        self.planned = {stage: -(-getattr(self.config, stage) // self.task.rows) for stage in ("imitation", "simulated")}
         self.real = RealStage(training, executor, self.planned["simulated"]) if self.config.real else None
 
     def complete(self, bars: bool) -> None:
-        """Does every update that is not done yet; bars: show progress bars."""
+        """Makes the remaining updates; bars: show progress bars."""
         self.summaries.record(summaries.CONFIG_TEXT, self.config.to_json())
         self.summaries.table_of_graphs(self.task.graphs, self.task.costs, self.task.bounds_s)
         first = 0
-        for stage, begin_stage in zip(STAGES, (self._imitation, self._simulated), strict=False):
-            total = self.planned[stage]
+        for stage, total in self.planned.items():
             begin = max(self.progress.updates - first, 0)
             if begin < total:
-                self._stage(stage, begin, total, first, begin_stage(), bars)
+                self._stage(stage, begin, total, first, self._update_of(stage), bars)
             first += total
         if self.real is not None and self.progress.measured is None:
             self._real(self.real, first, bars)
@@ -150,7 +165,7 @@ class Run:
                     self.save()
 
     def _real(self, stage: RealStage, first: int, bars: bool) -> None:
-        """Stage III: rounds while the budget lasts, each followed by a checkpoint, as its runs cannot be had again; then the choice."""
+        """Stage III: rounds while the budget lasts, then the choice. A checkpoint follows each round, as its runs cannot be repeated."""
         done = self.progress
         if done.updates == first:  # what is best without measuring, to compare with
             for g, best in enumerate(self.training.best.episodes):
@@ -181,7 +196,7 @@ class Run:
                 self.summaries.picture(stage, file_name(graph.name), self.progress.updates, png, device_utilisation(costs, trace))
 
     def _timed(self, stage: str, done: int, update: Callable[[], dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-        """Makes the update after which `done` are done, and writes down what it reports."""
+        """Makes one update, after which `done` are finished, and writes its scalars."""
         started = time.perf_counter()
         report = update()
         self.progress.updates = done
@@ -190,21 +205,19 @@ class Run:
             self.summaries.write(stage, file_name(graph), done, scalars)
         return report
 
-    def _imitation(self) -> Update:
-        return ImitationStage(self.training, self.folder / "dataset", anew=self.progress.updates == 0).update
-
-    def _simulated(self) -> Update:
+    def _update_of(self, stage: str) -> Update:
+        """The update function of a stage, whose preparation is done here."""
+        if stage == "imitation":
+            return ImitationStage(self.training, self.folder / "dataset", anew=self.progress.updates == 0).update
         if self.config.teacher == "annealing" and not self.progress.annealed:
-            self._timed("simulated", self.progress.updates, self._anneal)
-        stage, total = SimulatedStage(self.training), self.planned["simulated"]
-        return lambda step: stage.update(step, step / total)
-
-    def _anneal(self) -> dict[str, dict[str, float]]:
-        self.progress.annealed = learn_annealed(self.training)
-        return {}
+            started = time.perf_counter()
+            self.progress.annealed = learn_annealed(self.training)
+            self.progress.seconds += time.perf_counter() - started
+        simulated, total = SimulatedStage(self.training), self.planned[stage]
+        return lambda step: simulated.update(step, step / total)
 
     def save(self) -> None:
-        """Writes a checkpoint of all that the next update depends on."""
+        """Writes a checkpoint with everything that the next update depends on."""
         best = [{"makespan_s": _finite(b.makespan_s), "order": b.order.tolist(), "device": b.device.tolist(), "method": b.method}
                 for b in self.training.best.episodes]
         real = self.real and {"used": self.real.budget.used, "spent_s": self.real.budget.spent_s, "measured": self.progress.measured,
@@ -215,7 +228,7 @@ class Run:
         save_checkpoint(self.folder / "checkpoints", self.progress.updates, self.training.learner.checkpointed, state, self.config.keep)
 
     def restore(self) -> None:
-        """Takes up the last complete checkpoint; a run that never wrote one starts anew."""
+        """Restores the last complete checkpoint; a run without one starts from the beginning."""
         folders = checkpoint_folders(self.folder / "checkpoints")
         if not folders:
             return
@@ -253,7 +266,7 @@ class Run:
         if self.pictures:
             self.summaries.policy(self.training.driver.computation())
         over = [[row[f"{which}_makespan_s"] / (row["lower_bound_s"] or 1.0) - 1 for row in result.values()] for which in ("greedy", "best")]
-        settings = {name: value for name, value in self.config.to_json().items() if name not in _NO_MATTER}
+        settings = {name: value for name, value in self.config.to_json().items() if name not in _NO_EFFECT}
         self.summaries.outcome(settings, {summaries.OUTCOME_GREEDY: np.mean(over[0]), summaries.OUTCOME_BEST: np.mean(over[1]),
                                           summaries.OUTCOME_SECONDS: self.progress.seconds})
         self.summaries.flush()

@@ -10,7 +10,7 @@ from agents.rollout import Episodes
 
 
 def trajectory_of(episodes: Episodes, length: np.ndarray) -> Trajectory:
-    """Recorded episodes as one compact trajectory, which nobody has judged yet: it earns nothing.
+    """Recorded episodes as one compact trajectory with rewards of zero, as they are not simulated yet.
 
     Observations are `graph` (int32, which graph an episode is of) and `makespan_s` (float64, NaN where it is not known), both the same at
     every step. After the end of an episode steps are of type LAST and hold the null vertex.
@@ -39,12 +39,12 @@ def judged(experience: Trajectory, makespan_s: np.ndarray, reward: np.ndarray) -
 
 
 def seconds_of(experience: Trajectory) -> np.ndarray:
-    """float64 [B]: what the episodes of the fused driver take."""
+    """float64 [B]: makespans of the episodes of the fused driver, in seconds."""
     return experience.observation["makespan_s"].numpy()[:, 0]
 
 
 def compact(experience: Trajectory) -> Trajectory:
-    """What an update needs of a trajectory of any driver, or of its spec: choices, rewards, what PLC saw, and which graph it was.
+    """The part of a trajectory (or of its spec) that an update needs: choices, rewards, PLC's features and mask, and the graph.
 
     Observers hand this to replay buffers made for `agent.training_data_spec`: observations are a hundred times as large.
     """

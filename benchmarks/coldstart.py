@@ -1,6 +1,6 @@
-"""What a new shell waits for: `--help`, `place` by heuristics and by a trained policy, each process by itself: `make bench NAME=coldstart`.
+"""Seconds of a whole process: `--help`, and `place` by heuristics and by a trained policy: `make bench NAME=coldstart`.
 
-The first use compiles and fills the caches of Numba and XLA on disk; the second is the one to judge.
+The first use compiles and fills the caches of Numba and XLA on disk. The second use shows what later users wait.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def seconds(*command: str) -> float:
-    """Wall-clock seconds of one command in a process of its own."""
+    """Wall-clock seconds of one command in a separate process."""
     started = time.perf_counter()
     subprocess.run([sys.executable, "-m", "doppler_tf", *command], cwd=ROOT, check=True, capture_output=True)
     return time.perf_counter() - started

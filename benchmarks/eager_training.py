@@ -1,8 +1,8 @@
-"""The yardstick of `training`: the same networks, trained the usual eager way.
+"""The yardstick of `training`: the same networks, trained eagerly.
 
-One episode at a time: the encoder once, then one Python call a step that asks both policies; bookkeeping and features in NumPy for the one
-vertex that matters; the simulator; one update by GradientTape. Nothing is done twice or kept from the eager runtime, so that the ratio is
-that of compiling and batching alone.
+It trains one episode at a time. The encoder runs once. Then each step is one Python call of both policies, with bookkeeping and features
+in NumPy for the chosen vertex. The simulator and one update by GradientTape follow. No work is repeated, so that the ratio shows the gain
+of compiling and batching alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TINY = 1e-12
 
 
 class EagerEpisode:
-    """One episode of one graph in NumPy (times in units of `scale_s`); no pins, groups or memory limits."""
+    """One episode of one graph in NumPy, with times in units of `scale_s`, without pins, groups or memory limits."""
 
     def __init__(self, arrays: GraphArrays):
         count, devices = arrays.num_work, arrays.exec_s.shape[1]
@@ -47,16 +47,17 @@ class EagerEpisode:
         first_start = np.where(there, began[:, None], np.inf).min(axis=0, initial=np.inf)
         last_end = np.where(there, ended[:, None], 0.0).max(axis=0, initial=0.0)
         own = a.exec_s[v].mean() + cost.max(initial=0.0)
-        kin = self._fed[self._out[v]].sum(axis=0) / (a.sibling[v] + _TINY)
-        cluster = self._cluster[a.cluster[v]] / (a.cluster_s[a.cluster[v], None] + _TINY)
+        sibling_share = self._fed[self._out[v]].sum(axis=0) / (a.sibling[v] + _TINY)
+        cluster_share = self._cluster[a.cluster[v]] / (a.cluster_s[a.cluster[v], None] + _TINY)
         columns = [self._busy - self._busy.min(), _share((there * (ended - began)[:, None]).sum(axis=0)),
                    np.where(any_there, first_start - least, 0.0), np.where(any_there, last_end - least, 0.0), start - least, self._busy,
-                   np.tanh((start - least) / (own + _TINY)), _share((there * cost[:, None]).sum(axis=0)), *kin.T, *cluster]
+                   np.tanh((start - least) / (own + _TINY)), _share((there * cost[:, None]).sum(axis=0)), *sibling_share.T,
+                   *cluster_share]
         self._earliest = start
         return np.stack(columns, axis=1).astype(np.float32)
 
     def place(self, v: int, d: int) -> None:
-        """Puts v, whose `features` were asked for last, on d."""
+        """Puts v on d. Requires that `features` was last called for v."""
         exec_s = self._arrays.exec_s[v, d]
         self._device[v], self._start[v], self._end[v] = d, self._earliest[d], self._earliest[d] + exec_s
         self._free_at[d] = max(self._free_at[d], self._end[v])
@@ -74,7 +75,7 @@ class EagerTrainer:
     """REINFORCE on one graph."""
 
     def __init__(self, arrays: GraphArrays, encode, config: TrainConfig):
-        """Args: encode: of the graph's batch, `network -> Tables`."""
+        """Args: encode: a function network -> Tables for the graph's batch."""
         self._arrays, self._encode = arrays, encode
         self.network = DualNetwork(config.hidden, config.rounds, config.features, config.seed)
         self._simulator = FastSimulator(arrays.graph, arrays.costs)
@@ -97,7 +98,7 @@ class EagerTrainer:
         return np.array([order], np.int32), np.array([device], np.int32), np.array(seen), log_p
 
     def step(self, tables: Tables, episode: EagerEpisode, placed: list[tf.Tensor]) -> tuple[int, int, np.ndarray, tf.Tensor]:
-        """Both policies' choice, PLC's features, and the sum of the two log-probabilities."""
+        """The choices of both policies, PLC's features, and the sum of both log-probabilities."""
         candidates = sorted(episode.candidates)
         sel = tf.nn.log_softmax(tf.gather(tables.sel_logit, candidates))
         at = self._draw(sel)
@@ -115,7 +116,7 @@ class EagerTrainer:
             makespan_s = float(self._simulator.makespans(*self._arrays.to_devices(order, device))[0])
             reward = -makespan_s / self._arrays.scale_s
             loss = -(reward - self._baseline) * tf.add_n(log_p) / len(log_p)
-        owned = network.sel_variables, network.plc_variables
+        owned = network.parameter_groups
         for optimizer, variables, gradients in zip(self._optimizers, owned, tape.gradient(loss, owned), strict=True):
             optimizer.apply_gradients(zip(gradients, variables, strict=True))
         self._baseline = 0.9 * self._baseline + 0.1 * reward

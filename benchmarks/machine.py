@@ -1,8 +1,8 @@
-"""What placing gains on this machine, beside what its user would do instead: `make bench NAME=machine`.
+"""The gain of placing on this machine over TensorFlow alone and other yardsticks: `make bench NAME=machine`.
 
-Each small workload is cut for two devices, fused and calibrated here. Then everything runs in turn: TensorFlow alone on the whole program,
-TensorFlow's executor on our assignments, our engine on them, with barriers, and on one device. Figures are medians of these turns. A turn
-is two runs, of which the second counts: users run one graph many times, and the first run finds the caches full of another's tensors.
+Each small workload is cut for two devices, fused and calibrated here. Then everything runs in turns: TensorFlow alone on the whole program,
+TensorFlow's executor on our assignments, and our engine on them, with barriers, and on one device. Figures are medians over the turns. A
+turn has two runs, and the second counts: users run one graph many times, and at the first run the caches are full of another's tensors.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ FIDELITY, REPEATS = 30, 5
 def main() -> None:
     """Prints the tables and the JSON line."""
     parser = argparse.ArgumentParser(prog="benchmarks.machine", description=__doc__.splitlines()[0])
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names parted by commas (default: all four)")
-    parser.add_argument("--runs", type=int, default=RUNS, help=f"turns (default: {RUNS})")
+    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="names separated by commas (default: all four)")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"number of turns (default: {RUNS})")
     args = parser.parse_args()
     devices = prepare_devices(DEVICES)
-    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before: what else runs here shows in the figures")
+    print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before: other work on this machine affects the figures")
     cases, fidelity = {}, {}
     for name in args.workloads.split(","):
         case = Case(name, devices)
@@ -85,7 +85,7 @@ class Case:
         self._best = self._chosen()
 
     def _chosen(self) -> Assignment:
-        """The best found on both devices: what `place --budget-s --measure` would write, were one device no choice."""
+        """The best assignment on two devices: the result of `place --budget-s --measure` without `one_device`."""
         placed = place(self._graph, self._costs, "auto", budget_s=SEARCH_S)
         first = {name: a for name, a in baselines(self._graph, self._costs).items() if name != "one_device"}
         finalists = finalists_of(placed, first)
@@ -94,7 +94,7 @@ class Case:
             return finalists[choose(simulated_s, list(first), MEASURED, lambda name: self._trace(engine, finalists[name], [])).chosen]
 
     def measure(self, runs: int) -> dict[str, float | int]:
-        """Medians of `runs` turns, after some that do not count; all computing the same is checked first."""
+        """Medians of `runs` turns, after some warm-up turns. First it checks that engine and TensorFlow compute the same outputs."""
         graph, costs = self._graph, self._costs
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -118,7 +118,7 @@ class Case:
         for trace in traces["engine"][-2 * runs:]:
             assert validate_trace(graph, costs, self._best, trace.log).work_conserving
         median = {name: float(np.median(values)) for name, values in seconds.items()}
-        spread = {name: [float(x) for x in np.percentile(values, [25, 75])] for name, values in seconds.items()}
+        quartiles = {name: [float(x) for x in np.percentile(values, [25, 75])] for name, values in seconds.items()}
         predicted = {name: simulate(graph, costs, assignment).makespan_s for name, assignment in assignments.items()}
         with_barriers_s = Simulator().drive(LevelDispatcher(graph, costs, self._best), costs).makespan_s
         gap_s = float(np.median([gaps_s(graph, trace) for trace in traces["engine"][-2 * runs:][1::2]]))
@@ -137,10 +137,10 @@ class Case:
                 "simulated_two_over_one": predicted["engine"] / predicted["one_device"],
                 "barrier_gain_share": 1 - median["engine"] / median["synchronous"],
                 "simulated_barrier_gain_share": 1 - predicted["engine"] / with_barriers_s,
-                "overhead_s": gap_s + call_s, "gap_s": gap_s, "call_s": call_s, "quartiles_s": spread}
+                "overhead_s": gap_s + call_s, "gap_s": gap_s, "call_s": call_s, "quartiles_s": quartiles}
 
     def fidelity(self) -> dict[str, float]:
-        """How far simulated and measured makespans agree, on assignments from one device to all."""
+        """The agreement of simulated and measured makespans, on assignments from one device to all."""
         assignments = spread_assignments(self._graph, self._costs, FIDELITY, np.random.default_rng(7))
         simulated_s = np.array([simulate(self._graph, self._costs, assignment).makespan_s for assignment in assignments])
         with self._engine() as engine:
@@ -165,10 +165,10 @@ class Case:
 
 
 def gaps_s(graph: DataflowGraph, trace: Trace) -> float:
-    """Seconds by vertex between the instant when it could have begun and when it did.
+    """Mean seconds between the time when a vertex could have started and its start.
 
-    It could begin when its device had ended its last vertex or copy and its last input was there: what passes until then is the news of
-    the end, the dispatcher, and the way to the thread.
+    A vertex could start when its device had ended the vertex or copy before and its last input had arrived. The gap is the time for the
+    news of the end, the dispatcher, and the hand-over to the thread.
     """
     on = {d: np.sort(np.concatenate([trace.end_s[trace.device == d], trace.transfer_end_s[trace.destination == d]]))
           for d in np.unique(trace.device).tolist()}
@@ -179,15 +179,15 @@ def gaps_s(graph: DataflowGraph, trace: Trace) -> float:
     copied = {(int(p), int(d)): float(t) for p, d, t in zip(trace.producer, trace.destination, trace.transfer_end_s, strict=True)}
     total = 0.0
     for v, d, start_s in zip(trace.vertex.tolist(), trace.device.tolist(), trace.start_s.tolist(), strict=True):
-        at = graph.predecessors.vertex[graph.predecessors.ptr[v]:graph.predecessors.ptr[v + 1]].tolist()
-        arrived_s = max((end[u] if home[u] == d else copied[u, d] for u in at if not graph.is_input[u]), default=0.0)
+        inputs = graph.predecessors.vertex[graph.predecessors.ptr[v]:graph.predecessors.ptr[v + 1]].tolist()
+        arrived_s = max((end[u] if home[u] == d else copied[u, d] for u in inputs if not graph.is_input[u]), default=0.0)
         before = on[d][on[d] <= start_s]
         total += start_s - max(arrived_s, before[-1] if len(before) else 0.0)
     return total / len(trace.vertex)
 
 
 def call_seconds(device: str) -> float:
-    """What calling a compiled kernel takes that has nothing to compute."""
+    """Median seconds of a call of a compiled kernel on one element."""
     kernel = Kernel("map", (Operand(0),), {"fn": "square", "subscripts": "a->a"})
     call = KernelCall("empty", kernel, [tf.TensorSpec(1)])
     call.warm(device)

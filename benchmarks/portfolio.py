@@ -1,9 +1,9 @@
-"""The portfolio with a budget beside each of its methods with the same budget: `make bench NAME=portfolio`.
+"""The portfolio with a budget against each of its methods with the same budget: `make bench NAME=portfolio`.
 
-Random graphs of all shapes on equal and unequal devices; `auto`, then every method alone, the same seconds each. `auto` and CP-SAT, which
-use several cores, have the machine to themselves; the other searches use one and run two at a time, those of two graphs in turn. How far a
-search gets in so many seconds depends on what else the machine does. At the default of 30 graphs and 10 seconds it runs for a quarter of
-an hour: `.venv/bin/python -m benchmarks.portfolio --graphs 10 --budget-s 2` is quick.
+It places random graphs of many shapes on equal and unequal devices with `auto`, then with every method alone, for equal seconds. `auto` and
+CP-SAT use several cores and run alone. The other searches use one core and run two at a time. The result of a search depends on other work
+on the machine. With the default of 30 graphs and 10 seconds it takes a quarter of an hour;
+`.venv/bin/python -m benchmarks.portfolio --graphs 10 --budget-s 2` is quick.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     ratios: dict[str, list[float]] = {name: [] for name in HEURISTICS}
     makespans_s, gaps, winners, wrong_bounds = [], [], [], 0
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), _warm_up) as pool:
-        list(pool.map(alone, [0, 0], _ON_ONE_CORE[:2], [1.0, 1.0]))  # both processes are there before anything is timed
+        list(pool.map(alone, [0, 0], _ON_ONE_CORE[:2], [1.0, 1.0]))  # starts both processes before anything is timed
         _warm_up()
         for number, whole, found in compared(pool, range(args.first, args.first + args.graphs), args.budget_s):
             makespans_s.append(whole.makespan_s)
@@ -63,7 +63,7 @@ def main() -> None:
 
 def compared(pool: ProcessPoolExecutor, numbers: Sequence[int],
              budget_s: float) -> Iterator[tuple[int, Placement, dict[str, Placement | None]]]:
-    """Each graph's number, the portfolio's placement and that of every method alone."""
+    """For each graph its number, the portfolio's placement, and the placement of every method alone."""
     for pair in (numbers[first:first + 2] for first in range(0, len(numbers), 2)):
         whole = {number: place(*random_case(number), budget_s=budget_s) for number in pair}
         searches = {(number, name): pool.submit(alone, number, name, budget_s) for number in pair for name in _ON_ONE_CORE}
@@ -74,7 +74,7 @@ def compared(pool: ProcessPoolExecutor, numbers: Sequence[int],
 
 
 def alone(number: int, name: str, budget_s: float) -> Placement | None:
-    """What one method finds for graph `number`; None where it does not take the graph, or finds nothing that fits in memory."""
+    """One method's placement of graph `number`; None if the graph is too large for the method or nothing found fits in memory."""
     graph, costs = random_case(number)
     if name == "cp_sat" and not small_enough(graph, costs):
         return None
@@ -85,20 +85,20 @@ def alone(number: int, name: str, budget_s: float) -> Placement | None:
 
 
 def _warm_up() -> None:
-    """Loads compiled code, so that no method's seconds hold it."""
+    """Loads compiled code, so that no method's seconds include it."""
     for name in _ON_ONE_CORE:
         alone(0, name, 0.1)
     place(*random_case(8), budget_s=2.0)  # small enough for CP-SAT
 
 
 def random_case(number: int):
-    """Graph and costs number `number`: 10 to 400 vertices, presets and unequal devices, links that queue."""
+    """Graph `number` and its costs: 10 to 400 vertices, presets and unequal devices, links that queue."""
     rng = np.random.default_rng(number)
     topology = (preset("p100x4"), preset("v100x8"), preset("cpu:2"), unequal(rng))[number % 4]
     vertices, width, skip, window = (int(rng.integers(low, high)) for low, high in ((10, 400), (2, 24), (1, 5), (3, 12)))
-    # Of few vertices with few places for their edges, not many edges can be drawn.
+    # A small width or window leaves room for only a few edges.
     degree = float(rng.uniform(1, 1 + min(width, window) / 4))
-    # Mean exec from that of a transfer to about fifty times as much.
+    # The mean exec is one to about fifty times a transfer.
     flops = 10 ** rng.uniform(9.5, 11) * (0.005 if topology.name.startswith("cpu") else 1)
     layered = Layered(vertices, min(width, vertices - 1), degree, skip, window, flops, 8e6 if flops > 1e9 else 1e6,
                       float(rng.choice([0.0, 0.5, 1.0])))
@@ -107,7 +107,7 @@ def random_case(number: int):
 
 
 def unequal(rng: np.random.Generator, most: int = 5) -> Topology:
-    """Two to `most` devices, the fastest up to eight times as fast as the slowest."""
+    """Two to `most` devices. The fastest is up to eight times as fast as the slowest."""
     count = int(rng.integers(2, most + 1))
     devices = [{"name": f"d{d}", "flops_per_s": float(rng.uniform(1, 8)) * 1e12, "mem_bytes_per_s": 1e12} for d in range(count)]
     links = {"bandwidth_bytes_per_s": float(rng.choice([5e9, 5e10, 5e11])), "latency_s": 1e-6}

@@ -1,6 +1,6 @@
 """The asynchronous engine against the simulator, TensorFlow's graph executor and the synchronous engine: `make bench NAME=runtime`.
 
-Emulated devices wait as long as the cost model says, so that all that a run takes beyond its simulation is the engine's own.
+Emulated devices wait exactly as long as the cost model says, so that the excess of a run over its simulation is the engine's overhead.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from doppler_tf.validation import validate_trace
 from runtime import EmulatedBackend, EmulatedExecutor, SynchronousExecutor, TensorFlowExecutor, prepare_devices
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
-# Less wall-clock time than the synchronous engine, as Yao et al. (arXiv 2505.23131) measured it on four P100.
+# The reduction of wall-clock time against a synchronous engine, as measured by Yao et al. (arXiv 2505.23131) on four P100.
 PAPER_REDUCTION = {"chainmm": 0.25, "ffnn": 0.35}
 KERNEL_S, SWEEP_S = 0.010, (0.010, 0.005, 0.002, 0.001, 0.0005)
 RUNS, SWEEP_RUNS, SYNCHRONOUS_RUNS, RULE_RUNS, DISPATCH_RUNS = 10, 5, 5, 3, 11
-CLOCK_TOLERANCE = 0.01  # of the makespan, as `run` and `trace` allow
+CLOCK_TOLERANCE = 0.01  # share of the makespan, as in `run` and `trace`
 REACHED = 1.10
 SEARCH_ROUNDS, SEARCH_BATCH, SEARCH_MOVES = 400, 64, 3
 NOISE, NOISY = 0.01, 8
 LAYERS, WIDTH = 20, 100
-CHAIN_SIZES = {1024: 31, 1536: 31, 2048: 31, 3584: 9}  # runs by size; in the last even additions take a millisecond
+CHAIN_SIZES = {1024: 31, 1536: 31, 2048: 31, 3584: 9}  # runs by size; at the last size even additions take a millisecond
 
 Case = tuple[DataflowGraph, CostModel, Assignment]
 
@@ -47,7 +47,7 @@ def main() -> None:
     """Prints the tables and the JSON line."""
     devices = prepare_devices(2)  # before TensorFlow's first operation
     machine = {"processors": os.cpu_count(), "load": os.getloadavg()[0]}
-    print(f"{machine['processors']} processors, load {machine['load']:.1f} before: what else runs here shows in the figures")
+    print(f"{machine['processors']} processors, load {machine['load']:.1f} before: other work on this machine affects the figures")
     cases = {name: best_known(build_workload(name, 4), p100x4()) for name in WORKLOADS}
     result: dict[str, dict] = {"machine": machine, "efficiency": {name: efficiency(case) for name, case in cases.items()}}
     show(f"emulated 4 x P100, mean kernel {KERNEL_S * 1e3:g} ms, {RUNS} runs: measured over simulated (target 1.05)", result["efficiency"])
@@ -67,10 +67,10 @@ def main() -> None:
 
 
 def best_known(graph: DataflowGraph, topology: Topology) -> Case:
-    """A workload under the best of 50 critical-path samples, improved by a local search.
+    """A workload with the best of 50 critical-path samples, improved by a local search for a robust makespan.
 
-    Sought is the least makespan that holds: the worst of a few simulations, all but one with NOISE on every cost. An assignment can live on
-    the exact sequence of near ties; the first late thread then costs it many times its lateness, which says nothing of the engine.
+    The search minimises the worst of a few simulations, all but one with NOISE on every cost. Otherwise an assignment could depend on the
+    exact order of near ties. One late thread would then cost it many times its lateness, which says nothing about the engine.
     """
     costs, rng = build_costs(graph, topology), np.random.default_rng(0)
     noises = [draw_noise(graph.num_vertices, costs.num_devices, NOISE, seed) for seed in range(NOISY)]
@@ -78,7 +78,7 @@ def best_known(graph: DataflowGraph, topology: Topology) -> Case:
     device, held_s = place(graph, costs, "critical_path").assignment.device, np.inf
     for _ in range(SEARCH_ROUNDS):
         tried = np.repeat(device[None], SEARCH_BATCH, axis=0)
-        for row in tried[int(np.isinf(held_s)):]:  # the first round judges what it starts from, too
+        for row in tried[int(np.isinf(held_s)):]:  # the first round also judges the start
             moved = rng.choice(graph.work_vertices, rng.integers(1, SEARCH_MOVES + 1), replace=False)
             row[moved] = rng.integers(0, costs.num_devices, len(moved))
         found = np.max([simulator.makespans(tried) for simulator in simulators], axis=0)
@@ -88,7 +88,7 @@ def best_known(graph: DataflowGraph, topology: Topology) -> Case:
 
 
 def efficiency(case: Case) -> dict[str, float | int]:
-    """Measured over simulated at KERNEL_S a kernel, and the violations of all runs: by the dispatcher's log, and by the clock."""
+    """Measured over simulated with mean kernel time KERNEL_S, and the violations of all runs by the dispatcher's log and by the clock."""
     scale = time_scale(case, KERNEL_S)
     traces = emulated(case, scale, RUNS)
     simulated_s = simulate(*case).makespan_s
@@ -100,18 +100,18 @@ def efficiency(case: Case) -> dict[str, float | int]:
 
 
 def sweep(case: Case) -> dict[str, float | None]:
-    """Measured over simulated by mean kernel time, and the time at which it reaches REACHED (None: not within the sweep)."""
+    """Measured over simulated by mean kernel time, and the kernel time at which it is REACHED (None: outside the sweep)."""
     simulated_s = simulate(*case).makespan_s
     best_s = [min(trace.makespan_s for trace in emulated(case, time_scale(case, kernel_s), SWEEP_RUNS)) for kernel_s in SWEEP_S]
     ratios = [seconds / simulated_s for seconds in best_s]
     grown = np.maximum.accumulate(ratios)
-    # The excess grows with 1 / kernel time: interpolated on that.
+    # The excess grows with 1 / kernel time, so interpolation is linear in that.
     reached = 1 / float(np.interp(REACHED, grown, 1 / np.array(SWEEP_S))) if grown[0] <= REACHED <= grown[-1] else None
     return {**{f"{kernel_s * 1e3:g}_ms_ratio": ratio for kernel_s, ratio in zip(SWEEP_S, ratios, strict=True)}, "reached_at_s": reached}
 
 
 def dispatch_rules(case: Case) -> dict[str, float]:
-    """Wall-clock seconds under each rule that orders the queues; `order` takes the critical path's own order."""
+    """Wall-clock seconds under each dispatch rule; `order` uses the critical path's order."""
     graph, costs, assignment = case
     ordered = replace(assignment, order=CriticalPath(graph, costs).sample(np.random.default_rng(0)).order)
     scale, row = time_scale(case, KERNEL_S), {}
@@ -123,7 +123,7 @@ def dispatch_rules(case: Case) -> dict[str, float]:
 
 
 def dispatch_overhead() -> dict[str, float]:
-    """Seconds by vertex where kernels and transfers take none: LAYERS x WIDTH vertices, each fed from its own and another device."""
+    """Seconds per vertex for LAYERS x WIDTH vertices of zero cost, each with an input from its own and from another device."""
     rng, nodes, edges = np.random.default_rng(0), [], []
     for v in range(LAYERS * WIDTH):
         nodes.append({"id": v, "exec_s": 0, "output_bytes": 1})
@@ -142,7 +142,7 @@ def dispatch_overhead() -> dict[str, float]:
 
 
 def against_tensorflow(size: int, devices: list[str], copies: bool) -> dict[str, float]:
-    """Medians of warm runs of ChainMM, one of each in turn; both must compute the same, and copy between devices or both do not."""
+    """Medians of warm runs of ChainMM in turns. Both must compute the same outputs. Args: copies: both copy tensors between devices."""
     graph = build_workload("chainmm", 2, scale="small", n=size)
     record = graph.attributes["workload"]
     inputs, fetch = input_tiles(graph, workload_program(record).draw_inputs(record["seed"])), output_vertices(graph)
@@ -167,7 +167,7 @@ def against_tensorflow(size: int, devices: list[str], copies: bool) -> dict[str,
 
 
 def against_synchronous(case: Case, paper: float | None) -> dict[str, float | None]:
-    """Wall-clock seconds of both engines, the best of some runs, and how much less the work-conserving one takes."""
+    """Wall-clock seconds of both engines (the best of some runs), and the reduction by the work-conserving one."""
     scale = time_scale(case, KERNEL_S)
     with SynchronousExecutor(EmulatedBackend(scale)) as executor:
         barriers = min(executor.execute(*case).makespan_s for _ in range(SYNCHRONOUS_RUNS))
@@ -177,20 +177,20 @@ def against_synchronous(case: Case, paper: float | None) -> dict[str, float | No
 
 
 def emulated(case: Case, scale: float, runs: int) -> list[Trace]:
-    """Runs on emulated devices, threads started beforehand."""
+    """Runs on emulated devices, with threads started before."""
     with EmulatedExecutor(scale) as executor:
         return [executor.execute(*case) for _ in range(runs)]
 
 
 def time_scale(case: Case, kernel_s: float) -> float:
-    """What makes the mean kernel take `kernel_s` of wall clock."""
+    """The time scale at which the mean kernel takes `kernel_s` of wall clock."""
     graph, costs, assignment = case
     work = graph.work_vertices
     return kernel_s / float(costs.exec_s[work, assignment.device[work]].mean())
 
 
 def timed(call: Callable) -> tuple[float, object]:
-    """Wall-clock seconds of a call, and what it returned."""
+    """Wall-clock seconds of a call, and its result."""
     started = time.perf_counter()
     value = call()
     return time.perf_counter() - started, value

@@ -1,7 +1,7 @@
 """Seconds and peak memory from 1,000 to 100,000 vertices on 8 devices: `make bench NAME=scaling`.
 
-Random layered graphs and deep Llama stacks. Each graph has a process of its own, so that its peak memory is its own; the steps run in
-the order of the table and memory is the process's peak after each. A last process makes training steps on 10,000 vertices.
+It measures random layered graphs and deep Llama stacks. Each graph has a separate process, so that peaks of memory do not mix. The steps
+run in the order of the table, and memory is the process's peak after each. A last process makes training steps on 10,000 vertices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Callable
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.tables import best_seconds, finish
@@ -28,11 +27,12 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CriticalPath
+from doppler_tf.report.progress import progress_bar
 from doppler_tf.topology import Topology, v100x8
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 ASSIGNMENTS, REPEATS, EPISODES = 16, 5, 8
-# A device of 32 GB holds all of a small graph and not all of a large one; so that like is compared with like, limits are apart.
+# Without a memory limit, because devices of 32 GB would bind only for large graphs and sizes would not be comparable.
 _LIMITS = {"simulation": {"link_slots": None, "memory_bytes": None}, "simulation, contended": {"link_slots": 1, "memory_bytes": None}}
 STACK_HEAD, STACK_LAYER = 83, 408  # vertices of a llama_stack on 8 devices
 
@@ -41,8 +41,11 @@ def main() -> None:
     """Prints the tables and the JSON line."""
     result: dict[str, dict] = {}
     jobs = [(name, size) for name in ("layered", "llama_stack") for size in SIZES]
-    for name, size in track(jobs, "measuring", console=Console(stderr=True), disable=not sys.stderr.isatty()):
-        result.setdefault(name, {})[str(size)] = _in_a_process("steps", name, size)
+    with progress_bar("measuring", total=len(jobs), show=sys.stderr.isatty()) as move:
+        for done, (name, size) in enumerate(jobs):
+            move(done, status=f"{name}, {size:,} vertices")
+            result.setdefault(name, {})[str(size)] = _in_a_process("steps", name, size)
+        move(len(jobs))
     for name, by_size in result.items():
         _show(name, by_size)
     result["training_step"] = _in_a_process("training", "layered", 10_000)
@@ -74,7 +77,7 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
     prepare_tensorflow()
     import tensorflow as tf
 
-    from agents.episode import graph_batch
+    from agents.episode import padded_graphs
     from agents.features import graph_arrays
     from agents.networks import DualNetwork
     from agents.rollout import Rollout
@@ -84,7 +87,7 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
     rollout = Rollout(DualNetwork())
 
     def greedy() -> np.ndarray:
-        episodes = rollout.run(graph_batch([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool))
+        episodes = rollout.run(padded_graphs([arrays]), tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool))
         return arrays.to_devices(episodes.order, episodes.device)[0]
 
     _, first = _timed(greedy)
@@ -133,7 +136,7 @@ def _timed(call: Callable) -> tuple[object, dict[str, float]]:
 
 
 def _best(call: Callable, share: int = 1) -> tuple[object, dict[str, float]]:
-    """The value, and the least seconds of several calls divided by `share`."""
+    """The value, and the least seconds of several calls, divided by `share`."""
     values = []
     seconds = best_seconds(lambda: values.append(call()), REPEATS)
     return values[-1], {"seconds": seconds / share, "peak_gib": _peak_gib()}
@@ -145,7 +148,7 @@ def _peak_gib() -> float:
 
 def _in_a_process(*job) -> dict:
     command = [sys.executable, "-m", "benchmarks.scaling", *map(str, job)]
-    # What compiles at first is to compile, whatever is on disk.
+    # Without the cache, so that the first step always compiles.
     done = subprocess.run(command, env={**os.environ, "DOPPLER_XLA_CACHE": "off"}, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -153,7 +156,7 @@ def _in_a_process(*job) -> dict:
 
 
 def _show(name: str, by_size: dict[str, dict]) -> None:
-    table = Table(title=f"{name} on 8 V100: microseconds a vertex, and the process's peak GiB so far")
+    table = Table(title=f"{name} on 8 V100: microseconds per vertex, and the process's peak GiB so far")
     table.add_column("step")
     for row in by_size.values():
         table.add_column(f"{row['vertices']:,} vertices\n{row['edges']:,} edges", justify="right")

@@ -1,14 +1,14 @@
-"""Does a served model place graphs as the Python policy does, and how fast? `make bench NAME=serving`.
+"""Whether a served model places graphs like the Python policy, and how fast: `make bench NAME=serving`.
 
-A policy is trained a little and exported; random layered graphs of 10 to 500 vertices on 2 to 8 devices are placed as `place --policy`
-does, compiled by XLA for each size of graph, and by the model in a process that imports TensorFlow and none of our code.
+A policy is trained briefly and exported. Random layered graphs of 10 to 500 vertices on 2 to 8 devices are placed twice: as by
+`place --policy`, which XLA compiles for each size of graph, and by the model in a process that imports TensorFlow and none of our code.
 """
 
 from __future__ import annotations
 
 from doppler_tf.cli.tensorflow import prepare_tensorflow
 
-prepare_tensorflow()  # before the first operation of TensorFlow, which importing TF-GNN is
+prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first operation
 
 # ruff: noqa: E402
 # isort: split
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def random_case(number: int) -> tuple[DataflowGraph, CostModel]:
-    """A layered graph on equal or unequal devices, whose links never wait, as the model's own simulator has them."""
+    """A layered graph on equal or unequal devices. Links never wait, as in the model's own simulator."""
     rng = np.random.default_rng(number)
     vertices = int(rng.integers(10, 501))
     topology = replace(unequal(rng, most=8) if number % 2 else preset(f"cpu:{rng.integers(2, 9)}"), link_slots=None)

@@ -1,4 +1,4 @@
-"""The yardstick of `simulation`: plain SimPy, one process a vertex and one a transfer, the way such simulators are usually written."""
+"""The yardstick of `simulation`: a simulator in plain SimPy with one process per vertex and per transfer, as is usual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from doppler_tf.graph import DataflowGraph
 
 
 class SimPySimulator:
-    """Makespans of assignments of one graph; rule `fifo`, ties in SimPy's own order of events, no memory limits."""
+    """Makespans of assignments of one graph under `fifo`, with ties in SimPy's order of events and without memory limits."""
 
     def __init__(self, graph: DataflowGraph, costs: CostModel):
         self._graph, self._costs = graph, costs

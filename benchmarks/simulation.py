@@ -1,7 +1,7 @@
 """The compiled simulator against plain SimPy, on random assignments: `make bench NAME=simulation`.
 
-Links that never wait, then contended links, then contended links and a memory limit that binds (the yardstick has none, which favours
-it). The two are checked against each other first, on costs without ties.
+The cases are: links that never wait; contended links; contended links and a memory limit that binds (the yardstick has none, which favours
+it). First both simulators are checked against each other on costs without ties.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ def main() -> None:
         result[name] = {**result[name].pop("links never wait"), "cases": result[name]}
     for name, row in result.items():
         free = {key: row[key] for key in ("yardstick_s", "ours_s", "ratio")}
-        show(f"{name}: seconds a simulation, batch of {BATCH}", {"links never wait": free, **row["cases"]})
+        show(f"{name}: seconds per simulation, batch of {BATCH}", {"links never wait": free, **row["cases"]})
     finish(result)
 
 
 def cases(graph: DataflowGraph, devices: np.ndarray) -> dict[str, Topology]:
-    """4 x P100 with the three kinds of limits; memory is the median of the devices' peaks without a limit, so that it binds."""
+    """4 x P100 with the three kinds of limits. The memory limit binds, because it is the median of the devices' peaks without a limit."""
     free = dataclasses.replace(p100x4(), link_slots=None)
     costs, peaks = build_costs(graph, p100x4()), []
     for device in devices[:8]:
@@ -58,7 +58,7 @@ def cases(graph: DataflowGraph, devices: np.ndarray) -> dict[str, Topology]:
 
 
 def check(graph: DataflowGraph, devices: np.ndarray) -> None:
-    """Both simulators agree where there are no ties to break."""
+    """Raises AssertionError unless both simulators agree on costs without ties."""
     for link_slots in (None, 1):
         costs = build_costs(graph, dataclasses.replace(p100x4(), link_slots=link_slots))
         jitter = np.random.default_rng(1).uniform(0.5, 1.5, graph.num_vertices)[:, None]
@@ -68,7 +68,7 @@ def check(graph: DataflowGraph, devices: np.ndarray) -> None:
 
 
 def measure(graph: DataflowGraph, costs: CostModel, devices: np.ndarray) -> dict[str, float]:
-    """Seconds a simulation of both, side by side."""
+    """Seconds per simulation of both simulators."""
     yardstick, ours = SimPySimulator(graph, costs), FastSimulator(graph, costs)
     ours.makespans(devices[:32])
     ours_s = best_seconds(lambda: ours.makespans(devices), 20) / BATCH

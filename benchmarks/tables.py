@@ -1,4 +1,4 @@
-"""What all benchmarks print: a table for people, and one JSON object as the last line."""
+"""The output of all benchmarks: a table for people, and one JSON object as the last line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 
 def best_seconds(call: Callable[[], object], repeats: int) -> float:
-    """The shortest of `repeats` wall-clock times of `call`: what the work takes when nothing disturbs it."""
+    """The shortest of `repeats` wall-clock times of `call`, which is the least disturbed one."""
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -21,8 +21,8 @@ def best_seconds(call: Callable[[], object], repeats: int) -> float:
 
 
 def show(title: str, rows: dict[str, dict[str, float | None]]) -> None:
-    """Prints rows by name; a column's ending says what it holds: `_s` seconds, `_share` or `_error` a part of one, `_ratio`, or
-    `_over_` within it, three decimals."""
+    """Prints rows by name. A column's name sets its format: `_s` seconds; `_share` or `_error` percent; `_ratio` or `_over_` three
+    decimals."""
     table = Table(title=title)
     table.add_column("case")
     columns = list(next(iter(rows.values())))

@@ -1,14 +1,14 @@
-"""Training episodes a second against an eager, step-by-step trainer of the same networks: `make bench NAME=training`.
+"""Training episodes per second against an eager, step-by-step trainer of the same networks: `make bench NAME=training`.
 
-An episode is rollout, simulation and update; ours runs batches of 64 (and one greedy episode beside them). The two are compared first: the
-compiled driver must see in the yardstick's episode what the yardstick saw, and give it the same probability.
+An episode is rollout, simulation and update. Ours runs batches of 64 and one greedy episode with each. First the trainers are compared: on
+the yardstick's episode, the compiled driver must compute the same features and the same probability.
 """
 
 from __future__ import annotations
 
 from doppler_tf.cli.tensorflow import prepare_tensorflow
 
-prepare_tensorflow()  # before the first operation of TensorFlow, which importing TF-GNN is
+prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first operation
 
 # ruff: noqa: E402
 # isort: split
@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from agents.config import TrainConfig
 from agents.learner import Learner
-from agents.rollout import episode_log_probability
+from agents.rollout import log_probability
 from agents.simulated import SimulatedStage
 from agents.stages import Training
 from agents.task import Task
@@ -38,32 +38,32 @@ def main() -> None:
         graph = build_workload(name, 4)
         task = Task.of([graph], [build_costs(graph, p100x4())], TrainConfig(batch=BATCH))
         training = Training.of(task, Learner(task))
-        batch = training.learner.agent.collect_policy.batch
-        eager = EagerTrainer(task.arrays[0], lambda network, batch=batch: network.encode(batch), task.config)
+        encoded = training.learner.agent.collect_policy.graphs
+        eager = EagerTrainer(task.arrays[0], lambda network, encoded=encoded: network.encode(encoded), task.config)
         check(training, eager)
         trained, rollout = measure_training(training, eager), measure_rollout(training, eager)
         greedy_s = greedy_seconds(training)
         result[name] = {**trained, "rollout": rollout, "greedy_s": greedy_s}
-        show(f"{name}: seconds an episode; one greedy assignment, warm: {1e3 * greedy_s:.2f} ms",
+        show(f"{name}: seconds per episode; one greedy assignment, warm: {1e3 * greedy_s:.2f} ms",
              {"training": trained, "rollout alone": rollout})
     finish(result)
 
 
 def check(training: Training, eager: EagerTrainer) -> None:
-    """The yardstick does what ours does: same features, same log-probability of one and the same episode."""
+    """Raises AssertionError unless both trainers give one episode the same features and log-probabilities."""
     order, device, features, log_p = eager.rollout()
     count = order.shape[1]
-    steps, batch = training.task.num_vertices - 1, training.learner.agent.collect_policy.batch
+    steps, encoded = training.task.num_vertices - 1, training.learner.agent.collect_policy.graphs
     order, device = (np.pad(a, [(0, 0), (0, steps - count)], constant_values=fill) for a, fill in ((order, steps), (device, 0)))
     episodes = episodes_of(training.driver.replay(np.zeros(1, np.int32), order, device), training.task.num_vertices)
-    # float32 against float64: where a vertex is short beside the whole, its start over its cost keeps three digits.
+    # float32 against float64: if a vertex is short compared with the makespan, its start over its cost keeps three digits.
     np.testing.assert_allclose(episodes.features[0, :count], features, atol=2e-3)
-    sel, plc, _ = episode_log_probability(eager.network, batch, eager.network.encode(batch), episodes)
+    sel, plc, _ = log_probability(eager.network, encoded, episodes)
     np.testing.assert_allclose((sel.chosen + plc.chosen)[0, :count], np.array(log_p), atol=1e-3)
 
 
 def measure_training(training: Training, eager: EagerTrainer) -> dict[str, float]:
-    """Seconds an episode of both, side by side."""
+    """Seconds per episode of both trainers."""
     stage = SimulatedStage(training)
     stage.update(0, 0.0)
     eager.train_episode()
@@ -74,9 +74,9 @@ def measure_training(training: Training, eager: EagerTrainer) -> dict[str, float
 
 
 def measure_rollout(training: Training, eager: EagerTrainer) -> dict[str, float]:
-    """The same without simulation and update."""
+    """Seconds per episode of both trainers, without simulation and update."""
     policy = training.learner.agent.collect_policy
-    given = policy.batch, tf.zeros([BATCH], tf.int32), tf.constant([0, 1]), tf.zeros([BATCH], tf.bool)
+    given = policy.graphs, tf.zeros([BATCH], tf.int32), tf.constant([0, 1]), tf.zeros([BATCH], tf.bool)
     policy.rollout.run(*given)
     ours_s = best_seconds(lambda: policy.rollout.run(*given).order.numpy(), UPDATES) / BATCH
     yardstick_s = best_seconds(eager.rollout, EAGER_EPISODES)
@@ -84,9 +84,9 @@ def measure_rollout(training: Training, eager: EagerTrainer) -> dict[str, float]
 
 
 def greedy_seconds(training: Training) -> float:
-    """One greedy episode by itself, compiled."""
+    """Seconds of one compiled greedy episode."""
     policy = training.learner.agent.policy
-    given = policy.batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool)
+    given = policy.graphs, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool)
     policy.rollout.run(*given)
     return best_seconds(lambda: np.asarray(policy.rollout.run(*given).device), UPDATES)
 

@@ -1,16 +1,16 @@
-"""One policy for graphs that it has never seen: `make bench NAME=zero_shot`.
+"""One policy on graphs that it has never seen: `make bench NAME=zero_shot`.
 
-Trained on workloads cut for 3 and for 6 devices, on 6 devices; judged on graphs for 4 devices, by the best of 64 assignments over the best
-that long annealing finds, and by the seconds that drawing these takes. Costs are those of the graphs that the paper's authors released: a
-vertex takes one unit for each multiplication or element, a transfer four times what its producer takes, links never wait. Other graphs are
-judged with `--graphs FILES --topology NAME`.
+The policy is trained on workloads cut for 3 and for 6 devices, on 6 devices. It is judged on graphs for 4 devices by the best of 64
+assignments over the best of a long annealing, and by the seconds to draw them. Costs are those of the graphs that the paper's authors
+released: a vertex takes one unit for each multiplication or element, a transfer takes four times its producer's cost, and links never wait.
+`--graphs FILES --topology NAME` judges other graphs.
 """
 
 from __future__ import annotations
 
 from doppler_tf.cli.tensorflow import prepare_tensorflow
 
-prepare_tensorflow()  # before the first operation of TensorFlow, which importing TF-GNN is
+prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first operation
 
 # ruff: noqa: E402
 # isort: split
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def counted(name: str, devices: int) -> DataflowGraph:
-    """A workload with costs by counting: the multiplications of a product of matrices, else the elements made."""
+    """A workload whose costs count the multiplications of a matrix product, or else the elements of the output."""
     graph = build_workload(name, devices)
     products = np.where([kind == "matmul" for kind in graph.kinds], graph.flops / 2, 0.0)
     units = np.fmax(np.fmax(products, graph.output_bytes / 4), 1.0)
@@ -80,13 +80,13 @@ def counted(name: str, devices: int) -> DataflowGraph:
 
 
 def best_known_s(graph: DataflowGraph, costs: CostModel) -> float:
-    """What annealing finds with ten times its usual simulations; its bound where it gets there."""
+    """The best makespan of annealing with ten times its default simulations, or until it meets the lower bound."""
     budget = Budget(ANNEALED * default_budget(graph).most, target_s=lower_bounds(graph, costs).best_s)
     return anneal(graph, costs, np.random.default_rng(0), budget, None, "fifo").makespan_s
 
 
 def judge(run: Path, graph: DataflowGraph, costs: CostModel, best_s: float) -> dict[str, float]:
-    """Greedy and best makespan over the best known, and the seconds that all samples take once compiled, their simulation included."""
+    """Greedy and best makespan over the best known, and the seconds of all samples with their simulation, without compiling."""
     policy, simulator = load_policy(run), FastSimulator(graph, costs)
 
     def drawn() -> np.ndarray:

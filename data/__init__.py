@@ -1,4 +1,4 @@
-"""Einsum programs, their decomposition into dataflow graphs, the workloads, and (in `data.imitation_dataset`) teacher episodes."""
+"""Einsum programs, their decomposition into dataflow graphs, workloads, and (in `data.imitation_dataset`) teacher episodes."""
 
 from data.decompose import decompose
 from data.einsum_program import EinsumProgram, contract, elementwise, normal, reduction, tensor_input, view

@@ -1,4 +1,4 @@
-"""A program and a tiling become a DataflowGraph: shards (one a tile), reduces (one an output tile), and re-tiling vertices."""
+"""Makes a DataflowGraph of a program and a tiling, with shards (one per tile), reduces (one per output tile) and re-tiling vertices."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SHARD_NAMES = {"einsum": ".mm", "reduce": ".part", "map": ""}  # "AB.mm[0,1,2]" 
 def decompose(program: EinsumProgram, tiling: Tiling, dtype_bytes: int = 4, attributes: Mapping | None = None) -> DataflowGraph:
     """The graph that computes `program` tile by tile.
 
-    Each expression becomes one shard vertex a tile of all its labels and, where labels are reduced, one reduce vertex an output
-    tile (even for a single partial). A box inside one producer's tile is a direct edge with a slice; a re-tiling vertex stands
-    where several tiles are assembled, once for all consumers of that box. Vertices stand in program order, shards before reduces,
-    output tiles row-major with the reduced labels fastest; input tiles stand before their first reader.
+    Each expression becomes one shard vertex per tile of all its labels and, if labels are reduced, one reduce vertex per output tile (even
+    for a single partial). If one producer's tile contains a box, the box is read by a direct edge with a slice. Otherwise one re-tiling
+    vertex assembles it from several tiles, for all consumers of the box. Vertices are in program order, shards before reduces, output
+    tiles row-major with the reduced labels fastest. Input tiles come before their first reader.
 
     Args:
       dtype_bytes: bytes of one element, for `output_bytes` and the edges' `bytes`.
@@ -62,13 +62,13 @@ def _piece(vertex: int, tile: Box, box: Box) -> _Piece:
 
 
 class _Builder:
-    """Nodes and edges so far, and which vertex holds which box of a tensor."""
+    """The nodes and edges so far, and the vertex of each box of a tensor."""
 
     def __init__(self, program: EinsumProgram, tiling: Tiling, dtype_bytes: int) -> None:
         self.program, self.tiling, self.dtype_bytes = program, tiling, dtype_bytes
         self.nodes: list[dict] = []
         self.edges: list[dict] = []
-        # A produced tensor has one grid, an input one for each way of reading it, whose tiles appear as they are asked for.
+        # A produced tensor has one grid. An input has one for each way of reading it, whose tiles are added when they are read.
         self.grids: dict[str, dict[Grid, None]] = {name: {} for name in program.inputs}
         self.tiles: dict[str, dict[Box, int]] = {name: {} for name in program.inputs}
 
@@ -101,7 +101,7 @@ class _Builder:
         self.grids[e.name] = {tiles: None}
 
     def reading(self, use: Use, reader: Expression) -> tuple[str, Grid, tuple[int, ...]]:
-        """The tensor that a use comes down to, the grid it is read by, and the axes of the reader's space that index this grid."""
+        """The tensor behind a use (views resolved), the grid in which it is read, and the reader's axes that index the grid."""
         tensor, tiles = use.tensor, grid(self.program, self.tiling, reader.name, use.labels)
         while tensor in self.program.views:
             view = self.program.views[tensor]
@@ -111,7 +111,7 @@ class _Builder:
         return tensor, tiles, tuple(reader.space.index(label) for label in use.labels)
 
     def fetch(self, tensor: str, box: Box, reader: Expression) -> _Piece:
-        """Where `reader` finds a box of a tensor: in a vertex that holds it or more, the first of them, else in a new one."""
+        """The vertex from which `reader` takes a box of a tensor: the first that contains the box, else a new one."""
         tiles = self.tiles[tensor]
         if box not in tiles:
             held = [(tiles[tile], tile) for cut in self.grids[tensor] if (tile := cut.holder(box)) in tiles]
@@ -121,14 +121,14 @@ class _Builder:
         return _Piece(tiles[box], shape(box))
 
     def input_tile(self, tensor: str, box: Box) -> int:
-        """Adds an input vertex; overlapping ones cost nothing, as inputs are free and resident everywhere."""
+        """Adds an input vertex. Overlapping input tiles cost nothing, because inputs are free and resident everywhere."""
         self.nodes.append({"id": len(self.nodes), "name": f"{tensor}[{_label(box)}]", "kind": "input", "input": True,
                            "output_bytes": self.dtype_bytes * volume(box),
                            "kernel": {"op": "input", "operands": [], "params": {"tensor": tensor, "box": _json(box)}}})
         return len(self.nodes) - 1
 
     def retile(self, tensor: str, box: Box, reader: Expression) -> int:
-        """Adds a vertex that assembles a box of several tiles, for all consumers."""
+        """Adds a vertex that assembles a box from several tiles, for all consumers."""
         [tiles] = self.grids[tensor]
         held = [tiles.box(index) for index in tiles.meeting(box)]
         parts = [overlap(tile, box) for tile in held]
@@ -139,7 +139,7 @@ class _Builder:
 
     def vertex(self, name: str, kind: str, op: str, params: dict, pieces: list[_Piece], extent: tuple[int, ...], flops: int,
                meta_op: str, role: str) -> int:
-        """Adds a work vertex and one edge from each producer, which carries every distinct box read from it."""
+        """Adds a work vertex, and one edge from each producer that carries all distinct boxes read from it."""
         key = len(self.nodes)
         operands = [{"vertex": piece.vertex, "slice": piece.cut} for piece in pieces]
         self.nodes.append({"id": key, "name": name, "kind": kind, "flops": flops, "output_bytes": self.dtype_bytes * math.prod(extent),

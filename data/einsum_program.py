@@ -1,4 +1,4 @@
-"""Einsum programs: tensors over named labels, computed by expressions `aggregate(fn(operands))`, and views that only cut."""
+"""Einsum programs: tensors over named labels, expressions `aggregate(fn(operands))` that compute them, and views that only cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from doppler_tf.errors import GraphError, field_error
 
 @dataclass(frozen=True)
 class Function:
-    """An elementwise function: operands, flops an element, required parameters, and whether it needs its last axis whole."""
+    """An elementwise function: operands, flops per element, required parameters, and whether it needs its last axis whole."""
 
     arity: int
     flops: int
@@ -23,7 +23,7 @@ class Function:
     whole_last_axis: bool = False
 
 
-# Flops of the transcendental ones are what their usual polynomial implementations take, rounded.
+# Flops of transcendental functions are those of the usual polynomial implementations, rounded.
 FUNCTIONS: dict[str, Function] = {
     "identity": Function(1, 0), "square": Function(1, 1), "relu": Function(1, 1), "exp": Function(1, 8), "silu": Function(1, 10),
     "rsqrt": Function(1, 4), "scale": Function(1, 2, ("factor", "offset")), "rotate_half": Function(1, 1, (), True),
@@ -35,7 +35,7 @@ AGGREGATES = ("sum", "max", "min", "prod")
 
 @dataclass(frozen=True)
 class Use:
-    """A tensor as one expression reads it: a label for each of its axes, in order."""
+    """One expression's use of a tensor: a label for each of its axes, in order."""
 
     tensor: str
     labels: tuple[str, ...]
@@ -43,7 +43,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Expression:
-    """A tensor over `labels`: `fn` of the operands at every point, aggregated over the labels that `labels` leaves out."""
+    """A tensor over `labels`: `fn` of the operands at every point, aggregated over the operands' labels that are not in `labels`."""
 
     name: str
     fn: str
@@ -65,7 +65,7 @@ class Expression:
 
     @cached_property
     def subscripts(self) -> str:
-        """The pattern in letters, as einsum takes it: "ac,cb->ab"."""
+        """The pattern in einsum's letters: "ac,cb->ab"."""
         letter = dict(zip(self.space, string.ascii_letters, strict=False))
         terms = ("".join(letter[label] for label in labels) for labels in (*(use.labels for use in self.operands), self.labels))
         *operands, output = terms
@@ -81,14 +81,14 @@ class Expression:
 
     @property
     def kind(self) -> str:
-        """What reports call its shards: `matmul`, a function, an aggregation, or both ("add.max")."""
+        """The name of its shards in reports: `matmul`, a function, an aggregation, or both ("add.max")."""
         if self.kernel[0] == "einsum":
             return "matmul"
         return ".".join(part for part in (self.fn, self.aggregate) if part and part != "identity") or "copy"
 
     @property
     def flops_per_point(self) -> int:
-        """Flops at each point of `space`: those of fn, and one for the aggregation (2 for a matmul)."""
+        """Flops at each point of `space`: those of fn, plus one for the aggregation (2 for a matmul)."""
         return FUNCTIONS[self.fn].flops + (self.aggregate is not None)
 
 
@@ -121,12 +121,12 @@ def tensor_input(labels: str, fill=None) -> Input:
 
 
 def contract(name: str, pattern: str, left: str, right: str, join: str = "mul", aggregate: str = "sum") -> Expression:
-    """A contraction, e.g. `contract("AB", "i k, k j -> i j", "A", "B")`; join and aggregate may be any (add, max: max-plus)."""
+    """A contraction, e.g. `contract("AB", "i k, k j -> i j", "A", "B")`. Other joins and aggregates work too (add, max: max-plus)."""
     return _expression(name, join, pattern, (left, right), aggregate, {})
 
 
 def elementwise(name: str, fn: str, pattern: str, *tensors: str, **params: float) -> Expression:
-    """A map, e.g. `elementwise("y", "add", "i j, j -> i j", "x", "bias")`: operands are broadcast by label."""
+    """A map, e.g. `elementwise("y", "add", "i j, j -> i j", "x", "bias")`. Operands are broadcast by label."""
     return _expression(name, fn, pattern, tensors, None, params)
 
 
@@ -136,7 +136,7 @@ def reduction(name: str, aggregate: str, pattern: str, tensor: str) -> Expressio
 
 
 def view(name: str, labels: str, tensor: str, **start: int) -> View:
-    """A cut, e.g. `view("last", "one c", "x", one=T - 1)`: labels by axis of `tensor`, starts by label (0 if not given)."""
+    """A cut, e.g. `view("last", "one c", "x", one=T - 1)`. Args: labels: by axis of `tensor`; start: by label, 0 if not given."""
     axes = tuple(labels.split())
     if set(start) - set(axes):
         raise field_error(GraphError, "program", f"view {name!r}", "start", f"labels among {axes}", sorted(set(start) - set(axes)))
@@ -155,10 +155,10 @@ def _expression(name: str, fn: str, pattern: str, tensors: tuple[str, ...], aggr
 
 @dataclass(frozen=True)
 class EinsumProgram:
-    """Sizes by label, input tensors, and steps (expressions and views) in an order in which each reads only what precedes it.
+    """Sizes by label, input tensors, and steps (expressions and views), each of which reads only inputs and earlier steps.
 
-    RULES, checked at construction (GraphError): names are unique; a step reads known tensors, with one label an axis and
-    sizes that agree; every output label is read; reduced labels have an aggregate, and only they; a view lies inside its tensor.
+    RULES, checked at construction (GraphError): names are unique; a step reads known tensors, with one label per axis and
+    sizes that agree; every output label is read; an expression has an aggregate exactly if it reduces labels; a view fits its tensor.
     """
 
     sizes: Mapping[str, int]
@@ -206,11 +206,11 @@ class EinsumProgram:
         return {step.name for step in self.steps} - read
 
     def flops(self, expression: Expression) -> int:
-        """What one expression takes unsharded: flops a point times points."""
+        """Flops of one unsharded expression: flops per point times points."""
         return expression.flops_per_point * math.prod(self.sizes[label] for label in expression.space)
 
     def draw_inputs(self, seed: int, dtype=np.float32) -> dict[str, np.ndarray]:
-        """Values of every input; drawn in float64 and cast, each tensor from its own stream, so that dtypes see the same."""
+        """Values of every input. Each tensor has its own random stream and is drawn in float64, so that all dtypes see the same values."""
         return {name: np.asarray(tensor.fill(np.random.default_rng([seed, i]), self.shapes[name]), dtype)
                 for i, (name, tensor) in enumerate(self.inputs.items())}
 

@@ -1,4 +1,4 @@
-"""Vertices that gain nothing by being placed apart become one vertex, whose kernel is one call: fewer calls, fewer tensors."""
+"""Fuses vertices that gain nothing from separate devices into one vertex with one kernel call, which saves calls and tensors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from doppler_tf.graph_records import graph_from_records, graph_to_records
 
 
 def fuse(graph: DataflowGraph) -> DataflowGraph:
-    """The same computation with groups of vertices fused into one vertex each; a graph without such groups comes back as it is.
+    """The same computation with groups of vertices fused into one vertex each. A graph without such groups is returned unchanged.
 
-    Two rules make groups, in this order:
+    Two rules form groups, in this order:
 
-    - *Joining.* An elementwise vertex with one reader and one producer that is no input joins its reader. The reader then takes the
+    - *Joining.* An elementwise vertex with one reader and, inputs aside, one producer joins its reader. The reader then takes the
       producer's tensor, which is as large, so that no transfer grows.
-    - *Runs.* A run is a path on which each vertex after the first needs inputs, earlier vertices of the path and tensors that the first
-      needs too, nothing else, and on which the last alone is needed outside. No two vertices of a run could run at once, it can start
-      when its first vertex can, and nobody outside waits for less than all of it. Splitting it over equal devices could gain only what
-      it gives to others, a turn between two vertices of the run, or a transfer in the middle that is smaller than those before.
+    - *Runs.* A run is a path. Each vertex after the first needs only inputs, earlier vertices of the path and tensors that the first vertex
+      needs too. Only the last vertex has readers outside. No two vertices of a run could run at once, a run can start when its first
+      vertex can, and every reader outside waits for all of it. Splitting a run over equal devices could gain little: other vertices
+      could run between two of its vertices, or a transfer in the middle could be smaller than the transfers before.
 
-    A fused vertex keeps the id of its last vertex, so that outputs are found where they were. Its kernel `fused` lists what runs in the
-    call (see `_kernel`). A pin, a colocation group or an explicit `exec_s` keeps a vertex by itself.
+    A fused vertex keeps the id of its last vertex, so that outputs keep their ids. Its kernel `fused` lists the steps of the call (see
+    `_kernel`). A vertex with a pin, a colocation group or an explicit `exec_s` is never fused.
     """
     groups = _runs(graph, _joined(graph))
     if len(groups) == len(graph.work_vertices):
@@ -35,11 +35,11 @@ def fuse(graph: DataflowGraph) -> DataflowGraph:
     return graph_from_records(merged, _edges(graph, edges, group_of), attributes, graph.name)
 
 
-Group = list[int]  # vertices in topological order; what the last makes is the group's output
+Group = list[int]  # vertices in topological order; the output of the last is the group's output
 
 
 def _joined(graph: DataflowGraph) -> list[Group]:
-    """Every work vertex in one group: elementwise vertices in that of their reader, the others by themselves; in topological order."""
+    """Groups of all work vertices in topological order: elementwise vertices are in their reader's group, others alone."""
     readers, producers = _neighbours(graph, graph.sources[graph.work_edges], graph.targets[graph.work_edges])
     outputs, order = _output_ids(graph), [v for v in graph.topological_order.tolist() if not graph.is_input[v]]
     end = {}
@@ -55,7 +55,7 @@ def _joined(graph: DataflowGraph) -> list[Group]:
 
 
 def _runs(graph: DataflowGraph, groups: Sequence[Group]) -> list[Group]:
-    """Groups that make a run are put together; a run begins as early in their order as it can and is as long as it can be."""
+    """Merges groups that form a run. A run begins as early as possible in the order of the groups, and is as long as possible."""
     number = np.full(graph.num_vertices, -1)
     for i, group in enumerate(groups):
         number[group] = i
@@ -67,16 +67,16 @@ def _runs(graph: DataflowGraph, groups: Sequence[Group]) -> list[Group]:
     for first in range(len(groups)):
         if first in done:
             continue
-        run, length, there, awaited = [first], 1, producers[first] | {first}, set[int]()
+        run, length, available, outside_readers = [first], 1, producers[first] | {first}, set[int]()
         while not alone[last := run[-1]]:
-            following = [i for i in readers[last] if producers[i] <= there]
-            if len(following) != 1 or not _may_join(graph, groups[following[0]][-1]):
-                break  # two that follow could run side by side
-            awaited |= readers[last]
-            awaited -= set(following)
-            run += following
-            there |= set(following)
-            if not awaited:
+            successors = [i for i in readers[last] if producers[i] <= available]
+            if len(successors) != 1 or not _may_join(graph, groups[successors[0]][-1]):
+                break  # two successors could run in parallel
+            outside_readers |= readers[last]
+            outside_readers -= set(successors)
+            run += successors
+            available |= set(successors)
+            if not outside_readers:
                 length = len(run)
         done.update(run[:length])
         runs.append([v for i in run[:length] for v in groups[i]])
@@ -84,7 +84,7 @@ def _runs(graph: DataflowGraph, groups: Sequence[Group]) -> list[Group]:
 
 
 def _neighbours(graph: DataflowGraph, sources: np.ndarray, targets: np.ndarray) -> tuple[list[set[int]], list[set[int]]]:
-    """Who reads from each, and who produces for each."""
+    """The readers and the producers of each vertex."""
     readers, producers = ([set() for _ in range(graph.num_vertices)] for _ in range(2))
     for u, v in zip(sources.tolist(), targets.tolist(), strict=True):
         readers[u].add(v)
@@ -97,7 +97,7 @@ def _may_join(graph: DataflowGraph, v: int) -> bool:
 
 
 def _is_elementwise(graph: DataflowGraph, v: int) -> bool:
-    """Whether v makes of the one tensor that it reads, inputs aside, another of the same size."""
+    """Whether v reads one tensor, inputs aside, and its output has the same size."""
     kernel = graph.kernel[v]
     if kernel.op != "map":
         return False
@@ -109,7 +109,7 @@ def _is_elementwise(graph: DataflowGraph, v: int) -> bool:
 
 
 def _takes_all(graph: DataflowGraph, reader: int, v: int) -> bool:
-    """Whether the reader takes v's whole tensor: of a part, less crosses than of what v reads."""
+    """Whether the reader takes v's whole tensor. If it took a part, joining would make the transfer larger."""
     return all(o.slice is None for o in graph.kernel[reader].operands if o.vertex == v)
 
 
@@ -119,7 +119,7 @@ def _output_ids(graph: DataflowGraph) -> set:
 
 
 def _node(graph: DataflowGraph, nodes: Sequence[Mapping], group: Group) -> dict:
-    """The record of a fused vertex: named after its first and last vertex, otherwise what its largest vertex is."""
+    """The record of a fused vertex. It is named after its first and last vertex and has the kind of its largest."""
     largest = group[int(np.argmax(np.nan_to_num(graph.flops[group])))]
     node = {key: value for key, value in nodes[largest].items() if key in ("kind", "meta_op", "role")}
     node |= {key: value for key, value in nodes[group[-1]].items() if key in ("id", "output_bytes")}
@@ -131,8 +131,8 @@ def _node(graph: DataflowGraph, nodes: Sequence[Mapping], group: Group) -> dict:
 def _kernel(graph: DataflowGraph, nodes: Sequence[Mapping], group: Group) -> dict:
     """The record of a `fused` kernel.
 
-    Its operands are the whole tensors that come from outside. `steps` are the kernels of the group in order, each with its vertex's `name`;
-    an operand `from` i is the kernel's operand i or, counted on from there, the output of an earlier step.
+    Its operands are the whole tensors from outside. `steps` are the kernels of the group in order, each with its vertex's `name`. An
+    operand's `from` is an index into the kernel's operands followed by the outputs of earlier steps.
     """
     outside = list(dict.fromkeys(o.vertex for v in group for o in graph.kernel[v].operands if o.vertex not in group))
     place = {v: i for i, v in enumerate([*outside, *group])}
@@ -143,7 +143,7 @@ def _kernel(graph: DataflowGraph, nodes: Sequence[Mapping], group: Group) -> dic
 
 
 def _edges(graph: DataflowGraph, edges: Sequence[Mapping], group_of: Mapping[int, Group]) -> list[dict]:
-    """Edges between groups; of several from one vertex to one group the dearest stays."""
+    """Edges between groups. If one vertex has several edges to a group, the costliest is kept."""
     def cost(edge: Mapping) -> tuple[float, float]:
         return edge.get("transfer_s", 0.0), edge.get("bytes", np.inf)  # without bytes, all of the source's output crosses
 

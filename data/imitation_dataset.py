@@ -18,18 +18,18 @@ RECORD_NAME = "dataset.json"
 
 def write_episodes(folder: str | Path, graph_hash: str, topology_hash: str, num_devices: int,
                    episodes: Iterable[tuple[np.ndarray, np.ndarray]], shard_size: int = 1024) -> dict:
-    """Writes episodes as they come and returns the dataset's record.
+    """Writes episodes one after another and returns the dataset's record.
 
-    Shards are written under temporary names and renamed when all are there; `dataset.json` comes last (and goes first when a
-    folder is written anew), so that a folder is a complete dataset or none.
+    Shards are written under temporary names and renamed when all are complete. `dataset.json` is written last, and removed first if the
+    folder has one, so that a folder is a complete dataset or none.
 
     Args:
-      episodes: pairs (order, device), int32 [M] each, M work vertices: the vertex indices as chosen, and the device of each.
-      shard_size: episodes a file.
+      episodes: pairs (order, device), int32 [M] each, M work vertices: the vertices in the order of choice, and the device of each.
+      shard_size: episodes per file.
 
     Raises:
-      DatasetError: no episode, one of another length than the first, an order that repeats a vertex, a device out of range, or
-        a folder that cannot be written.
+      DatasetError: there is no episode, an episode differs in length from the first, an order repeats a vertex, a device is out of range,
+        or the folder cannot be written.
     """
     folder = Path(folder)
     if shard_size < 1:
@@ -58,10 +58,10 @@ def write_episodes(folder: str | Path, graph_hash: str, topology_hash: str, num_
 
 
 def read_record(folder: str | Path, graph_hash: str, topology_hash: str) -> dict:
-    """The record of a dataset whose files have all been checked against it.
+    """The record of a dataset, after checking all its files.
 
     Raises:
-      DatasetError: missing, damaged, of another schema, or made for another graph or topology; says what to do.
+      DatasetError: the dataset is missing, damaged, of another schema, or made for another graph or topology.
     """
     folder = Path(folder)
     remedy = "write it again with `write_episodes` (train with --imitation)"
@@ -90,7 +90,7 @@ def read_record(folder: str | Path, graph_hash: str, topology_hash: str) -> dict
 
 
 def read_episodes(folder: str | Path, graph_hash: str, topology_hash: str) -> tf.data.Dataset:
-    """The episodes in the order written: dense (order, device), int32 [M] each. Raises DatasetError as `read_record` does."""
+    """The episodes in the order written: dense (order, device), int32 [M] each. Raises DatasetError like `read_record`."""
     record = read_record(folder, graph_hash, topology_hash)
     feature = tf.io.FixedLenFeature([record["num_vertices"]], tf.int64)
 

@@ -1,8 +1,8 @@
-"""Random layered graphs of any size: the costs of a computation without its kernels.
+"""Random layered graphs of any size, with costs but without kernels.
 
 Parameters as in DAGGEN (Suter & Hunold, github.com/frs69wq/daggen: width, density, jump) and in the generator of Topcuoglu, Hariri
 and Wu ("Performance-effective and low-complexity task scheduling for heterogeneous computing", IEEE TPDS 13(3), 2002: out-degree,
-spread of costs). Unlike theirs the edges are local, as those of tiled tensors are, and their number is exact.
+spread of costs). Unlike theirs, the edges are local, like those of tiled tensors, and their number is exact.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ MAX_SPREAD = 3.0
 
 @dataclass(frozen=True)
 class Layered:
-    """What a random layered graph is drawn from.
+    """The parameters of a random layered graph.
 
-    RULES, checked at construction (ConfigError): counts are integers >= 1; mean costs are from 1 to 1e30; 0 <= spread <= 3; 1 <= degree,
-    and beside the first edge of every vertex at most half of the edges that skip and window allow, so that drawing them ends.
+    RULES, checked at construction (ConfigError): counts are integers >= 1; mean costs are from 1 to 1e30; 0 <= spread <= 3; 1 <= degree.
+    Beyond the first edge of every vertex, degree asks for at most half of the edges that skip and window allow, so that drawing them ends.
 
     Attributes:
-      vertices: exactly so many, none of them an input.
-      width: vertices a layer; the last layer has what is left.
-      degree: mean number of predecessors of the vertices behind the first layer, exact but for rounding to whole edges.
-      skip: a vertex reads from at most so many layers before its own.
-      window: columns of a layer that a vertex may read from, centred on its own, around the rim; more than width means all.
-      flops: mean of a vertex.
-      output_bytes: mean of a vertex, and what each of its edges carries.
-      spread: standard deviation of the logarithm of flops and of bytes, log-normal and independent; 0: all alike.
+      vertices: the exact number, none of them an input.
+      width: vertices per layer; the last layer may have fewer.
+      degree: mean number of predecessors of vertices after the first layer, exact apart from rounding to whole edges.
+      skip: the most layers between a vertex's layer and those it reads from.
+      window: the number of columns that a vertex may read from, centred on its own and wrapping around; above width: all.
+      flops: mean over vertices.
+      output_bytes: mean over vertices; each edge carries its producer's.
+      spread: standard deviation of the logarithms of flops and of bytes, which are log-normal and independent; 0: all equal.
     """
 
     vertices: int
@@ -62,19 +62,19 @@ class Layered:
 
     @property
     def most_edges(self) -> float:
-        """One edge a vertex behind the first layer, and half of the others there can be."""
+        """One edge per vertex after the first layer, plus half of the other possible edges."""
         layer = np.arange(self.width, self.vertices) // self.width
         places = int(np.minimum(layer, self.skip).sum()) * min(self.window, self.width)
         return (layer.size + places) / 2
 
     @property
     def num_edges(self) -> int:
-        """Exactly so many."""
+        """The exact number of edges."""
         return round(self.degree * max(0, self.vertices - self.width))
 
 
 def layered_defaults(scale: str, num_devices: int) -> dict[str, float]:
-    """Eight columns a device; a vertex takes about a millisecond, and a transfer less, on a P100 (paper) or a CPU core (small)."""
+    """Default options. On a P100 (paper) or a CPU core (small), a vertex takes about a millisecond and a transfer less."""
     costs = {"flops": 2e10, "output_bytes": 8e6} if scale == "paper" else {"flops": 5e7, "output_bytes": 1e6}
     return {"vertices": 10_000 if scale == "paper" else 500, "width": 8 * num_devices, "degree": 3.0, "skip": 2, "window": 8, **costs,
             "spread": 0.5}
@@ -82,10 +82,10 @@ def layered_defaults(scale: str, num_devices: int) -> dict[str, float]:
 
 @collector_paused()
 def layered_graph(layered: Layered, seed: int = 0, attributes: Mapping | None = None) -> DataflowGraph:
-    """Draws a graph; the same for the same arguments.
+    """Draws a graph. Equal arguments give equal graphs.
 
-    Layer after layer in vertex order. Each vertex reads its own column of the layer before, so that the layers are the graph's
-    levels and every output is read and freed, those at the end excepted; the other edges are drawn evenly over vertices.
+    Vertices are numbered layer by layer. Each vertex reads its own column of the layer before, so that the layers are the graph's levels
+    and every output is read and freed, except at the end. The other edges are drawn uniformly over vertices.
 
     Args:
       layered: the graph's parameters.

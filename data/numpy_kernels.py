@@ -1,4 +1,4 @@
-"""The kernels of the graphs in NumPy: the plain meaning of every operation, which the runtime's are compared with."""
+"""Kernels in NumPy. They define every operation, and the runtime's kernels are compared with them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _terms(params: Mapping[str, Any]) -> tuple[list[str], str]:
 
 
 def _joined(params: Mapping[str, Any], operands: Sequence[Array]) -> tuple[Array, str]:
-    """fn at every point of output labels + reduced labels, and those labels; operands are broadcast by label."""
+    """fn at every point of output labels + reduced labels, and these labels. Operands are broadcast by label."""
     terms, output = _terms(params)
     space = output + "".join(letter for letter in dict.fromkeys("".join(terms)) if letter not in output)
     aligned = [x.transpose(sorted(range(x.ndim), key=lambda axis, term=term: space.index(term[axis])))
@@ -54,13 +54,13 @@ def _map(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
 
 
 def _reduce(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
-    """Holds fn at all points at once: a contraction with a join other than mul takes memory for every (output, reduced) pair."""
+    """Holds fn at all points at once, so that a contraction with a join other than mul takes memory for every (output, reduced) pair."""
     points, space = _joined(params, operands)
     return AGGREGATES[params["aggregate"]](points, axis=tuple(range(len(_terms(params)[1]), len(space))))
 
 
 def _einsum(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
-    """A two-operand sum of products by batched matrix multiplication; np.einsum leaves BLAS as soon as there is a batch label."""
+    """A sum of products of two operands by batched matrix multiplication, because np.einsum does not use BLAS with a batch label."""
     terms, output = _terms(params)
     reduced = [[letter for letter in term if letter not in output and letter not in other]
                for term, other in zip(terms, reversed(terms), strict=True)]
@@ -90,7 +90,7 @@ def _assemble(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
 
 
 def _fused(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
-    """The steps of a fused vertex (see `data.fusing`), one after the other."""
+    """Runs the steps of a fused vertex (see `data.fusing`) one after another."""
     known = list(operands)
     for step in params["steps"]:
         known.append(run_op(step["op"], step["params"], [_cut(known[o["from"]], o["slice"]) for o in step["operands"]]))
@@ -103,14 +103,14 @@ KERNELS: dict[str, Callable[[Mapping[str, Any], Sequence[Array]], Array]] = {
 
 
 def run_op(op: str, params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
-    """One operation on arrays that are cut already. Raises GraphError for an unknown one."""
+    """Runs one operation on arrays that are already cut. Raises GraphError if the operation is unknown."""
     if op not in KERNELS:
         raise field_error(GraphError, "kernel", "", "op", f"one of {', '.join(KERNELS)}", op)
     return KERNELS[op](params, operands)
 
 
 def run_kernel(kernel: Kernel, outputs: Sequence[Array]) -> Array:
-    """One kernel on the whole outputs of its operands' vertices, in operand order; the operands' slices are applied here."""
+    """Runs one kernel on the whole outputs of its operands' vertices, in operand order, and applies the operands' slices."""
     return run_op(kernel.op, kernel.params, [_cut(x, operand.slice) for operand, x in zip(kernel.operands, outputs, strict=True)])
 
 

@@ -1,4 +1,4 @@
-"""What a program's outputs must be: evaluated whole, and tile by tile from its graph, in NumPy."""
+"""Reference outputs of a program in NumPy: evaluated whole, or tile by tile from its graph."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from doppler_tf.graph import DataflowGraph
 
 
 def evaluate_program(program: EinsumProgram, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs of the unsharded program, by name; a tensor is dropped after its last reader."""
+    """The outputs of the unsharded program by name. Each tensor is freed after its last reader."""
     known, last = dict(tensors), {}
     for at, step in enumerate(program.steps):
         last.update(dict.fromkeys(_read(step), at))
@@ -34,7 +34,7 @@ def _read(step: Expression | View) -> set[str]:
 
 
 def input_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:
-    """The array of every input vertex, by vertex index. Raises GraphError where a vertex has no kernel or its tensor is absent."""
+    """The array of every input vertex, by vertex. Raises GraphError if a vertex has no kernel or its tensor is missing."""
     tiles = {}
     for v in np.flatnonzero(graph.is_input).tolist():
         kernel = graph.kernel[v]
@@ -46,13 +46,13 @@ def input_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict
 
 
 def output_vertices(graph: DataflowGraph) -> tuple[int, ...]:
-    """Indices of the vertices that hold the program's outputs. Raises GraphError for a graph without `outputs`."""
+    """The vertices that hold the program's outputs. Raises GraphError for a graph without `outputs`."""
     index = {key: v for v, key in enumerate(graph.ids)}
     return tuple(index[tile["vertex"]] for output in _outputs(graph).values() for tile in output["tiles"])
 
 
 def assemble_outputs(graph: DataflowGraph, values: Mapping[int, np.ndarray]) -> dict[str, np.ndarray]:
-    """The program's outputs, whole, from the arrays of the output vertices (by vertex index; others are not read)."""
+    """The program's whole outputs from the arrays of the output vertices. Args: values: by vertex; other vertices are ignored."""
     index = {key: v for v, key in enumerate(graph.ids)}
     whole = {}
     for name, output in _outputs(graph).items():
@@ -64,10 +64,10 @@ def assemble_outputs(graph: DataflowGraph, values: Mapping[int, np.ndarray]) -> 
 
 
 def execute_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Runs a graph's kernels one after the other and returns the program's outputs, whole; a tile is dropped after its last reader.
+    """Runs a graph's kernels one after another and returns the program's whole outputs. Each tile is freed after its last reader.
 
     Raises:
-      GraphError: a vertex has no kernel, or an input tensor is absent.
+      GraphError: a vertex has no kernel, or an input tensor is missing.
     """
     values = input_tiles(graph, tensors)
     keep = set(output_vertices(graph))
@@ -88,7 +88,7 @@ def execute_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> di
 
 
 def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """||got - expected|| / ||expected||, the largest over the outputs, norms in float64 (Frobenius); NaN where anything is not finite."""
+    """The largest ||got - expected|| / ||expected|| over the outputs, with Frobenius norms in float64; NaN if a value is not finite."""
     errors = [np.linalg.norm(np.subtract(got[name], whole, dtype=np.float64).ravel()) / np.linalg.norm(whole.astype(np.float64).ravel())
               for name, whole in expected.items()]
     return float(np.max(errors))

@@ -1,4 +1,4 @@
-"""Tilings: into how many parts each expression cuts each label, and the arithmetic of boxes and grids of tiles."""
+"""Tilings (the number of parts into which each expression cuts each label), and the arithmetic of boxes and grids of tiles."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from data.einsum_program import FUNCTIONS, EinsumProgram
 from doppler_tf.errors import ConfigError, field_error
 
 Box = tuple[tuple[int, int], ...]  # [start, stop) by axis
-Tiling = Mapping[str, Mapping[str, int]]  # parts by expression and label; what is not named stays whole
+Tiling = Mapping[str, Mapping[str, int]]  # parts by expression and label; labels without an entry stay whole
 
 
 def bounds(size: int, parts: int) -> tuple[int, ...]:
-    """The parts + 1 boundaries that cut `size` into parts as equal as can be, the larger ones first (as np.array_split)."""
+    """The parts + 1 boundaries that cut `size` into nearly equal parts, the larger ones first (as np.array_split)."""
     small, larger = divmod(size, parts)
     return tuple(part * small + min(part, larger) for part in range(parts + 1))
 
 
 def check_tiling(program: EinsumProgram, tiling: Tiling) -> None:
-    """Raises ConfigError unless the tiling names known expressions and labels, with 1 <= parts <= size, and cuts no axis kept whole."""
+    """Raises ConfigError unless expressions and labels are known, 1 <= parts <= size, and axes that must stay whole are not cut."""
     expressions = {expression.name: expression for expression in program.expressions}
     for name, parts in tiling.items():
         if name not in expressions:
@@ -45,23 +45,23 @@ def shape(box: Box) -> tuple[int, ...]:
 
 
 def volume(box: Box) -> int:
-    """Its number of elements."""
+    """The box's number of elements."""
     return math.prod(shape(box))
 
 
 def overlap(one: Box, other: Box) -> Box:
-    """The common box of two that overlap."""
+    """The intersection of two overlapping boxes."""
     return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
 
 
 def relative(box: Box, frame: Box) -> Box:
-    """The box in coordinates whose origin is the frame's corner."""
+    """The box in coordinates relative to the frame's corner."""
     return tuple((start - origin, stop - origin) for (start, stop), (origin, _) in zip(box, frame, strict=True))
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Tiles of a tensor: boundaries by axis, tiles in row-major order."""
+    """The tiles of a tensor: boundaries by axis, tiles in row-major order."""
 
     bounds: tuple[tuple[int, ...], ...]
 
@@ -83,13 +83,13 @@ class Grid:
         return Grid(tuple(tuple(bound + d for bound in axis) for axis, d in zip(self.bounds, by, strict=True)))
 
     def holder(self, box: Box) -> Box | None:
-        """The tile that contains `box`; None where none does."""
+        """The tile that contains `box`; None if there is none."""
         at = tuple(bisect_right(axis, start) - 1 for axis, (start, _) in zip(self.bounds, box, strict=True))
         inside = all(0 <= i < len(axis) - 1 and stop <= axis[i + 1] for i, axis, (_, stop) in zip(at, self.bounds, box, strict=True))
         return self.box(at) if inside else None
 
     def meeting(self, box: Box) -> list[tuple[int, ...]]:
-        """Indices of the tiles that meet `box`, row-major."""
+        """Indices of the tiles that overlap `box`, row-major."""
         return list(itertools.product(*(range(bisect_right(axis, start) - 1, bisect_left(axis, stop))
                                         for axis, (start, stop) in zip(self.bounds, box, strict=True))))
 

@@ -31,14 +31,15 @@ class Assignment:
 
 @dataclass(frozen=True, eq=False)
 class Transfers:
-    """The T transfers that an assignment causes: each output once to each other device that has consumers of it.
+    """The transfers that an assignment causes: each tensor once to each other device that has consumers of it.
 
     Attributes:
-      producer, source, destination: int32 [T]; sorted by (producer, destination).
-      cost_s: float64 [T], the largest among the edges to the consumers there.
+      tensor, producer, source, destination: int32 [transfers]; sorted by (tensor, destination).
+      cost_s: float64 [transfers], the largest among the tensor's edges to the consumers there.
       of_edge: int32 [E], the transfer that carries an edge, -1 where none is needed.
     """
 
+    tensor: np.ndarray
     producer: np.ndarray
     source: np.ndarray
     destination: np.ndarray
@@ -50,14 +51,15 @@ def plan_transfers(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -
     """The transfers that follow from `device` (int [N]), by the rules of time: once per destination."""
     source, target = device[graph.sources], device[graph.targets]
     crossing = np.flatnonzero(~graph.is_input[graph.sources] & (source != target))
-    keys, inverse = np.unique(graph.sources[crossing].astype(np.int64) * costs.num_devices + target[crossing],
+    keys, inverse = np.unique(graph.edge_tensor[crossing].astype(np.int64) * costs.num_devices + target[crossing],
                               return_inverse=True)
     cost = np.zeros(len(keys))
     np.maximum.at(cost, inverse, costs.transfer_s(crossing, source[crossing], target[crossing]))
     of_edge = np.full(graph.num_edges, -1, np.int32)
     of_edge[crossing] = inverse
-    producer = (keys // costs.num_devices).astype(np.int32)
-    return Transfers(producer, device[producer].astype(np.int32), (keys % costs.num_devices).astype(np.int32), cost, of_edge)
+    tensor = (keys // costs.num_devices).astype(np.int32)
+    producer = graph.tensor_producer[tensor]
+    return Transfers(tensor, producer, device[producer].astype(np.int32), (keys % costs.num_devices).astype(np.int32), cost, of_edge)
 
 
 def check_devices(graph: DataflowGraph, costs: CostModel, devices: np.ndarray) -> None:

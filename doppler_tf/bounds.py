@@ -67,8 +67,10 @@ def _longest(graph: DataflowGraph, costs: CostModel, joins: bool) -> float:
     after the other (the argument of Papadimitriou and Yannakakis 1990, one level deep).
     """
     into = graph.predecessors
-    latest = _earliest_ends(graph.topological_order, into.ptr, into.vertex, costs.exec_s, costs.allowed, graph.is_input,
-                            costs.explicit_transfer_s[into.edge], costs.edge_bytes[into.edge], costs.topology.latency_s,
+    # Edges that carry several outputs of one predecessor must stand side by side.
+    edge = into.edge if graph.single_outputs else np.lexsort((graph.sources, graph.targets))
+    latest = _earliest_ends(graph.topological_order, into.ptr, graph.sources[edge], costs.exec_s, costs.allowed, graph.is_input,
+                            costs.explicit_transfer_s[edge], costs.edge_bytes[edge], costs.topology.latency_s,
                             costs.topology.bandwidth_bytes_per_s, costs.slots, joins)
     # The bound ignores colocation groups. Ignoring a constraint can only lower it, so that it stays valid.
     return float(latest)
@@ -88,19 +90,24 @@ def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s,
         for d in range(num_devices):
             if not allowed[v, d]:
                 continue
-            size = 0
+            size, after = 0, ptr[v]
             start = 0.0
-            for i in range(ptr[v], ptr[v + 1]):
-                u = neighbour[i]
+            while after < ptr[v + 1]:
+                first, u = after, neighbour[after]
+                while after < ptr[v + 1] and neighbour[after] == u:
+                    after += 1
                 if is_input[u]:
                     continue
                 remote = np.inf
                 for other in range(num_devices):
                     if other != d:
-                        cost = explicit_s[i]
-                        if np.isnan(cost):
-                            cost = latency_s[other, d] + edge_bytes[i] / bandwidth[other, d]
-                        remote = min(remote, end[u, other] + cost)
+                        longest = 0.0
+                        for i in range(first, after):
+                            cost = explicit_s[i]
+                            if np.isnan(cost):
+                                cost = latency_s[other, d] + edge_bytes[i] / bandwidth[other, d]
+                            longest = max(longest, cost)
+                        remote = min(remote, end[u, other] + longest)
                 start = max(start, min(end[u, d], remote))
                 arrival[size] = remote
                 run[size] = exec_s[u, d] if allowed[u, d] else np.inf

@@ -22,7 +22,8 @@ class CostModel:
       exec_s: float64 [N, D]; 0 for input vertices.
       edge_bytes: float64 [E], bytes that cross a link (0 where the cost is explicit).
       explicit_transfer_s: float64 [E], NaN where the cost comes from the link.
-      output_bytes: float64 [N], what a vertex's output occupies, in whole bytes (so that sums are exact).
+      tensor_bytes: float64 [T], what a tensor occupies, in whole bytes (so that sums are exact).
+      output_bytes: float64 [N], what all outputs of a vertex occupy.
       allowed: bool [N, D], False where a pin (its own or of its colocation group) forbids the device.
       colocate: int32 [N], group index or -1.
     """
@@ -31,6 +32,7 @@ class CostModel:
     exec_s: np.ndarray
     edge_bytes: np.ndarray
     explicit_transfer_s: np.ndarray
+    tensor_bytes: np.ndarray
     output_bytes: np.ndarray
     allowed: np.ndarray
     colocate: np.ndarray
@@ -104,7 +106,7 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
 
     An explicit `exec_s` or `transfer_s` wins. Otherwise exec = launch_s + max(flops / flops_per_s, bytes moved / mem_bytes_per_s)
     with bytes moved = inputs + output, and transfer = latency + bytes / bandwidth; an edge without `bytes` carries its
-    producer's `output_bytes`.
+    `output_bytes` of the output that it carries.
 
     Args:
       where: what messages call the graph (default: its name).
@@ -114,7 +116,7 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
         the number of devices; pins to unknown devices, or pins that contradict a colocation group; costs beyond float64.
     """
     where = where or graph.name
-    edge_bytes = np.where(np.isnan(graph.edge_bytes), graph.output_bytes[graph.sources], graph.edge_bytes)
+    edge_bytes = np.where(np.isnan(graph.edge_bytes), graph.tensor_bytes[graph.edge_tensor], graph.edge_bytes)
     from_input = graph.is_input[graph.sources]
     missing = np.flatnonzero(np.isnan(graph.transfer_s) & np.isnan(edge_bytes) & ~from_input)
     if missing.size and topology.num_devices > 1:
@@ -124,8 +126,10 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
     edge_bytes = np.nan_to_num(edge_bytes, nan=0.0)
     explicit = np.where(from_input, 0.0, graph.transfer_s)
     with np.errstate(all="ignore"):
+        tensor_bytes = _tensor_bytes(graph, edge_bytes)
         costs = CostModel(topology, _exec_costs(graph, topology, edge_bytes, where),
-                          np.where(np.isnan(explicit), edge_bytes, 0.0), explicit, _output_bytes(graph, edge_bytes),
+                          np.where(np.isnan(explicit), edge_bytes, 0.0), explicit, tensor_bytes,
+                          tensor_bytes if graph.single_outputs else np.add.reduceat(tensor_bytes, graph.tensor_ptr[:-1]),
                           _allowed(graph, topology, where), graph.colocate)
         _check_finite(graph, costs, where)
     return costs
@@ -144,11 +148,11 @@ def _check_finite(graph: DataflowGraph, costs: CostModel, where: str) -> None:
                             f"got {values[v]:.6g} for this one; mend the figures or their unit")
 
 
-def _output_bytes(graph: DataflowGraph, edge_bytes: np.ndarray) -> np.ndarray:
-    """`output_bytes` as given, else the largest edge's bytes, else 0."""
-    largest = np.zeros(graph.num_vertices)
-    np.maximum.at(largest, graph.sources, edge_bytes)
-    return np.ceil(np.where(np.isnan(graph.output_bytes), largest, graph.output_bytes))
+def _tensor_bytes(graph: DataflowGraph, edge_bytes: np.ndarray) -> np.ndarray:
+    """The bytes of a tensor as given, else of its largest edge, else 0."""
+    largest = np.zeros(graph.num_tensors)
+    np.maximum.at(largest, graph.edge_tensor, edge_bytes)
+    return np.ceil(np.where(np.isnan(graph.tensor_bytes), largest, graph.tensor_bytes))
 
 
 def _exec_costs(graph: DataflowGraph, topology: Topology, edge_bytes: np.ndarray, where: str) -> np.ndarray:

@@ -39,10 +39,10 @@ class StartVertex(NamedTuple):
 
 
 class StartTransfer(NamedTuple):
-    """Instruction: copy a producer's output to another device."""
+    """Instruction: copy a tensor to another device."""
 
     transfer: int
-    producer: int
+    tensor: int
     source: int
     destination: int
 
@@ -50,7 +50,7 @@ class StartTransfer(NamedTuple):
 class Free(NamedTuple):
     """Instruction: a tensor has had its last use on a device and may be dropped there."""
 
-    producer: int
+    tensor: int
     device: int
 
 
@@ -75,56 +75,59 @@ class Dispatcher:
         count, devices = graph.num_vertices, costs.num_devices
         self._device: list[int] = assignment.device.tolist()
         plan = self.transfers
-        self._producer, self._source = plan.producer.tolist(), plan.source.tolist()
+        self._sent, self._source = plan.tensor.tolist(), plan.source.tolist()
         self._link = (plan.source.astype(np.int64) * devices + plan.destination).tolist()
         self._transfers_of = _grouped(plan.producer, np.arange(len(plan.producer)), count)
         self._inputs_missing = np.zeros(count, np.int64)
         self._index_consumers(assignment.device)
         self._device_slots: list[int] = costs.slots.tolist()
         link_slots = costs.topology.link_slots
-        self._link_slots = [len(self._producer) + 1 if link_slots is None else link_slots] * (devices * devices)
+        self._link_slots = [len(self._sent) + 1 if link_slots is None else link_slots] * (devices * devices)
         # A device holds each tensor at most once. If all of them fit, the limit can never bind.
-        self._limited = (costs.output_bytes.sum() > costs.memory_bytes).tolist()
-        self._device_queue = self._queues(graph.work_vertices, assignment.device[graph.work_vertices], list(range(devices)))
-        self._link_queue = self._queues(plan.producer, np.array(self._link, np.int64), list(range(devices)) * devices)
+        self._limited = (costs.tensor_bytes.sum() > costs.memory_bytes).tolist()
+        self._vertex_bytes: list[float] = costs.output_bytes.tolist()
+        self._device_queue = self._queues(graph.work_vertices, costs.output_bytes, assignment.device[graph.work_vertices],
+                                          list(range(devices)))
+        self._link_queue = self._queues(plan.tensor, costs.tensor_bytes, np.array(self._link, np.int64), list(range(devices)) * devices)
         self._memory_left: list[float] = (costs.memory_bytes - self._inputs_bytes).tolist()
         self._dirty_devices: set[int] = set()
         self._dirty_links: set[int] = set()
         self.remaining = len(graph.work_vertices)
         self.vertex_start_s, self.vertex_end_s = [0.0] * count, [0.0] * count
-        self.transfer_start_s, self.transfer_end_s = [0.0] * len(self._producer), [0.0] * len(self._producer)
+        self.transfer_start_s, self.transfer_end_s = [0.0] * len(self._sent), [0.0] * len(self._sent)
 
     def _index_consumers(self, device: np.ndarray) -> None:
-        """Residencies: entry v < N is vertex v's output at home, N + t the copy by transfer t, then one a pair (input, device)."""
+        """Residencies: entry t < T is tensor t at home, T + i the copy by transfer i, then one a pair (input tensor, device)."""
         graph, plan = self._graph, self.transfers
-        count, copies = graph.num_vertices, len(plan.producer)
+        count, tensors, copies = graph.num_vertices, graph.num_tensors, len(plan.tensor)
         from_input = graph.is_input[graph.sources]
-        pairs = graph.sources.astype(np.int64) * self._costs.num_devices + device[graph.targets]
+        pairs = graph.edge_tensor.astype(np.int64) * self._costs.num_devices + device[graph.targets]
         input_keys, input_of = np.unique(pairs[from_input], return_inverse=True)
-        entry = np.where(plan.of_edge >= 0, count + plan.of_edge, graph.sources).astype(np.int64)
-        entry[from_input] = count + copies + input_of
-        entries = count + copies + len(input_keys)
+        entry = np.where(plan.of_edge >= 0, tensors + plan.of_edge, graph.edge_tensor).astype(np.int64)
+        entry[from_input] = tensors + copies + input_of
+        entries = tensors + copies + len(input_keys)
         uses = np.bincount(entry, minlength=entries)
-        uses += np.bincount(plan.producer, minlength=entries)
-        input_producer = (input_keys // self._costs.num_devices).astype(np.int32)
+        uses += np.bincount(plan.tensor, minlength=entries)
+        input_tensor = (input_keys // self._costs.num_devices).astype(np.int32)
         input_device = (input_keys % self._costs.num_devices).astype(np.int32)
-        producer = np.concatenate([np.arange(count), plan.producer, input_producer])
-        self._entry_producer: list[int] = producer.tolist()
-        self._entry_device: list[int] = np.concatenate([device, plan.destination, input_device]).tolist()
-        self._entry_bytes: list[float] = self._costs.output_bytes[producer].tolist()
+        tensor = np.concatenate([np.arange(tensors), plan.tensor, input_tensor])
+        self._entry_tensor: list[int] = tensor.tolist()
+        self._entry_device: list[int] = np.concatenate([device[graph.tensor_producer], plan.destination, input_device]).tolist()
+        self._entry_bytes: list[float] = self._costs.tensor_bytes[tensor].tolist()
         self._entry_uses: list[int] = uses.tolist()
         self._used_by = _grouped(graph.targets, entry, count)
         waiting = ~from_input
-        self._waiting_for = _grouped(entry[waiting], graph.targets[waiting], count + copies)
+        self._waiting_for = _grouped(entry[waiting], graph.targets[waiting], tensors + copies)
         self._inputs_missing = np.bincount(graph.targets[waiting], minlength=count).tolist()
-        self._inputs_bytes = np.bincount(input_device, self._costs.output_bytes[input_producer], self._costs.num_devices)
+        self._inputs_bytes = np.bincount(input_device, self._costs.tensor_bytes[input_tensor], self._costs.num_devices)
+        self._first_tensor: list[int] = graph.tensor_ptr.tolist()
 
-    def _queues(self, vertices: np.ndarray, lanes: np.ndarray, device_of: list[int]) -> list[Queue | FittingQueue]:
-        """A queue a lane, for the tensors of `vertices` that may wait in `lanes`; a lane leads to device `device_of[lane]`."""
+    def _queues(self, items: np.ndarray, item_bytes: np.ndarray, lanes: np.ndarray, device_of: list[int]) -> list[Queue | FittingQueue]:
+        """A queue a lane, for the vertices or tensors `items` that may wait in `lanes`; a lane leads to device `device_of[lane]`."""
         if not any(self._limited):
             return [Queue() for _ in device_of]
-        size = self._costs.output_bytes.tolist()
-        mine = _grouped(lanes, vertices, len(device_of))
+        size = item_bytes.tolist()
+        mine = _grouped(lanes, items, len(device_of))
         return [FittingQueue({v: size[v] for v in mine[k]}) if self._limited[d] else Queue() for k, d in enumerate(device_of)]
 
     @property
@@ -159,9 +162,10 @@ class Dispatcher:
         for t in self._transfers_of[v]:
             link = self._link[t]
             key = now_s if self._priority is None else self._priority[v]
-            self._link_queue[link].add((key, v, t))
+            self._link_queue[link].add((key, self._sent[t], t))
             self._dirty_links.add(link)
-        self._resident(v, now_s)
+        for tensor in range(self._first_tensor[v], self._first_tensor[v + 1]):
+            self._resident(tensor, now_s)
         for entry in self._used_by[v]:
             self._release(entry, instructions)
 
@@ -170,8 +174,8 @@ class Dispatcher:
         self.transfer_end_s[t] = now_s
         self._link_slots[link] += 1
         self._dirty_links.add(link)
-        self._resident(len(self._device) + t, now_s)
-        self._release(self._producer[t], instructions)
+        self._resident(self._first_tensor[-1] + t, now_s)
+        self._release(self._sent[t], instructions)
 
     def _resident(self, entry: int, now_s: float) -> None:
         for v in self._waiting_for[entry]:
@@ -190,7 +194,7 @@ class Dispatcher:
         if self._entry_uses[entry]:
             return
         d = self._entry_device[entry]
-        instructions.append(Free(self._entry_producer[entry], d))
+        instructions.append(Free(self._entry_tensor[entry], d))
         if self._limited[d]:
             self._memory_left[d] += self._entry_bytes[entry]
             self._dirty_devices.add(d)
@@ -204,17 +208,17 @@ class Dispatcher:
             while self._device_slots[d] and (entry := queue.take(self._memory_left[d])) is not None:
                 v = entry[1]
                 self._device_slots[d] -= 1
-                self._memory_left[d] -= self._entry_bytes[v]
+                self._memory_left[d] -= self._vertex_bytes[v]
                 self.vertex_start_s[v] = now_s
                 instructions.append(StartVertex(v, d))
         for link in sorted(self._dirty_links):
             queue, d = self._link_queue[link], link % self._costs.num_devices
             while self._link_slots[link] and (entry := queue.take(self._memory_left[d])) is not None:
-                _, producer, t = entry
+                _, tensor, t = entry
                 self._link_slots[link] -= 1
-                self._memory_left[d] -= self._entry_bytes[producer]
+                self._memory_left[d] -= self._entry_bytes[tensor]
                 self.transfer_start_s[t] = now_s
-                instructions.append(StartTransfer(t, producer, self._source[t], d))
+                instructions.append(StartTransfer(t, tensor, self._source[t], d))
         self._dirty_devices.clear()
         self._dirty_links.clear()
         return instructions
@@ -223,12 +227,14 @@ class Dispatcher:
         """The text of a deadlock message: which vertex waits, where, how much is resident and how much is needed."""
         graph, costs = self._graph, self._costs
         for d, left in enumerate(self._memory_left):
-            queues = [self._device_queue[d], *(self._link_queue[s * costs.num_devices + d] for s in range(costs.num_devices))]
-            entry = next((entry for queue in queues if (entry := queue.first()) is not None), None)
-            if entry is not None:
-                v, used = entry[1], costs.memory_bytes[d] - left
+            links = [self._link_queue[s * costs.num_devices + d] for s in range(costs.num_devices)]
+            waiting = [(entry[1], self._vertex_bytes[entry[1]]) for entry in (self._device_queue[d].first(),) if entry is not None]
+            waiting += [(int(graph.tensor_producer[entry[1]]), self._entry_bytes[entry[1]]) for queue in links
+                        if (entry := queue.first()) is not None]
+            if waiting:
+                (v, needed), used = waiting[0], costs.memory_bytes[d] - left
                 return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex "
-                        f"{graph.vertex_label(v)!r} needs {self._entry_bytes[v]:.6g} bytes, {used:.6g} of "
+                        f"{graph.vertex_label(v)!r} needs {needed:.6g} bytes, {used:.6g} of "
                         f"{costs.memory_bytes[d]:.6g} are resident and nothing that runs will free any; spread the vertices wider")
         return f"{graph.name}: {self.remaining} vertices wait and none is queued"
 
@@ -237,7 +243,8 @@ class Dispatcher:
         work, plan = self._graph.work_vertices, self.transfers
         return Trace(work, np.array(self._device, np.int32)[work], np.array(self.vertex_start_s)[work],
                      np.array(self.vertex_end_s)[work], plan.producer, plan.source, plan.destination,
-                     np.array(self.transfer_start_s), np.array(self.transfer_end_s), self.rule, device_kind)
+                     np.array(self.transfer_start_s), np.array(self.transfer_end_s), self.rule, device_kind,
+                     output=plan.tensor - self._graph.tensor_ptr[plan.producer])
 
 
 def _priorities(graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str) -> list | None:

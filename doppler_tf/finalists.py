@@ -27,11 +27,11 @@ class Finalist:
     """The figures of one finalist.
 
     Attributes:
-      simulated_s: what the cost model says.
+      simulated_s: its simulated makespan; None where nothing is simulated.
       seconds: its runs, failed ones left out.
     """
 
-    simulated_s: float
+    simulated_s: float | None
     seconds: tuple[float, ...] = ()
 
     @property
@@ -87,6 +87,13 @@ def finalists_of(placed: Placement, always: Mapping[str, Assignment], dispatch: 
     members = {name if name not in always else f"{name} (placed)": placed.assignments[name] for name in ranked
                if np.isfinite(placed.makespans_s[name])}
     return dict(list(_different({**always, **members}, dispatch).items())[:len(always) + _MEMBERS])
+
+
+def simulated_makespans(graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], dispatch: str) -> dict[str, float]:
+    """Simulated seconds by name; infinite where memory runs out."""
+    orders = None if dispatch != "order" else np.stack([a.order for a in assignments.values()])
+    makespans_s = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in assignments.values()]), orders)
+    return dict(zip(assignments, makespans_s.tolist(), strict=True))
 
 
 def _different(assignments: Mapping[str, Assignment], dispatch: str) -> dict[str, Assignment]:
@@ -199,9 +206,9 @@ def spent(graph: DataflowGraph, trace: Trace) -> Spent:
     count, used = int(device.max(initial=0)) + 1, np.unique(trace.device)
     arrived_s = end_s[graph.sources]
     crossing = np.flatnonzero(~graph.is_input[graph.sources] & (device[graph.sources] != device[graph.targets]))
-    sent = trace.producer.astype(np.int64) * count + trace.destination
+    sent = trace.tensor(graph) * count + trace.destination
     row = np.argsort(sent, kind="stable")
-    at = np.searchsorted(sent[row], graph.sources[crossing].astype(np.int64) * count + device[graph.targets[crossing]])
+    at = np.searchsorted(sent[row], graph.edge_tensor[crossing].astype(np.int64) * count + device[graph.targets[crossing]])
     arrived_s[crossing] = trace.transfer_end_s[row][at]
     ready_s = np.zeros(graph.num_vertices)
     np.maximum.at(ready_s, graph.targets, arrived_s)
@@ -219,14 +226,18 @@ def spent(graph: DataflowGraph, trace: Trace) -> Spent:
     return Spent(len(used), float((trace.end_s - trace.start_s).sum()), trace.makespan_s - waiting_s - overhead_s, waiting_s, overhead_s)
 
 
-def why_one_device(alone: Sequence[Spent], spread: Sequence[Spent], name: str) -> str:
-    """Why one device is faster than several, in two sentences with medians.
+def why_one_device(chosen: str, runs: Mapping[str, Sequence[Spent]], finalists: Mapping[str, Finalist]) -> str | None:
+    """Why one device is faster than several, in two sentences with medians; None where the chosen assignment uses several, or all use one.
 
     Args:
-      alone: runs of the chosen assignment, all on one device; spread: runs of the best on several devices; name: what that is called.
+      runs: of each finalist, those that succeeded.
     """
-    one, many = (Spent(*np.median(np.array(runs), axis=0).tolist()) for runs in (alone, spread))
-    took = [_text(median_s([sum(run[2:]) for run in runs])) for runs in (alone, spread)]
+    spread = [name for name, each in runs.items() if each and each[0].devices > 1]
+    if not runs[chosen] or runs[chosen][0].devices > 1 or not spread:
+        return None
+    name = min(spread, key=lambda name: finalists[name].median_s)
+    one, many = (Spent(*np.median(np.array(runs[each]), axis=0).tolist()) for each in (chosen, name))
+    took = [_text(median_s([sum(run[2:]) for run in runs[each]])) for each in (chosen, name)]
     return (f"On one device the vertices ran in {took[0]}, on {many.devices:.0f} devices at best ({name}) in {took[1]}. Beside others a "
             f"vertex took {many.vertices_s / one.vertices_s:.2f} times as long, and each device waited {_text(many.waiting_s)} for "
             f"transfers and other devices and lost {_text(many.overhead_s)} between vertices ({_text(one.overhead_s)} on one device).")

@@ -15,10 +15,11 @@ GRAPH_SCHEMA = "doppler-graph/1"
 
 @dataclass(frozen=True)
 class Operand:
-    """One input tensor of a kernel: the vertex that makes it and, per axis, the [start, stop) taken (None: all of it)."""
+    """One input tensor of a kernel: the vertex that makes it, which of its outputs, and per axis the [start, stop) taken (None: all)."""
 
     vertex: int
     slice: tuple[tuple[int, int], ...] | None = None
+    output: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,24 +42,29 @@ class CSR:
 
 @dataclass(frozen=True, eq=False)
 class DataflowGraph:
-    """An immutable dataflow graph of N vertices and E edges.
+    """An immutable dataflow graph of N vertices, E edges and T tensors.
+
+    A tensor is one output of one vertex. Tensors are numbered by vertex, then by output. If every vertex has one output, tensor v is
+    the output of vertex v.
 
     Made by `graph_records.graph_from_records`, which checks the RULES: vertex ids are unique; edges join known vertices, at
-    most one for each ordered pair; there is no cycle; there is at least one vertex that is not an input; input vertices have no
-    predecessors; a kernel's operands are predecessors; the steps of a `fused` kernel (see `data.fuse`) take its operands and earlier
-    steps; every number given is finite and >= 0.
+    most one for each source, target and output; there is no cycle; there is at least one vertex that is not an input; input vertices
+    have no predecessors; a kernel's operands arrive by edges; the steps of a `fused` kernel (see `data.fuse`) take its operands and
+    earlier steps; every number given is finite and >= 0.
 
     Attributes:
       name: the workload's name.
       ids: N vertex ids as given (JSON integers or strings).
       names, kinds, meta_op, role: N strings (None where not given, for the last two).
-      flops, output_bytes: float64 [N], NaN where not given.
+      flops: float64 [N], NaN where not given.
+      tensor_ptr: int32 [N + 1], the tensors of vertex v are those from `tensor_ptr[v]` to `tensor_ptr[v + 1]`; at least one.
+      tensor_bytes: float64 [T], NaN where not given.
       exec_s: float64 [N, K], explicit cost in seconds, K = 1 (all devices alike) or the number of devices; NaN where not given.
       is_input: bool [N], resident everywhere at time 0, costs nothing, never assigned.
       kernel: N kernels or None.
       pin: N device indices, device names or None.
       colocate: int32 [N], group index, -1 for none; `groups` holds their names.
-      sources, targets: int32 [E].
+      sources, targets: int32 [E]; edge_output: int32 [E], which output of its source an edge carries.
       edge_bytes, transfer_s: float64 [E], NaN where not given.
       attributes: what else the graph's file says of it (`workload`, ...).
     """
@@ -70,7 +76,8 @@ class DataflowGraph:
     meta_op: tuple[str | None, ...]
     role: tuple[str | None, ...]
     flops: np.ndarray
-    output_bytes: np.ndarray
+    tensor_ptr: np.ndarray
+    tensor_bytes: np.ndarray
     exec_s: np.ndarray
     is_input: np.ndarray
     kernel: tuple[Kernel | None, ...]
@@ -79,6 +86,7 @@ class DataflowGraph:
     groups: tuple[str, ...]
     sources: np.ndarray
     targets: np.ndarray
+    edge_output: np.ndarray
     edge_bytes: np.ndarray
     transfer_s: np.ndarray
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -93,6 +101,31 @@ class DataflowGraph:
         """All edges, those from inputs included."""
         return len(self.sources)
 
+    @property
+    def num_tensors(self) -> int:
+        """T."""
+        return len(self.tensor_bytes)
+
+    @cached_property
+    def single_outputs(self) -> bool:
+        """True if every vertex has one output."""
+        return self.num_tensors == self.num_vertices
+
+    @cached_property
+    def tensor_producer(self) -> np.ndarray:
+        """int32 [T]: the vertex that makes each tensor."""
+        return np.repeat(np.arange(self.num_vertices, dtype=np.int32), np.diff(self.tensor_ptr))
+
+    @cached_property
+    def edge_tensor(self) -> np.ndarray:
+        """int32 [E]: the tensor that each edge carries."""
+        return (self.tensor_ptr[self.sources] + self.edge_output).astype(np.int32)
+
+    @cached_property
+    def output_bytes(self) -> np.ndarray:
+        """float64 [N]: bytes of all outputs of each vertex, NaN where not given."""
+        return self.tensor_bytes if self.single_outputs else np.add.reduceat(self.tensor_bytes, self.tensor_ptr[:-1])
+
     @cached_property
     def work_vertices(self) -> np.ndarray:
         """int32: the vertices that are assigned to devices (not inputs), in index order."""
@@ -105,8 +138,11 @@ class DataflowGraph:
 
     @cached_property
     def successors(self) -> CSR:
-        """Outgoing edges by vertex, in edge order."""
-        return _csr(self.sources, self.targets, self.num_vertices)
+        """Outgoing edges by vertex, then by output, in edge order."""
+        edge = np.argsort(self.edge_tensor, kind="stable").astype(np.int32)
+        ptr = np.zeros(self.num_vertices + 1, np.int64)
+        np.cumsum(np.bincount(self.sources, minlength=self.num_vertices), out=ptr[1:])
+        return CSR(ptr, self.targets[edge], edge)
 
     @cached_property
     def predecessors(self) -> CSR:
@@ -141,8 +177,9 @@ class DataflowGraph:
         """SHA-256 over all that decides costs and legality: ids, costs, edges, pins and groups; not names."""
         digest = hashlib.sha256(GRAPH_SCHEMA.encode())
         digest.update(repr((self.ids, self.pin)).encode())
-        for array in (self.flops, self.output_bytes, self.exec_s, self.is_input, self.colocate,
-                      self.sources, self.targets, self.edge_bytes, self.transfer_s):
+        of_outputs = () if self.single_outputs else (self.tensor_ptr, self.edge_output)
+        for array in (self.flops, self.tensor_bytes, self.exec_s, self.is_input, self.colocate,
+                      self.sources, self.targets, self.edge_bytes, self.transfer_s, *of_outputs):
             digest.update(repr(array.shape).encode())
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()

@@ -18,6 +18,9 @@ from doppler_tf.graph_rules import check_structure, is_box
 ROLES = ("shard", "reduce")
 IDS = (int, str)
 LISTS = (list, tuple)
+# A list is made for every vertex with as many entries as its largest output index, so that index must be bounded.
+MOST_OUTPUTS = 1 << 16
+EXPECTED_OUTPUT = f"an integer from 0 to {MOST_OUTPUTS - 1}"
 
 
 @contextlib.contextmanager
@@ -39,7 +42,7 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
 
     Args:
       nodes: mappings with `id` and the node fields of the format.
-      edges: mappings with `source`, `target`, optional `bytes`, `transfer_s`.
+      edges: mappings with `source`, `target`, optional `bytes`, `transfer_s`, `output`.
       attributes: the graph's own fields; `name` is taken from here.
       where: what messages call the source, a file name as a rule.
 
@@ -52,12 +55,14 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
                          f"{len(nodes)} vertices; add a node to 'nodes'")
     index = _index_ids(nodes, where)
     flops = _numbers(nodes, _vertex_label, "flops", where)
-    output_bytes = _numbers(nodes, _vertex_label, "output_bytes", where)
     is_input = np.array([_boolean(node, where) for node in nodes], bool)
     colocate = _texts(nodes, "colocate", where)
     groups = sorted(set(colocate) - {None})
     group_index = {group: g for g, group in enumerate(groups)}
     sources, targets = _endpoints(edges, index, where)
+    edge_output = _edge_outputs(edges, where)
+    kernels = _kernels(nodes, index, where)
+    tensor_ptr, tensor_bytes = _tensors(nodes, sources, edge_output, kernels, where)
     name = attributes.pop("name", None)
     if name is not None and not isinstance(name, str):
         raise field_error(GraphError, where, "", "graph.name", "a string", name)
@@ -70,15 +75,17 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
         meta_op=tuple(_texts(nodes, "meta_op", where)),
         role=tuple(_roles(nodes, where)),
         flops=flops,
-        output_bytes=output_bytes,
+        tensor_ptr=tensor_ptr,
+        tensor_bytes=tensor_bytes,
         exec_s=_exec_table(nodes, where),
         is_input=is_input,
-        kernel=_kernels(nodes, index, where),
+        kernel=kernels,
         pin=tuple(_pin(node, where) for node in nodes),
         colocate=np.array([group_index.get(group, -1) for group in colocate], np.int32),
         groups=tuple(groups),
         sources=sources,
         targets=targets,
+        edge_output=edge_output,
         edge_bytes=_numbers(edges, _edge_label, "bytes", where),
         transfer_s=_numbers(edges, _edge_label, "transfer_s", where),
         attributes={key: value for key, value in attributes.items() if key != "schema"},
@@ -93,7 +100,7 @@ def graph_to_records(graph: DataflowGraph) -> tuple[list[dict], list[dict], dict
     ids, groups = graph.ids, (*graph.groups, None)  # group -1 is the last: none
     nodes = [{"id": key, "name": name, "kind": kind} for key, name, kind in zip(ids, graph.names, graph.kinds, strict=True)]
     _fill(nodes, "flops", _plain(graph.flops))
-    _fill(nodes, "output_bytes", _plain(graph.output_bytes))
+    _fill(nodes, "output_bytes", _output_bytes(graph))
     exec_s = [_plain(column) for column in graph.exec_s.T]
     _fill(nodes, "exec_s", exec_s[0] if len(exec_s) == 1 else [None if row[0] is None else list(row) for row in zip(*exec_s, strict=True)])
     _fill(nodes, "input", [fixed or None for fixed in graph.is_input.tolist()])
@@ -103,6 +110,7 @@ def graph_to_records(graph: DataflowGraph) -> tuple[list[dict], list[dict], dict
     _fill(nodes, "kernel", [None if kernel is None else _kernel_record(kernel, ids) for kernel in graph.kernel])
     edges = [{"source": ids[source], "target": ids[target]}
              for source, target in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)]
+    _fill(edges, "output", [output or None for output in graph.edge_output.tolist()])
     _fill(edges, "bytes", _plain(graph.edge_bytes))
     _fill(edges, "transfer_s", _plain(graph.transfer_s))
     return nodes, edges, {"schema": GRAPH_SCHEMA, **graph.attributes, "name": graph.name}
@@ -120,9 +128,18 @@ def _plain(numbers: np.ndarray) -> list[int | float | None]:
     return [None if x != x else int(x) if x.is_integer() and abs(x) < 2**53 else x for x in numbers.tolist()]
 
 
+def _output_bytes(graph: DataflowGraph) -> list:
+    """By vertex the bytes of its outputs: a number where there is one, None where not given."""
+    sizes = _plain(graph.tensor_bytes)
+    if graph.single_outputs:
+        return sizes
+    by_vertex = [sizes[begin:end] for begin, end in zip(graph.tensor_ptr[:-1].tolist(), graph.tensor_ptr[1:].tolist(), strict=True)]
+    return [row[0] if len(row) == 1 else None if row[0] is None else row for row in by_vertex]
+
+
 def _kernel_record(kernel: Kernel, ids: tuple) -> dict:
-    operands = [{"vertex": ids[o.vertex], "slice": None if o.slice is None else [list(s) for s in o.slice]}
-                for o in kernel.operands]
+    operands = [{"vertex": ids[o.vertex], "slice": None if o.slice is None else [list(s) for s in o.slice],
+                 **({"output": o.output} if o.output else {})} for o in kernel.operands]
     return {"op": kernel.op, "operands": operands, "params": dict(kernel.params)}
 
 
@@ -236,7 +253,10 @@ def _kernel(record, node: Mapping, index: Mapping, shared: dict[tuple, Operand],
         vertex = operand.get("vertex") if isinstance(operand, Mapping) else None
         if not _is_id(vertex) or vertex not in index:
             raise field_error(GraphError, where, _vertex_label(node), "kernel.operands", "objects whose 'vertex' is a vertex id", operand)
-        key = (index[vertex], _slice(operand.get("slice"), node, where))
+        output = operand.get("output", 0)
+        if not _is_output(output):
+            raise field_error(GraphError, where, _vertex_label(node), "kernel.operands.output", EXPECTED_OUTPUT, output)
+        key = (index[vertex], _slice(operand.get("slice"), node, where), output)
         operands.append(shared.get(key) or shared.setdefault(key, Operand(*key)))
     return Kernel(record["op"], tuple(operands), dict(params))
 
@@ -252,6 +272,45 @@ def _slice(part, node: Mapping, where: str) -> tuple[tuple[int, int], ...] | Non
 
 def _is_id(value) -> bool:
     return isinstance(value, IDS) and not isinstance(value, bool)
+
+
+def _is_output(value) -> bool:
+    return type(value) is int and 0 <= value < MOST_OUTPUTS
+
+
+def _edge_outputs(edges: list[Mapping], where: str) -> np.ndarray:
+    outputs = [edge.get("output", 0) for edge in edges]
+    wrong = next((e for e, output in enumerate(outputs) if not _is_output(output)), None)
+    if wrong is not None:
+        raise field_error(GraphError, where, _edge_label(edges[wrong]), "output", EXPECTED_OUTPUT, outputs[wrong])
+    return np.array(outputs, np.int32)
+
+
+def _tensors(nodes: list[Mapping], sources: np.ndarray, edge_output: np.ndarray, kernels: tuple[Kernel | None, ...],
+             where: str) -> tuple[np.ndarray, np.ndarray]:
+    """`tensor_ptr` and `tensor_bytes`: as many outputs as `output_bytes` lists, or as edges and operands name."""
+    values = [node.get("output_bytes") for node in nodes]
+    listed = [v for v, value in enumerate(values) if isinstance(value, LISTS)]
+    named = np.ones(len(nodes), np.int64)
+    np.maximum.at(named, sources, edge_output + 1)
+    for kernel in kernels:
+        for operand in () if kernel is None else kernel.operands:
+            if operand.output:
+                named[operand.vertex] = max(named[operand.vertex], operand.output + 1)
+    if not listed and (named == 1).all():
+        return np.arange(len(nodes) + 1, dtype=np.int32), _numbers(nodes, _vertex_label, "output_bytes", where)
+    sizes: list[float] = []
+    counts = named.tolist()
+    for v, (node, value) in enumerate(zip(nodes, values, strict=True)):
+        row = value if isinstance(value, LISTS) else [value] * counts[v]
+        if not counts[v] <= len(row) <= MOST_OUTPUTS:
+            raise field_error(GraphError, where, _vertex_label(node), "output_bytes",
+                              f"a number, or a list of at least {counts[v]} (one an output)", value)
+        counts[v] = len(row)
+        for k, size in enumerate(row):
+            name = f"output_bytes[{k}]" if isinstance(value, LISTS) else "output_bytes"
+            sizes.append(math.nan if size is None and value is None else _number(size, _vertex_label(node), name, where))
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), np.array(sizes, np.float64)
 
 
 def _endpoints(edges: list[Mapping], index: Mapping, where: str) -> tuple[np.ndarray, np.ndarray]:

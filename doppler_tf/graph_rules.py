@@ -14,21 +14,22 @@ from doppler_tf.graph import DataflowGraph
 def check_structure(graph: DataflowGraph, where: str) -> None:
     """Raises GraphError for a double edge, a cycle, an operand that is no predecessor, an input vertex with predecessors, or a `fused`
     kernel whose steps cannot be taken in order."""
-    pairs = graph.sources.astype(np.int64) * graph.num_vertices + graph.targets
+    pairs = graph.edge_tensor.astype(np.int64) * graph.num_vertices + graph.targets
     unique, counts = np.unique(pairs, return_counts=True)
     if (counts > 1).any():
-        source, target = divmod(int(unique[counts > 1][0]), graph.num_vertices)
-        raise GraphError(f"{where}: edge {graph.ids[source]!r} -> {graph.ids[target]!r}: source, target: expected one edge for a "
-                         f"pair of vertices, got {int(counts.max())}; merge them (an edge is one tensor)")
+        tensor, target = divmod(int(unique[counts > 1][0]), graph.num_vertices)
+        raise GraphError(f"{where}: edge {graph.ids[graph.tensor_producer[tensor]]!r} -> {graph.ids[target]!r}: source, target: expected "
+                         f"one edge for a pair of vertices and an output, got {int(counts.max())}; merge them (an edge is one tensor)")
     if sum(level.size for level in graph.levels) < graph.num_vertices:
         path = " -> ".join(repr(graph.ids[v]) for v in _cycle(graph))
         raise GraphError(f"{where}: edges: expected no cycle, got {path}; remove one of these edges")
-    joined = set(pairs.tolist())
+    joined, first = set(pairs.tolist()), graph.tensor_ptr.tolist()
     for v, kernel in enumerate(graph.kernel):
         for operand in () if kernel is None else kernel.operands:
-            if operand.vertex * graph.num_vertices + v not in joined:
+            if (first[operand.vertex] + operand.output) * graph.num_vertices + v not in joined:
+                which = f" (output {operand.output})" if operand.output else ""
                 raise GraphError(f"{where}: vertex {graph.ids[v]!r}: kernel.operands: expected predecessors of the vertex, got "
-                                 f"{graph.ids[operand.vertex]!r}; add the edge or mend the operand")
+                                 f"{graph.ids[operand.vertex]!r}{which}; add the edge or mend the operand")
         if kernel is not None and kernel.op == "fused":
             _check_steps(where, f"vertex {graph.ids[v]!r}", kernel.params, len(kernel.operands))
     fed = np.flatnonzero(graph.is_input[graph.targets])

@@ -122,7 +122,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     name = min(best, key=lambda key: best[key][0])
     makespan_s, assignment = best[name]
     if not np.isfinite(makespan_s):
-        Simulator(dispatch).execute(graph, costs, assignment)  # raises the DeadlockError that says who waits for what
+        Simulator(dispatch).execute(graph, costs, assignment)  # raises a DeadlockError that names what waits and for which memory
     names = costs.topology.device_names
     return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s, bound_s,
                      time.perf_counter() - started, {key: value for key, (value, _) in best.items()},

@@ -43,7 +43,7 @@ def measured_factors(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Fa
     device = np.full(graph.num_vertices, -1, np.int64)
     device[log.vertex] = log.device
     plan = plan_transfers(graph, costs, device)
-    row = np.lexsort((log.destination, log.producer))
+    row = log.in_plan_order
     measured_s = (log.transfer_end_s - log.transfer_start_s)[row]
     moved = plan.of_edge >= 0
     # The edge with the largest cost decides. Transfers with edges of both kinds are left out, as neither kind explains their time.

@@ -20,6 +20,7 @@ class Trace:
     Attributes:
       vertex, device: int32 [M]; start_s, end_s: float64 [M], one row an execution.
       producer, source, destination: int32 [T]; transfer_start_s, transfer_end_s: float64 [T], one row a transfer.
+      output: int32 [T], which output of its producer a transfer carries; 0 unless given.
       dispatch: the rule that ordered the queues (`fifo`, `b_level`, `order`, or `levels` for the synchronous engine).
       device_kind: `virtual` (simulated clock), `emulated` (wall clock, modelled times) or `tf` (real kernels).
       log: the same run as the dispatcher saw it (when it gave an instruction, when it heard of the end), where a wall clock
@@ -48,6 +49,20 @@ class Trace:
     peak_tensor_bytes: np.ndarray | None = None
     lost: tuple[int, ...] = ()
     assignment: Assignment | None = None
+    output: np.ndarray | None = None
+
+    def __post_init__(self):
+        if self.output is None:
+            object.__setattr__(self, "output", np.zeros(len(self.producer), np.int32))
+
+    def tensor(self, graph: DataflowGraph) -> np.ndarray:
+        """int64 [T]: the tensor of `graph` that each transfer carries."""
+        return graph.tensor_ptr[self.producer].astype(np.int64) + self.output
+
+    @property
+    def in_plan_order(self) -> np.ndarray:
+        """int64 [T]: the rows of the transfers in the order of `plan_transfers`."""
+        return np.lexsort((self.destination, self.output, self.producer))
 
     @property
     def makespan_s(self) -> float:
@@ -69,22 +84,23 @@ def memory_profiles(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     An output is reserved when its vertex starts, a copy when its transfer starts, inputs at time 0 where they are used; all are
     freed after the last use there (a consumer or an outgoing transfer); outputs that nothing uses stay.
     """
-    count, device, work = costs.num_devices, assignment.device.astype(np.int64), graph.work_vertices.astype(np.int64)
+    count, device = costs.num_devices, assignment.device.astype(np.int64)
     start, end = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
     start[trace.vertex], end[trace.vertex] = trace.start_s, trace.end_s
-    producer = trace.producer.astype(np.int64)
-    used = graph.sources.astype(np.int64) * count + device[graph.targets]
+    sent, maker = trace.tensor(graph), graph.tensor_producer
+    made = np.flatnonzero(~graph.is_input[maker])
+    used = graph.edge_tensor.astype(np.int64) * count + device[graph.targets]
     from_input = used[graph.is_input[graph.sources]]
-    # A tensor on a device has the key vertex * D + device.
-    keys, inverse = np.unique(np.concatenate([work * count + device[work], producer * count + trace.destination, from_input]),
+    # A tensor on a device has the key tensor * D + device.
+    keys, inverse = np.unique(np.concatenate([made * count + device[maker[made]], sent * count + trace.destination, from_input]),
                               return_inverse=True)
     begun, last_use = np.zeros(len(keys)), np.full(len(keys), -np.inf)
-    begun[inverse] = np.concatenate([start[work], trace.transfer_start_s, np.zeros(len(from_input))])
-    uses = np.concatenate([used, producer * count + trace.source])
+    begun[inverse] = np.concatenate([start[maker[made]], trace.transfer_start_s, np.zeros(len(from_input))])
+    uses = np.concatenate([used, sent * count + trace.source])
     at = np.minimum(np.searchsorted(keys, uses), len(keys) - 1)
     held = keys[at] == uses
     np.maximum.at(last_use, at[held], np.concatenate([end[graph.targets], trace.transfer_end_s])[held])
-    size, on = costs.output_bytes[keys // count], keys % count
+    size, on = costs.tensor_bytes[keys // count], keys % count
     freed = last_use >= 0
     return [_profile(np.concatenate([begun[on == d], last_use[freed & (on == d)]]),
                      np.concatenate([size[on == d], -size[freed & (on == d)]])) for d in range(count)]

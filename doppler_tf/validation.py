@@ -79,16 +79,18 @@ def _once_only(graph: DataflowGraph, costs: CostModel, assignment: Assignment, p
         if v in work and d != assignment.device[v]:
             found.append(Violation("wrong device", f"vertex {graph.vertex_label(v)} ran on device {d}, assigned to {assignment.device[v]}"))
     names = (*costs.topology.device_names, "none")
-    needed = set(zip(plan.producer.tolist(), plan.source.tolist(), plan.destination.tolist(), strict=True))
-    sent = Counter(zip(trace.producer.tolist(), trace.source.tolist(), trace.destination.tolist(), strict=True))
-    for (p, source, destination), times in sent.items():
-        what = f"output of vertex {p} from device {source} to {destination}"
-        if (p, source, destination) not in needed:
+    needed = set(zip(plan.producer.tolist(), (plan.tensor - graph.tensor_ptr[plan.producer]).tolist(), plan.source.tolist(),
+                     plan.destination.tolist(), strict=True))
+    sent = Counter(zip(trace.producer.tolist(), trace.output.tolist(), trace.source.tolist(), trace.destination.tolist(), strict=True))
+    for (p, output, source, destination), times in sent.items():
+        what = f"{_output(output)} of vertex {p} from device {source} to {destination}"
+        if (p, output, source, destination) not in needed:
             found.append(Violation("needless transfer", f"{what}: nothing there uses it, or it was not there to send"))
         elif times > 1:
             found.append(Violation("repeated transfer", f"{what}: sent {times} times"))
-    for p, _, destination in sorted(needed - set(sent)):
-        found.append(Violation("missing transfer", f"output of vertex {graph.vertex_label(p)} never reached {names[destination]}"))
+    for p, output, _, destination in sorted(needed - set(sent)):
+        found.append(Violation("missing transfer", f"{_output(output)} of vertex {graph.vertex_label(p)} never reached "
+                                                   f"{names[destination]}"))
     begin = np.concatenate([trace.start_s, trace.transfer_start_s])
     end = np.concatenate([trace.end_s, trace.transfer_end_s])
     for i in np.flatnonzero(~((begin >= 0) & (end >= begin) & np.isfinite(end))).tolist():
@@ -105,7 +107,7 @@ class _Run:
         self.tolerance_s = tolerance_s
         self.start, self.end = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
         self.start[trace.vertex], self.end[trace.vertex] = trace.start_s, trace.end_s
-        by_plan = np.lexsort((trace.destination, trace.producer))
+        by_plan = trace.in_plan_order
         self.transfer_start, self.transfer_end = trace.transfer_start_s[by_plan], trace.transfer_end_s[by_plan]
         moved = plan.of_edge >= 0
         resident = self.end[graph.sources]
@@ -160,10 +162,9 @@ class _Run:
         """No free slot of a device beside a ready vertex, no free slot of a link beside a queued transfer."""
         found = []
         profiles = self._profiles() if self.costs.limited_memory else None
-        size = self.costs.output_bytes
         for d, members in self.devices.items():
             gaps = _gaps(self.start[members], self.end[members], int(self.costs.slots[d]))
-            idled = self._idled(gaps, self.ready[members], self.start[members], size[members], d, profiles)
+            idled = self._idled(gaps, self.ready[members], self.start[members], self.costs.output_bytes[members], d, profiles)
             for i in np.flatnonzero(idled > self.tolerance_s).tolist():
                 v = int(members[i])
                 found.append(Violation("idle device", f"device {self._name(d)} idled {idled[i]:.9g} s beside vertex "
@@ -172,7 +173,7 @@ class _Run:
             producer, begun = self.plan.producer[members], self.transfer_start[members]
             queued = self.end[producer]
             gaps = _gaps(begun, self.transfer_end[members], self.costs.topology.link_slots)
-            idled = self._idled(gaps, queued, begun, size[producer], destination, profiles)
+            idled = self._idled(gaps, queued, begun, self.costs.tensor_bytes[self.plan.tensor[members]], destination, profiles)
             for i in np.flatnonzero(idled > self.tolerance_s).tolist():
                 found.append(Violation("idle link", f"link {self._name(source)} -> {self._name(destination)} idled {idled[i]:.9g} s "
                                        f"beside the output of vertex {self.graph.vertex_label(int(producer[i]))}, queued from "
@@ -199,6 +200,10 @@ class _Run:
 
     def _name(self, d: int) -> str:
         return self.costs.topology.device_names[d]
+
+
+def _output(output: int) -> str:
+    return f"output {output}" if output else "output"
 
 
 def _lanes(device: np.ndarray, work: np.ndarray) -> dict[int, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Asks `examples.serve_http`, or TensorFlow Serving, for a placement of a graph file and simulates what comes back.
+"""Asks `examples.serve_http`, or TensorFlow Serving, for a placement of a graph file and simulates the answer.
 
 Run from the repository root: .venv/bin/python -m examples.ask_server chainmm.json p100x4 http://localhost:8501/v1/models/doppler
 """

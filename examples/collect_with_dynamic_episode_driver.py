@@ -28,19 +28,19 @@ def main() -> None:
     graph = build_workload("chainmm", 2)
     costs = build_costs(graph, read_topology("p100x4"))
     arrays = graph_arrays(graph, costs)
-    # The reward is -makespan / scale_s, given at an episode's end; any function (devices, orders) -> seconds may stand here.
+    # The reward at an episode's end is -makespan / scale_s. Any function (devices, orders) -> seconds works here.
     environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans], batch_size=EPISODES)
     config = TrainConfig()
     agent = DopplerAgent(DualNetwork(config.hidden, config.rounds), environment.graphs, config)
     agent.initialize()
 
-    # Training needs the actions and PLC's features, not the observations: only the graph's index is kept of those.
+    # Training needs the actions and PLC's features. Of the observations it needs only the graph's index.
     buffer = TFUniformReplayBuffer(agent.training_data_spec, batch_size=EPISODES, max_length=arrays.num_work + 1)
     observers = [lambda trajectory: buffer.add_batch(compact(trajectory))]
     driver = DynamicEpisodeDriver(environment, agent.collect_policy, observers, num_episodes=EPISODES)
     collect = common.function(driver.run)  # one compiled graph instead of a Python loop over steps
-    # Made once, as that takes longer than an update; every pass over it reads the buffer anew. All episodes of one graph have the same
-    # length; the step between episodes, which the driver adds, is dropped.
+    # Made once, because making it takes longer than an update. Every pass over it reads the buffer anew. All episodes of one graph have
+    # the same length, so the steps between episodes, which the driver adds, can be dropped.
     collected = buffer.as_dataset(EPISODES, arrays.num_work, single_deterministic_pass=True)
 
     means = []

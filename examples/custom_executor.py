@@ -1,7 +1,7 @@
-"""Trains on an executor of one's own: a machine whose links are slower than planned, whose runs are noisy and sometimes fail.
+"""Trains on a custom executor: a machine with slower links than planned, whose runs are noisy and sometimes fail.
 
 Run from the repository root: .venv/bin/python -m examples.custom_executor
-(Whatever has `execute(graph, costs, assignment) -> Trace` will do; this one simulates, yours may start processes on real devices.)
+(Any object with `execute(graph, costs, assignment) -> Trace` works. This one simulates; yours may start processes on real devices.)
 """
 
 import os
@@ -18,18 +18,18 @@ from doppler_tf.errors import ExecutionError
 from doppler_tf.simulator import Simulator
 from doppler_tf.trace import Trace
 
-# Few and small, so that it is over soon: 160 simulated episodes without a teacher, then at most 48 runs.
+# A short training with a small network: 160 simulated episodes without a teacher, then at most 48 runs.
 CONFIG = TrainConfig(imitation=0, simulated=160, real=48, real_batch=8, real_updates=2, hidden=16, rounds=1)
 
 
 class Machine:
-    """An Executor that is what the topology `truth` says, and counts its runs."""
+    """An Executor that simulates with the topology `truth` and counts its runs."""
 
     def __init__(self, truth: Topology):
         self.truth, self.runs, self.invalid = truth, 0, 0
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
-        """One run. Raises ExecutionError in every tenth, as machines do; a failed run costs training no more than that run."""
+        """One run. Every tenth raises ExecutionError, as real machines may; training loses only that run."""
         self.runs += 1
         if self.runs % 10 == 0:
             raise ExecutionError(f"run {self.runs}: GPU:1: expected an answer, got none; is it still there?")

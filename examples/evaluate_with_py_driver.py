@@ -47,7 +47,7 @@ def main(folder: str) -> None:
             for metric in metrics:
                 metric.reset()
             eager = PyTFEagerPolicy(policy, use_tf_function=True, batch_time_steps=False)
-            # An episode counts at the boundary behind it, so that all of the batch, which are equally long, are observed whole.
+            # An episode counts at the boundary after it. All episodes of the batch are equally long, so that each is observed whole.
             driver = PyDriver(environment, eager, metrics, max_episodes=EPISODES)
             driver.run(environment.reset(), eager.get_initial_state(EPISODES))
             mean_s, least_s = (-float(metric.result()) * arrays.scale_s for metric in (returns, best))  # reward: -makespan / scale_s

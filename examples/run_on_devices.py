@@ -1,7 +1,7 @@
 """Places a chain of matrix products and runs it on two TensorFlow devices; checks the result and the trace.
 
 Run from the repository root: .venv/bin/python -m examples.run_on_devices
-(Two GPUs where there are any, else two logical devices of the CPU.)
+(It uses two GPUs if there are any, else two logical devices of the CPU.)
 """
 
 from data import assemble_outputs, build_workload, evaluate_program, input_tiles, output_vertices, relative_error, workload_program
@@ -19,7 +19,7 @@ def main() -> None:
     print(f"{graph.name}: {len(graph.work_vertices)} vertices, placed by {placed.assignment.method}, "
           f"simulated {1e3 * placed.makespan_s:.2f} ms, lower bound {1e3 * placed.lower_bound_s:.2f} ms")
 
-    # The graph remembers the program that it was cut from, and the seed of its input values.
+    # The graph stores its program and the seed of the input values.
     record = graph.attributes["workload"]
     program = workload_program(record)
     tensors = program.draw_inputs(record["seed"])
@@ -30,7 +30,7 @@ def main() -> None:
 
     error = relative_error(outputs, evaluate_program(program, tensors))
     print(f"relative error against the unsharded program: {error:.1e} ({'ok' if error <= 1e-5 else 'wrong'})")
-    # The dispatcher's log is judged exactly; the clock's times would need a tolerance.
+    # The dispatcher's log is judged exactly. Measured times would need a tolerance.
     report = validate_trace(graph, costs, placed.assignment, trace.log)
     print(f"trace valid: {report.valid}, work conserving: {report.work_conserving}")
 

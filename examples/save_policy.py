@@ -1,8 +1,8 @@
-"""Saves a trained policy with TF-Agents' own PolicySaver, loads what was saved, and runs an episode with each of the two.
+"""Saves a trained policy with TF-Agents' own PolicySaver, loads it, and runs an episode with the original and the loaded policy.
 
 Run from the repository root, after a training (`train ... --run-dir runs/demo`):
 .venv/bin/python -m examples.save_policy runs/demo runs/demo/saved_policies
-(A policy saved so is bound to its graph and devices and acts step by step; what `export` writes places any graph, in one call.)
+(A policy saved like this works only on its graph and devices and acts step by step. A model of `export` places any graph in one call.)
 """
 
 import os
@@ -38,7 +38,7 @@ def main(folder: str, out: str) -> None:
         policy = DualPolicy(network, environment.graphs, greedy=True)
         saved = Path(out) / path.stem
         PolicySaver(policy).save(str(saved))
-        # The environment is of tensors and batched, be it a batch of one; the saved specs stand beside the model.
+        # The environment is a batched TF environment with a batch of one. The saved specs lie beside the model.
         loaded = SavedModelPyTFEagerPolicy(str(saved), load_specs_from_pbtxt=True, batch_time_steps=False)
         before, after = (episode(environment, each) for each in
                          (PyTFEagerPolicy(policy, use_tf_function=True, batch_time_steps=False), loaded))

@@ -1,9 +1,9 @@
-"""Serves an exported policy over HTTP with TensorFlow, NumPy and the standard library alone, in the REST form of TensorFlow Serving.
+"""Serves an exported policy over HTTP in TensorFlow Serving's REST format, using only TensorFlow, NumPy and the standard library.
 
 Run from the repository root, after `export runs/demo --out runs/demo/policies`:
 .venv/bin/python -m examples.serve_http runs/demo/policies
 then: curl localhost:8501/v1/models/doppler:predict -d @request.json
-with {"signature_name": "place", "inputs": {"exec_s": [[1, 2], [2, 1]], "edges": [[0, 1]], ...}}; NaN and Infinity are numbers here.
+with {"signature_name": "place", "inputs": {"exec_s": [[1, 2], [2, 1]], "edges": [[0, 1]], ...}}. NaN and Infinity are valid numbers.
 """
 
 import argparse
@@ -18,7 +18,7 @@ MODEL, MOST_BYTES = "/v1/models/doppler", 1 << 30
 
 
 def predict(model, request) -> dict:
-    """What the model answers to a request. Raises ValueError or InvalidArgumentError."""
+    """The model's answer to a request. Raises ValueError or InvalidArgumentError."""
     if not isinstance(request, dict) or not isinstance(request.get("inputs"), dict):
         raise ValueError("expected an object with an object named inputs, got something else")
     asked, inputs = request.get("signature_name", "serving_default"), request["inputs"]
@@ -32,7 +32,7 @@ def predict(model, request) -> dict:
 
 
 def tensor(name: str, value, spec: tf.TensorSpec) -> tf.Tensor:
-    """A value of JSON, which tells neither types nor the shape of what is empty; else TensorFlow would wrap large integers in silence."""
+    """A tensor of the model's type from a JSON value. Range is checked because TensorFlow silently wraps large integers."""
     try:
         array = np.array(value)
     except ValueError:
@@ -66,7 +66,7 @@ def handler(model, version: str) -> type[BaseHTTPRequestHandler]:
                 outputs = predict(model, json.loads(self.rfile.read(length)))
             except (ValueError, RecursionError) as error:
                 self.answer(400, {"error": str(error)})
-            except tf.errors.InvalidArgumentError as error:  # what the model itself found wrong
+            except tf.errors.InvalidArgumentError as error:  # an error that the model itself reports
                 said = error.message.partition("assertion failed:")[2] or error.message
                 self.answer(400, {"error": said.strip().splitlines()[0]})
             else:
@@ -87,7 +87,7 @@ def handler(model, version: str) -> type[BaseHTTPRequestHandler]:
 
 
 class Server(ThreadingHTTPServer):
-    """A thread a request."""
+    """Serves each request in a separate thread."""
 
     request_queue_size = 128  # connections that may wait; more are reset
 
@@ -95,7 +95,7 @@ class Server(ThreadingHTTPServer):
 def main() -> None:
     parser = argparse.ArgumentParser(description="serve the newest policy of a folder that `export` wrote")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("port", type=int, nargs="?", default=8501, help="0: any that is free")
+    parser.add_argument("port", type=int, nargs="?", default=8501, help="port to listen on; 0: any free port (default: 8501)")
     args = parser.parse_args()
     versions = [int(path.parent.name) for path in args.folder.glob("*/saved_model.pb") if path.parent.name.isdigit()]
     if not versions:

@@ -1,4 +1,4 @@
-"""Trains the agent with TF-Agents' own Checkpointer: stopped and started again, it goes on where it was.
+"""Trains the agent with TF-Agents' own Checkpointer. After a restart, training continues where it stopped.
 
 Run from the repository root, twice: .venv/bin/python -m examples.train_with_checkpointer runs/checkpointed
 (`agents.train` with `resume=True` does the same for whole runs, many times faster.)
@@ -22,7 +22,7 @@ from data import build_workload
 from doppler_tf import build_costs, read_topology
 from doppler_tf.fastsim import FastSimulator
 
-EPISODES, UPDATES = 16, 20  # every run makes as many updates
+EPISODES, UPDATES = 16, 20  # every run makes this many updates
 
 
 def main(folder: str) -> None:
@@ -43,19 +43,19 @@ def main(folder: str) -> None:
         evaluate(environment.reset())
         print(f"{what} update {int(agent.train_step_counter)}: greedy {-1e3 * arrays.scale_s * float(returns.result()):.3f} ms", flush=True)
 
-    # The agent holds the network, both optimizers and its policies' seeds: it goes on as if it had never stopped.
+    # The agent holds the network, both optimizers and its policies' seeds, so that training continues as if it had never stopped.
     checkpointer = common.Checkpointer(folder, max_to_keep=2, agent=agent, buffer=buffer, global_step=agent.train_step_counter)
     if checkpointer.checkpoint_exists:
         checkpointer.initialize_or_restore().assert_consumed()
     else:
         collect(environment.reset())
-    report("goes on at" if checkpointer.checkpoint_exists else "starts at")
+    report("continues at" if checkpointer.checkpoint_exists else "starts at")
     waiting = buffer.as_dataset(EPISODES, arrays.num_work, single_deterministic_pass=True)  # every pass reads the buffer anew
     for _ in range(UPDATES):
         agent.train(next(iter(waiting))[0])
         buffer.clear()
         collect(environment.reset())
-        if int(agent.train_step_counter) % 10 == 0:  # with the episodes that wait for the next update
+        if int(agent.train_step_counter) % 10 == 0:  # with the episodes collected for the next update
             checkpointer.save(agent.train_step_counter)
     report("stops at")
 

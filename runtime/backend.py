@@ -28,20 +28,20 @@ class Session(Protocol):
         """The processor core that the threads of a device stay on; None: any core."""
 
     def run_vertex(self, vertex: int, device: int) -> None:
-        """Computes a vertex, whose inputs are resident on `device`; its output is resident there on return."""
+        """Computes a vertex, whose inputs are resident on `device`; its outputs are resident there on return."""
 
-    def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
-        """Copies the producer's output from `source`; it is resident at `destination` on return."""
+    def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
+        """Copies a tensor from `source`; it is resident at `destination` on return."""
 
-    def free(self, producer: int, device: int) -> None:
-        """Drops the producer's output from `device`, where nothing will use it again. Never blocks."""
+    def free(self, tensor: int, device: int) -> None:
+        """Drops a tensor from `device`, where nothing will use it again. Never blocks."""
 
     def cancel(self) -> None:
         """Ends the run early: drops every tensor. Calls in progress return as soon as they can, and their outputs are dropped too. Never
         blocks or fails."""
 
     def outputs(self) -> dict[int, np.ndarray]:
-        """After a complete run: the arrays of the vertices whose output nothing consumes, by vertex; empty without kernels."""
+        """After a complete run: the arrays that nothing consumes, by tensor; empty without kernels."""
 
     def peak_tensor_bytes(self) -> np.ndarray | None:
         """After a complete run: as in `Trace`; None without kernels."""

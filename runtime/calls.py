@@ -30,8 +30,8 @@ class KernelCall:
 
     Attributes:
       name: equal in all processes for kernels that compute the same from operands of the same shapes and types.
-      output: shape and type of what it computes.
-      output_bytes: its size.
+      outputs: shape and type of each tensor that it computes.
+      output_bytes: their sizes.
     """
 
     def __init__(self, name: str, kernel: Kernel, arguments: Sequence[tf.TensorSpec]):
@@ -52,13 +52,13 @@ class KernelCall:
         elif last.type in _PRODUCTS and all(_source(x).name in position for x in last.inputs):
             self._op, self._picks = last.type, [position[_source(x).name] for x in last.inputs]
             self._attributes = tuple(part for attr in last.op_def.attr for part in (attr.name, _value(last, attr.name)))
-        self.output = tf.TensorSpec(traced.outputs[0].shape, traced.outputs[0].dtype)
-        self.output_bytes = self.output.shape.num_elements() * self.output.dtype.size
+        self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in traced.outputs]
+        self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
         self._warm: set[str] = set()
 
-    def __call__(self, operands: Sequence[tf.Tensor], device: str) -> tf.Tensor:
+    def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
         """Computes on a device of this process; operands: in the kernel's order, whole. Raises what TensorFlow raises."""
-        return execute_on(device, self._op, [operands[i] for i in self._picks], self._attributes)
+        return execute_on(device, self._op, [operands[i] for i in self._picks], self._attributes, len(self.outputs))
 
     def warm(self, device: str) -> None:
         """Makes the first call on a device, which takes many times a later one: XLA compiles, TensorFlow looks for its kernels."""
@@ -69,19 +69,19 @@ class KernelCall:
             self._warm.add(device)
 
 
-def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes: tuple | None = None) -> tf.Tensor:
-    """Executes an operation, or a function by its name, on a device, and returns its only output.
+def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes: tuple | None = None, outputs: int = 1) -> list[tf.Tensor]:
+    """Executes an operation, or a function by its name, on a device, and returns its outputs.
 
     TensorFlow's public ways (`tf.device`, `tf.raw_ops`, calling a function) do the same and hold the interpreter 10 to 70 us longer.
 
     Args:
-      attributes: names and values in turn.
+      attributes: names and values in turn; outputs: how many there are.
 
     Raises:
       tf.errors.OpError: as the public ways do.
     """
     try:
-        return pywrap_tfe.TFE_Py_Execute(context.context()._handle, device, operation, inputs, attributes, 1)[0]
+        return pywrap_tfe.TFE_Py_Execute(context.context()._handle, device, operation, inputs, attributes, outputs)
     except core._NotOkStatusException as error:
         raise core._status_to_exception(error) from None
 
@@ -103,31 +103,36 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec]) -> d
     """The call of every vertex; equal kernels on equal shapes share one.
 
     Args:
-      inputs: shape and type of each input vertex that has consumers, by vertex.
+      inputs: shape and type of each input vertex that has consumers, by vertex; an input vertex has one output.
 
     Raises:
       GraphError: a kernel that is unknown, lacks parameters or does not fit its operands.
     """
-    specs, calls = dict(inputs), {}
+    specs, calls = {(v, 0): spec for v, spec in inputs.items()}, {}
     for v in graph.topological_order.tolist():
         if graph.is_input[v]:
             continue
         kernel = graph.kernel[v]
-        operands = [specs[operand.vertex] for operand in kernel.operands]
+        operands = [specs[operand.vertex, operand.output] for operand in kernel.operands]
         try:
             calls[v] = _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
         except Exception as error:  # whatever tracing makes of parameters that somebody wrote
             reason, shapes = f"{type(error).__name__}: {error}".splitlines()[0], ", ".join(str(spec.shape) for spec in operands)
             raise GraphError(f"{graph.name}: vertex {graph.vertex_label(v)!r}: kernel: expected one that fits its operands, got "
                              f"{kernel.op} of shapes {shapes} ({reason}); mend the kernel") from error
-        specs[v] = calls[v].output
+        outputs = calls[v].outputs
+        named = int(graph.tensor_ptr[v + 1] - graph.tensor_ptr[v])
+        if len(outputs) != named:
+            raise GraphError(f"{graph.name}: vertex {graph.vertex_label(v)!r}: kernel: expected {named} outputs, as edges and output_bytes "
+                             f"name, got {len(outputs)} of {kernel.op}; mend the kernel or the edges")
+        specs.update({(v, k): spec for k, spec in enumerate(outputs)})
     return calls
 
 
 def kernel_key(kernel: Kernel, operands: Sequence[tuple[tf.TensorShape, tf.DType]]) -> tuple:
     """Equal for kernels that compute the same from operands of the same shapes and types, and so take equally long."""
-    vertices = list(dict.fromkeys(operand.vertex for operand in kernel.operands))
-    places = tuple((vertices.index(operand.vertex), operand.slice) for operand in kernel.operands)
+    tensors = list(dict.fromkeys((operand.vertex, operand.output) for operand in kernel.operands))
+    places = tuple((tensors.index((operand.vertex, operand.output)), operand.slice) for operand in kernel.operands)
     arguments = {place: (tuple(shape), dtype.name) for (place, _), (shape, dtype) in zip(places, operands, strict=True)}
     return kernel.op, json.dumps(kernel.params, sort_keys=True), places, tuple(arguments.values())
 

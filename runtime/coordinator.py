@@ -37,7 +37,8 @@ class Coordinator:
         """Args: cancelled: the thread that sets it must call `wake` afterwards."""
         self._graph, self._costs, self._assignment = graph, costs, assignment
         self._dispatcher, self._session, self._workers = dispatcher, session, workers
-        self._bytes: list[float] = costs.output_bytes.tolist()
+        self._vertex_bytes: list[float] = costs.output_bytes.tolist()
+        self._tensor_bytes: list[float] = costs.tensor_bytes.tolist()
         self._residency = Residency(_input_bytes(graph, costs, assignment))
         transfers = len(dispatcher.transfers.producer)
         self._vertex_start_s, self._vertex_end_s = [0.0] * graph.num_vertices, [0.0] * graph.num_vertices
@@ -96,7 +97,8 @@ class Coordinator:
         label, names = self._graph.vertex_label, self._costs.topology.device_names
         if isinstance(task, StartVertex):
             return f"vertex {label(task.vertex)!r} {verb} on device {names[task.device]!r}"
-        return f"transfer of vertex {label(task.producer)!r} {verb} from device {names[task.source]!r} to {names[task.destination]!r}"
+        return (f"transfer of vertex {label(self._graph.tensor_producer[task.tensor])!r} {verb} from device {names[task.source]!r} to "
+                f"{names[task.destination]!r}")
 
     def trace(self, device_kind: str) -> Trace:
         """The complete run: measured times and bytes, with the dispatcher's own log beside them."""
@@ -173,11 +175,11 @@ class Coordinator:
             if self._stopped:
                 return
             if isinstance(instruction, StartVertex):
-                self._residency.add(instruction.device, self._bytes[instruction.vertex])
+                self._residency.add(instruction.device, self._vertex_bytes[instruction.vertex])
                 call = partial(self._session.run_vertex, *instruction)
                 self._submit((instruction.device, instruction.device), instruction, call)
             elif isinstance(instruction, StartTransfer):
-                self._residency.add(instruction.destination, self._bytes[instruction.producer])
+                self._residency.add(instruction.destination, self._tensor_bytes[instruction.tensor])
                 call = partial(self._session.run_transfer, *instruction)
                 self._submit((instruction.source, instruction.destination), instruction, call)
             else:
@@ -197,11 +199,12 @@ class Coordinator:
             self._workers.submit(given)
 
     def _free(self, instruction: Free) -> None:
-        self._residency.remove(instruction.device, self._bytes[instruction.producer])
+        self._residency.remove(instruction.device, self._tensor_bytes[instruction.tensor])
         try:
             self._session.free(*instruction)
         except Exception as error:
-            self._fail(f"output of vertex {self._graph.vertex_label(instruction.producer)!r} could not be freed on device "
+            producer = self._graph.tensor_producer[instruction.tensor]
+            self._fail(f"output of vertex {self._graph.vertex_label(producer)!r} could not be freed on device "
                        f"{self._costs.topology.device_names[instruction.device]!r}", error)
 
     def _noted(self, completion: Completion) -> Event:
@@ -241,6 +244,6 @@ def _input_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment)
     """float64 [D]: inputs are resident where they are used, from the start."""
     edges = graph.is_input[graph.sources]
     # One number for a pair: NumPy's comparison of pairs makes a TypeError of a Ctrl-C.
-    pairs = graph.sources[edges].astype(np.int64) * costs.num_devices + assignment.device[graph.targets[edges]]
-    producer, device = np.divmod(np.unique(pairs), costs.num_devices)
-    return np.bincount(device, costs.output_bytes[producer], costs.num_devices)
+    pairs = graph.edge_tensor[edges].astype(np.int64) * costs.num_devices + assignment.device[graph.targets[edges]]
+    tensor, device = np.divmod(np.unique(pairs), costs.num_devices)
+    return np.bincount(device, costs.tensor_bytes[tensor], costs.num_devices)

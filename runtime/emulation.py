@@ -87,11 +87,11 @@ class EmulatedSession:
         """Waits for the vertex's exec seconds."""
         self._wait(self._vertex_wait_s[vertex])
 
-    def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
+    def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
         """Waits for the transfer's seconds."""
         self._wait(self._transfer_wait_s[transfer])
 
-    def free(self, producer: int, device: int) -> None:
+    def free(self, tensor: int, device: int) -> None:
         """Does nothing: there are no tensors."""
 
     def cancel(self) -> None:

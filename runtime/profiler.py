@@ -89,12 +89,13 @@ class Profiler:
         known = {} if known is None else known
         calls, number, distinct = self._kernels(graph, inputs)
         kinds = device_kinds(self._devices)
-        output_bytes = np.array([calls[v].output_bytes if v in calls else inputs[v].nbytes if v in inputs else 0
-                                 for v in range(graph.num_vertices)], np.float64)
+        tensor_bytes = np.array([size for v in range(graph.num_vertices) for size in (
+            calls[v].output_bytes if v in calls else [inputs[v].nbytes if v in inputs else 0])], np.float64)
         names = [[f"{kind}: {call.name}" for kind in kinds] for call in distinct]
         new = [k for k, row in enumerate(names) if not known.keys() >= set(row)]
-        sized = replace(graph, output_bytes=output_bytes, edge_bytes=output_bytes[graph.sources],
-                        transfer_s=np.full(graph.num_edges, np.nan))
+        # An edge of no bytes keeps an order and carries nothing.
+        edge_bytes = np.where(graph.edge_bytes == 0, 0.0, tensor_bytes[graph.edge_tensor])
+        sized = replace(graph, tensor_bytes=tensor_bytes, edge_bytes=edge_bytes, transfer_s=np.full(graph.num_edges, np.nan))
         measured = _Measured(self._devices, number, [[known.get(name) for name in row] for row in names], known)
         if new or not measured.knows_links:
             self._run_rounds(sized, topology, inputs, measured)
@@ -184,12 +185,12 @@ class _Measured:
             to[int(self._number[v]), self._kinds[d]].append(seconds)
         if not counts:
             return
-        for t, (p, s, d) in enumerate(zip(log.producer.tolist(), log.source.tolist(), log.destination.tolist(), strict=True)):
+        for t, (tensor, s, d) in enumerate(zip(log.tensor(graph).tolist(), log.source.tolist(), log.destination.tolist(), strict=True)):
             on = trace.device == d
             # A destination that is busy takes its copies later, and could not have used them sooner.
             busy = (on & (trace.start_s < trace.transfer_start_s[t]) & (trace.end_s > log.transfer_start_s[t])).any()
             seconds = trace.transfer_end_s[t] - trace.transfer_start_s[t] if busy else log.transfer_end_s[t] - log.transfer_start_s[t]
-            self._copy[self._link[s, d], float(graph.output_bytes[p])].append(float(seconds))
+            self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(float(seconds))
 
     @property
     def kernel_s(self) -> np.ndarray:

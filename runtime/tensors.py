@@ -38,7 +38,7 @@ class TensorFlowBackend:
 
         Args:
           inputs: the tensor of each input vertex, by vertex index.
-          fetch: vertices whose outputs are kept besides those that nothing consumes.
+          fetch: tensors that are kept besides those that nothing consumes.
           devices: TensorFlow device names; by default `prepare_devices` finds as many as the topology has.
           warmup: do the first run twice; TensorFlow's first call of a kernel on a device takes many times a later one.
           keep_inputs: keep inputs on the devices from run to run (faster for many runs; their memory is then never freed).
@@ -67,14 +67,15 @@ class TensorFlowBackend:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")
         placed = self._place(graph, assignment, devices)
-        kept = self._fetch.union(np.setdiff1d(graph.work_vertices, graph.sources).tolist())
+        unused = np.setdiff1d(np.flatnonzero(~graph.is_input[graph.tensor_producer]), graph.edge_tensor)
+        home = assignment.device[graph.tensor_producer].tolist()
+        kept = {tensor: home[tensor] for tensor in sorted(self._fetch.union(unused.tolist()))}
         calls = self._prepared_calls(graph, {v: tensor for (v, _), tensor in placed.items()})
         for v, call in calls.items():
             device = devices[assignment.device[v]]
             if not _SERVER.match(device):
                 call.warm(device)
-        return TensorFlowSession(graph, calls, devices[:costs.num_devices], placed, {v: int(assignment.device[v]) for v in sorted(kept)},
-                                 frozenset(self._placed), self._share_on_cpu)
+        return TensorFlowSession(graph, calls, devices[:costs.num_devices], placed, kept, frozenset(self._placed), self._share_on_cpu)
 
     def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._calls is None or self._calls[0] is not graph:
@@ -104,15 +105,18 @@ class TensorFlowBackend:
 
 
 class TensorFlowSession:
-    """A Session that holds tensors by (vertex, device)."""
+    """A Session that holds tensors by (tensor, device)."""
 
     def __init__(self, graph: DataflowGraph, calls: Mapping[int, KernelCall], devices: Sequence[str],
                  placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int], staying: Collection[tuple[int, int]],
                  share_on_cpu: bool):
-        """Args: calls: of every vertex that is no input; placed: the inputs; kept: the device of every vertex whose output outlives the
-        run; staying: inputs that the backend keeps when this session frees them; share_on_cpu: as the backend's."""
+        """Args: calls: of every vertex that is no input; placed: the inputs by (vertex, device); kept: the device of every tensor that
+        outlives the run; staying: inputs that the backend keeps when this session frees them; share_on_cpu: as the backend's."""
         self._kernel, self._calls, self._devices = graph.kernel, calls, devices
-        self._resident, self._kept, self._staying = placed, kept, staying
+        self._first_tensor: list[int] = graph.tensor_ptr.tolist()
+        placed = {(self._first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
+        self._resident, self._kept = placed, kept
+        self._staying = {(self._first_tensor[v], d) for v, d in staying}
         # Functions cannot run on tensors that another process holds; single operations can.
         self._is_served = [bool(_SERVER.match(device)) for device in devices]
         self._is_gpu = ["GPU" in device for device in devices]
@@ -120,11 +124,11 @@ class TensorFlowSession:
         # A copy within this machine's memory takes a core. Its destination cannot use it before the vertex that runs there has ended.
         self.instant_transfers, self.pulled_transfers = False, all(self._on_this_cpu)
         self._share_on_cpu, self._cores = share_on_cpu, sorted(os.sched_getaffinity(0))
-        self._size_bytes = {v: call.output_bytes for v, call in calls.items()}
-        self._size_bytes.update({v: _size_bytes(tensor) for (v, _), tensor in placed.items()})
+        self._size_bytes = {self._first_tensor[v] + k: size for v, call in calls.items() for k, size in enumerate(call.output_bytes)}
+        self._size_bytes.update({tensor: _size_bytes(value) for (tensor, _), value in placed.items()})
         held_bytes = np.zeros(len(devices))
-        for v, d in placed:
-            held_bytes[d] += self._size_bytes[v]
+        for tensor, d in placed:
+            held_bytes[d] += self._size_bytes[tensor]
         self._residency = Residency(held_bytes)
         self._over = False
         self._lock = threading.Lock()  # guards the resident tensors; no kernel and no copy runs while it is held
@@ -135,46 +139,47 @@ class TensorFlowSession:
 
     def run_vertex(self, vertex: int, device: int) -> None:
         """Runs the vertex's kernel. All its operands must be resident on its device."""
-        kernel, name = self._kernel[vertex], self._devices[device]
-        operands = [self._resident[operand.vertex, device] for operand in kernel.operands]
+        kernel, name, first = self._kernel[vertex], self._devices[device], self._first_tensor
+        operands = [self._resident[first[operand.vertex] + operand.output, device] for operand in kernel.operands]
         try:
             if self._is_served[device]:
                 with tf.device(name):
-                    output = run_kernel(kernel, operands)
+                    outputs = [run_kernel(kernel, operands)]
             else:
-                output = self._calls[vertex](operands, name)
+                outputs = self._calls[vertex](operands, name)
             if self._is_gpu[device]:
                 with tf.device(name):
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for the stream of that device only
-            self._store(vertex, device, output)
+            for tensor, output in enumerate(outputs, start=first[vertex]):
+                self._store(tensor, device, output)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, device)
             raise
 
-    def run_transfer(self, transfer: int, producer: int, source: int, destination: int) -> None:
-        """Copies a vertex's whole output."""
+    def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
+        """Copies a whole tensor."""
         # Between GPUs `identity` copies before it returns. Between logical devices of one CPU it only shares the buffer.
         copied = self._on_this_cpu[source] and self._on_this_cpu[destination] and not self._share_on_cpu
         try:
-            tensor = self._resident[producer, source]
+            value = self._resident[tensor, source]
             if copied:
-                copy = execute_on(self._devices[destination], "DeepCopy", [tensor], ("T", tensor.dtype.as_datatype_enum))
+                copy = execute_on(self._devices[destination], "DeepCopy", [value], ("T", value.dtype.as_datatype_enum))[0]
             else:
                 with tf.device(self._devices[destination]):
-                    copy = tf.identity(tensor)
-            self._store(producer, destination, copy)
+                    copy = tf.identity(value)
+            self._store(tensor, destination, copy)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, source, destination)
             raise
 
-    def free(self, producer: int, device: int) -> None:
+    def free(self, tensor: int, device: int) -> None:
         """Drops a tensor, unless it is to be fetched."""
-        if self._kept.get(producer) == device:
+        if self._kept.get(tensor) == device:
             return
         with self._lock:
-            del self._resident[producer, device]
-            if (producer, device) not in self._staying:
-                self._residency.remove(device, self._size_bytes[producer])
+            del self._resident[tensor, device]
+            if (tensor, device) not in self._staying:
+                self._residency.remove(device, self._size_bytes[tensor])
 
     def cancel(self) -> None:
         """Drops all tensors. Kernels that run cannot be stopped; their outputs are dropped when they end."""
@@ -183,14 +188,14 @@ class TensorFlowSession:
             self._resident.clear()
 
     def outputs(self) -> dict[int, np.ndarray]:
-        """The arrays of the vertices that nothing consumes and of those to fetch, by vertex; fetched from the devices now.
+        """The arrays that nothing consumes and those to fetch, by tensor; fetched from the devices now.
 
         Raises DeviceLostError where one of these is gone.
         """
         fetched = {}
-        for v, d in self._kept.items():
+        for tensor, d in self._kept.items():
             try:
-                fetched[v] = self._resident[v, d].numpy()
+                fetched[tensor] = self._resident[tensor, d].numpy()
             except tf.errors.OpError as error:
                 _raise_if_lost(error, self._devices, d)
                 raise
@@ -201,11 +206,11 @@ class TensorFlowSession:
         inputs share one buffer."""
         return self._residency.peak_bytes
 
-    def _store(self, vertex: int, device: int, tensor: tf.Tensor) -> None:
+    def _store(self, tensor: int, device: int, value: tf.Tensor) -> None:
         with self._lock:
             if not self._over:
-                self._resident[vertex, device] = tensor
-                self._residency.add(device, self._size_bytes[vertex])
+                self._resident[tensor, device] = value
+                self._residency.add(device, self._size_bytes[tensor])
 
 
 def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], *devices: int) -> None:

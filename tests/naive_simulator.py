@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel, Noise
 from doppler_tf.graph import DataflowGraph
@@ -11,14 +13,18 @@ from doppler_tf.ranks import b_levels
 
 
 class NaiveSimulator:
-    """No queues, no counters: `started` and `ended` by event, an event being ("run", v, device) or ("send", producer, destination)."""
+    """No queues, no counters: `started` and `ended` by event.
+
+    An event is ("run", v, device) or ("send", producer, destination, output).
+    """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str, noise: Noise | None):
         self.graph, self.costs, self.noise = graph, costs, noise
         self.device = assignment.device.tolist()
-        self.edges = list(enumerate(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)))
+        self.edges = list(enumerate(zip(graph.sources.tolist(), graph.targets.tolist(), graph.edge_output.tolist(), strict=True)))
+        self.outputs = np.diff(graph.tensor_ptr).tolist()
         self.runs = [("run", v, self.device[v]) for v in graph.work_vertices.tolist()]
-        self.sends = sorted({("send", u, self.device[v]) for _, (u, v) in self.edges
+        self.sends = sorted({("send", u, self.device[v], k) for _, (u, v, k) in self.edges
                              if not graph.is_input[u] and self.device[u] != self.device[v]})
         self.since: dict[tuple, float] = {}
         self.started: dict[tuple, float] = {}
@@ -62,44 +68,49 @@ class NaiveSimulator:
 
     def queued(self, event: tuple) -> bool:
         """Whether it waits for nothing but a slot and memory."""
-        kind, v, d = event
+        kind, v, d = event[:3]
         if event in self.started:
             return False
         if kind == "send":
             return ("run", v, self.device[v]) in self.ended
-        return all(self.resident(u, d) for _, (u, w) in self.edges if w == v)
+        return all(self.graph.is_input[u] or self.maker(u, d, k) in self.ended for _, (u, w, k) in self.edges if w == v)
 
-    def resident(self, u: int, d: int) -> bool:
-        """Whether the output of u is on d."""
-        return bool(self.graph.is_input[u]) or ("run" if self.device[u] == d else "send", u, d) in self.ended
+    def maker(self, u: int, d: int, k: int) -> tuple:
+        """The event that brings output k of u to d."""
+        return ("run", u, d) if self.device[u] == d else ("send", u, d, k)
 
     def running(self, lane: list) -> int:
         return sum(e in self.started and e not in self.ended for e in lane)
 
     def key(self, event: tuple) -> tuple:
-        """Transfers by (producer's end, producer, destination), vertices by (ready since, index); or by the rule's priority."""
-        return (self.since[event] if self.priority is None else self.priority[event[1]], event[1], event[2])
+        """Transfers by (producer's end, producer, output, destination), vertices by (ready since, index); or by the rule's priority."""
+        return (self.since[event] if self.priority is None else self.priority[event[1]], event[1], *event[3:], event[2])
+
+    def size(self, u: int, k: int) -> float:
+        """Bytes of output k of u."""
+        return self.costs.tensor_bytes[self.graph.tensor_ptr[u] + k]
 
     def fits(self, event: tuple) -> bool:
-        limit = self.costs.topology.devices[event[2]].memory_bytes
-        return limit is None or self.used(event[2]) + self.costs.output_bytes[event[1]] <= limit
+        limit, v = self.costs.topology.devices[event[2]].memory_bytes, event[1]
+        needed = self.size(v, event[3]) if event[0] == "send" else sum(self.size(v, k) for k in range(self.outputs[v]))
+        return limit is None or self.used(event[2]) + needed <= limit
 
     def used(self, d: int) -> float:
         """Bytes on device d: outputs and copies from their start, inputs from time 0, each until its last use there has ended."""
         total = 0.0
-        for u in range(self.graph.num_vertices):
-            here = [("run", w, d) for _, (p, w) in self.edges if p == u and self.device[w] == d]
-            made = ("run" if self.device[u] == d else "send", u, d)
-            held = bool(here) if self.graph.is_input[u] else made in self.started
-            uses = here + ([e for e in self.sends if e[1] == u] if self.device[u] == d else [])
+        for u, k in ((v, output) for v, count in enumerate(self.outputs) for output in range(count)):
+            here = [("run", w, d) for _, (p, w, output) in self.edges if (p, output) == (u, k) and self.device[w] == d]
+            held = bool(here) if self.graph.is_input[u] else self.maker(u, d, k) in self.started
+            uses = here + ([e for e in self.sends if (e[1], e[3]) == (u, k)] if self.device[u] == d else [])
             if held and not (uses and all(use in self.ended for use in uses)):
-                total += self.costs.output_bytes[u]
+                total += self.size(u, k)
         return total
 
     def duration(self, event: tuple) -> float:
-        kind, v, d = event
+        kind, v, d = event[:3]
         if kind == "run":
             return self.costs.exec_s[v, d] * (1.0 if self.noise is None else self.noise.vertex[v])
         costs = self.costs
-        seconds = max(float(costs.transfer_s(e, self.device[v], d)) for e, (u, w) in self.edges if u == v and self.device[w] == d)
+        seconds = max(float(costs.transfer_s(e, self.device[v], d)) for e, (u, w, k) in self.edges
+                      if (u, k) == (v, event[3]) and self.device[w] == d)
         return seconds * (1.0 if self.noise is None else self.noise.transfer[v, d])

@@ -1,9 +1,10 @@
-"""Training as most tests want it: without bars and pictures, which take as long as what a tiny graph learns, one learner after another."""
+"""Training and policies as most tests want them: without bars and pictures, and all share what is compiled."""
 
 from functools import partial
 
-from agents import training
+from agents import placing, training
 from agents.learner import KeptLearner
 
 KEPT = KeptLearner()
 train = partial(training.train, progress=False, pictures=False, kept=KEPT)
+load_policy = partial(placing.load_policy, kept=placing.KeptSamplers())

@@ -61,11 +61,14 @@ def topologies(draw, min_devices: int = 1, max_devices: int = 8) -> Topology:
 
 @st.composite
 def graphs(draw, topology: Topology, max_layers: int = 6, max_width: int = 5, constrained: bool = False) -> DataflowGraph:
-    """Layers whose vertices take edges from any earlier layer; inputs in layer 0; `constrained`: pins and colocation groups."""
+    """Layers whose vertices take edges from any earlier layer, some of several outputs; inputs in layer 0.
+
+    Args: constrained: with pins and colocation groups.
+    """
     count = topology.num_devices
     widths = [draw(st.integers(1, max_width)) for _ in range(draw(st.integers(1, max_layers)))]
     group_pin = {g: draw(st.sampled_from([None, draw(st.integers(0, count - 1))])) for g in "ab"} if constrained else {}
-    nodes, edges = [], []
+    nodes, edges, outputs_of = [], [], []
     for layer, width in enumerate(widths):
         earlier = len(nodes)
         for _ in range(width):
@@ -78,7 +81,9 @@ def graphs(draw, topology: Topology, max_layers: int = 6, max_width: int = 5, co
                 node["flops"] = draw(st.integers(0, 6))
             else:
                 node["exec_s"] = draw(SECONDS) if costs == "exec_s" else draw(st.lists(SECONDS, min_size=count, max_size=count))
-            node["output_bytes"] = draw(BYTES)
+            outputs = 1 if node.get("input") else draw(st.sampled_from([1, 1, 1, 2, 3]))
+            node["output_bytes"] = draw(BYTES if outputs == 1 else st.lists(BYTES, min_size=outputs, max_size=outputs))
+            outputs_of.append(outputs)
             if constrained:
                 group = draw(st.sampled_from([None, None, "a", "b"]))
                 pin = draw(st.sampled_from([None, None, draw(st.integers(0, count - 1))])) if group is None else group_pin[group]
@@ -87,11 +92,13 @@ def graphs(draw, topology: Topology, max_layers: int = 6, max_width: int = 5, co
             nodes.append(node)
             fan_in = min(earlier, draw(st.sampled_from([2, 1, 3, 0])))
             for u in draw(st.lists(st.integers(0, earlier - 1), min_size=fan_in, max_size=fan_in, unique=True)) if fan_in else []:
-                edge = {"source": nodes[u]["id"], "target": node["id"]}
-                cost = draw(st.sampled_from(["transfer_s", "bytes", None]))
-                if cost is not None:
-                    edge[cost] = draw(SECONDS if cost == "transfer_s" else BYTES)
-                edges.append(edge)
+                used = range(outputs_of[u])
+                for output in used if outputs_of[u] == 1 else draw(st.lists(st.sampled_from(used), min_size=1, unique=True)):
+                    edge = {"source": nodes[u]["id"], "target": node["id"], "output": output}
+                    cost = draw(st.sampled_from(["transfer_s", "bytes", None]))
+                    if cost is not None:
+                        edge[cost] = draw(SECONDS if cost == "transfer_s" else BYTES)
+                    edges.append(edge)
     return graph_from_records(nodes, edges, {"name": "layered"})
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
-from doppler_tf.finalists import baselines, choose, clearly_faster, finalists_of, halve, spent, why_one_device
+from doppler_tf.finalists import Finalist, baselines, choose, clearly_faster, finalists_of, halve, spent, why_one_device
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
@@ -158,6 +158,11 @@ def test_where_the_time_of_a_run_went(diamond):
     assert spent(diamond, replace(trace, start_s=trace.start_s + late, end_s=trace.end_s + late)) == (2, 5.0, 2.5, 1.75, 0.25)
     alone = spent(diamond, Simulator().execute(diamond, costs, Assignment(np.array([-1, 1, 1, 1], np.int32))))
     assert alone == (1, 5.0, 5.0, 0.0, 0.0)
-    assert why_one_device([alone], [spent(diamond, trace)._replace(vertices_s=10.0, overhead_s=0.002)], "heft") == (
+    slow = spent(diamond, trace)._replace(vertices_s=10.0, overhead_s=0.002)
+    runs = {"one_device": [alone], "heft": [slow], "etf": [slow], "peft": []}
+    finalists = {name: Finalist(4.0, (seconds,)) for name, seconds in (("one_device", 3.0), ("heft", 4.0), ("etf", 5.0))}
+    assert why_one_device("heft", runs, finalists) is None
+    assert why_one_device("one_device", {"one_device": [alone]}, finalists) is None
+    assert why_one_device("one_device", runs, finalists) == (
         "On one device the vertices ran in 5.00 s, on 2 devices at best (heft) in 4.00 s. Beside others a vertex took 2.00 times as long, "
         "and each device waited 1.50 s for transfers and other devices and lost 2.00 ms between vertices (0.00 ms on one device).")

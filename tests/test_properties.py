@@ -35,7 +35,7 @@ def assert_equal_to_naive(case: Case, trace) -> None:
     assert naive.makespan_s() == trace.makespan_s
     started = {("run", v, d): s for v, d, s in zip(trace.vertex.tolist(), trace.device.tolist(), trace.start_s.tolist(), strict=True)}
     ended = dict(zip(started, trace.end_s.tolist(), strict=True))
-    sends = [("send", p, d) for p, d in zip(trace.producer.tolist(), trace.destination.tolist(), strict=True)]
+    sends = [("send", *each) for each in zip(trace.producer.tolist(), trace.destination.tolist(), trace.output.tolist(), strict=True)]
     started.update(zip(sends, trace.transfer_start_s.tolist(), strict=True))
     ended.update(zip(sends, trace.transfer_end_s.tolist(), strict=True))
     assert started == naive.started
@@ -106,19 +106,20 @@ def test_batches_equal_single_runs(data):
 def test_transfers_go_once_to_each_destination_at_the_largest_cost(data):
     case = data.draw(cases(noise=False))
     graph, device = case.graph, case.assignment.device
-    expected: dict[tuple[int, int], float] = {}
-    for e, (u, v) in enumerate(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)):
+    expected: dict[tuple[int, int, int], float] = {}
+    for e, (u, k, v) in enumerate(zip(graph.sources.tolist(), graph.edge_output.tolist(), graph.targets.tolist(), strict=True)):
         if not graph.is_input[u] and device[u] != device[v]:
-            key = (u, int(device[v]))
+            key = (u, k, int(device[v]))
             expected[key] = max(expected.get(key, 0.0), float(case.costs.transfer_s(e, device[u], device[v])))
     plan = plan_transfers(graph, case.costs, device)
-    keys = list(zip(plan.producer.tolist(), plan.destination.tolist(), strict=True))
+    output = plan.tensor - graph.tensor_ptr[plan.producer]
+    keys = list(zip(plan.producer.tolist(), output.tolist(), plan.destination.tolist(), strict=True))
     assert keys == sorted(expected)
     assert plan.cost_s.tolist() == [expected[key] for key in keys]
     assert plan.source.tolist() == device[plan.producer].tolist()
     for e, t in enumerate(plan.of_edge.tolist()):
-        u, d = int(graph.sources[e]), int(device[graph.targets[e]])
-        assert (keys[t] == (u, d)) if t >= 0 else (graph.is_input[u] or device[u] == d)
+        u, k, d = int(graph.sources[e]), int(graph.edge_output[e]), int(device[graph.targets[e]])
+        assert (keys[t] == (u, k, d)) if t >= 0 else (graph.is_input[u] or device[u] == d)
 
 
 @st.composite

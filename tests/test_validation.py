@@ -57,7 +57,8 @@ def vertices(trace, rows):
 
 
 def transfers(trace, rows):
-    columns = {name: getattr(trace, name)[rows] for name in ("producer", "source", "destination", "transfer_start_s", "transfer_end_s")}
+    names = ("producer", "source", "destination", "output", "transfer_start_s", "transfer_end_s")
+    columns = {name: getattr(trace, name)[rows] for name in names}
     return dataclasses.replace(trace, **columns)
 
 

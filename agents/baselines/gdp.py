@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents.baselines.ordered import OrderedBatch, orders
+from agents.baselines.ordered import OrderedGraphs, orders
 from agents.episode import EpisodeState
 from agents.features import VERTEX_WIDTH
-from agents.networks import dense, temperatures
+from agents.networks import ParameterGroups, dense, temperatures, trainable
 from agents.rollout import Episodes
 
 SEGMENT, LAYERS, HEADS = 64, 2, 4
@@ -54,17 +54,17 @@ class GdpNetwork(tf.Module):
         ends = tf.zeros([1], tf.int32)
         self._place(self._sage(tf.zeros([2, VERTEX_WIDTH + 2 * len(_FREQUENCIES)]), ends, ends)[None], tf.ones([1, 2], tf.bool), 1)
 
-    def encode(self, batch: OrderedBatch) -> GdpTables:
+    def encode(self, graphs: OrderedGraphs) -> GdpTables:
         """All device logits of all graphs."""
-        graphs, size = batch.graphs, batch.num_vertices
-        place = tf.cast(batch.rank, tf.float32) / tf.cast(tf.repeat(graphs.num_work, size), tf.float32)
-        hidden = self._sage(tf.concat([graphs.vertex, waves(place * math.pi)], axis=1), graphs.source, graphs.target)
-        number = tf.range(graphs.missing.shape[0])
-        order = orders(batch, number, tf.zeros([2], tf.int32), tf.ones(tf.shape(number), tf.bool))
+        padded, size = graphs.padded, graphs.padded.num_vertices
+        place = tf.cast(graphs.rank, tf.float32) / tf.cast(tf.repeat(padded.num_work, size), tf.float32)
+        hidden = self._sage(tf.concat([padded.vertex, waves(place * math.pi)], axis=1), padded.source, padded.target)
+        number = tf.range(padded.missing.shape[0])
+        order = orders(graphs, number, tf.zeros([2], tf.int32), tf.ones(tf.shape(number), tf.bool))
         sequence = tf.gather(tf.reshape(hidden, [-1, size, hidden.shape[1]]), order, batch_dims=1)
-        logits = self._place(sequence, order < size - 1, batch.num_devices)
-        step = tf.minimum(tf.reshape(batch.rank, [-1, size]), size - 2)
-        return GdpTables(tf.reshape(tf.gather(logits, step, batch_dims=1), [-1, batch.num_devices]))
+        logits = self._place(sequence, order < size - 1, graphs.padded.num_devices)
+        step = tf.minimum(tf.reshape(graphs.rank, [-1, size]), size - 2)
+        return GdpTables(tf.reshape(tf.gather(logits, step, batch_dims=1), [-1, graphs.padded.num_devices]))
 
     def _sage(self, vertex: tf.Tensor, source: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
         """float32 [V, hidden] from features [V, F] and edges int32 [E], over neighbours in both directions."""
@@ -78,34 +78,29 @@ class GdpNetwork(tf.Module):
 
     def _place(self, sequence: tf.Tensor, real: tf.Tensor, devices: int) -> tf.Tensor:
         """float32 [G, T, D] logits of vertices float32 [G, T, hidden] in order; real: bool [G, T]."""
-        graphs, steps, width = sequence.shape
+        count, steps, width = sequence.shape
         segments = -(-steps // SEGMENT)
         padding = [[0, 0], [0, segments * SEGMENT - steps]]
-        hidden = tf.reshape(tf.pad(sequence, [*padding, [0, 0]]), [graphs, segments, SEGMENT, width])
-        real = tf.reshape(tf.pad(real, padding), [graphs, segments, SEGMENT])
+        hidden = tf.reshape(tf.pad(sequence, [*padding, [0, 0]]), [count, segments, SEGMENT, width])
+        real = tf.reshape(tf.pad(real, padding), [count, segments, SEGMENT])
         for layer in self.transformer:
             hidden = layer(hidden, real)
-        vertex = self.vertex(self.norm(tf.reshape(hidden, [graphs, segments * SEGMENT, width])[:, :steps]))
+        vertex = self.vertex(self.norm(tf.reshape(hidden, [count, segments * SEGMENT, width])[:, :steps]))
         device = self.device(waves(tf.range(devices, dtype=tf.float32) * math.pi))
         return tf.einsum("gth,dh->gtd", vertex, device) / math.sqrt(width) / self.temperature[1]
 
-    def device_logits(self, batch: OrderedBatch, tables: GdpTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
+    def device_logits(self, graphs: OrderedGraphs, tables: GdpTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
         """float32 [B, D] for `vertex` (int32 [B]), whatever the state."""
-        return tf.gather(tables.logits, state.graph * batch.num_vertices + vertex)
+        return tf.gather(tables.logits, state.graph * graphs.padded.num_vertices + vertex)
 
-    def episode_logits(self, batch: OrderedBatch, tables: GdpTables, episodes: Episodes) -> tf.Tensor:
+    def episode_logits(self, graphs: OrderedGraphs, tables: GdpTables, episodes: Episodes) -> tf.Tensor:
         """float32 [B, T, D], of all steps."""
-        return tf.gather(tables.logits, episodes.graph[:, None] * batch.num_vertices + episodes.order)
+        return tf.gather(tables.logits, episodes.graph[:, None] * graphs.padded.num_vertices + episodes.order)
 
     @property
-    def sel_variables(self) -> list[tf.Variable]:
-        """What the first optimizer trains: GraphSAGE."""
-        return [v for layer in (self.embed, *self.pool, *self.join) for v in layer.trainable_variables]
-
-    @property
-    def plc_variables(self) -> list[tf.Variable]:
-        """What the second optimizer trains: the Transformer and the output."""
-        return [v for part in (*self.transformer, self.norm, self.vertex, self.device) for v in part.trainable_variables]
+    def parameter_groups(self) -> ParameterGroups:
+        """GraphSAGE; the Transformer and the output."""
+        return trainable(self.embed, *self.pool, *self.join), trainable(*self.transformer, self.norm, self.vertex, self.device)
 
 
 class _Attention(tf.Module):
@@ -119,19 +114,19 @@ class _Attention(tf.Module):
 
     def __call__(self, hidden: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
         """float32 [G, n, S, hidden] from such, n segments of S vertices; real: bool [G, n, S]."""
-        graphs, segments, length, width = hidden.shape
+        count, segments, length, width = hidden.shape
         own = self.norms[0](hidden)
         before = tf.stop_gradient(tf.pad(own[:, :-1], [[0, 0], [1, 0], [0, 0], [0, 0]]))
         seen = tf.concat([before, own], axis=2)
         visible = tf.concat([tf.pad(real[:, :-1], [[0, 0], [1, 0], [0, 0]]), real], axis=2)
 
         def heads(layer: tf.keras.layers.Layer, given: tf.Tensor) -> tf.Tensor:
-            return tf.reshape(layer(given), [graphs, segments, given.shape[2], HEADS, width // HEADS])
+            return tf.reshape(layer(given), [count, segments, given.shape[2], HEADS, width // HEADS])
 
         score = tf.einsum("gnqhc,gnkhc->gnhqk", heads(self.query, own), heads(self.key, seen)) / math.sqrt(width / HEADS)
         share = tf.nn.softmax(tf.where(visible[:, :, None, None], score, -1e9), axis=-1)
         found = tf.einsum("gnhqk,gnkhc->gnqhc", share, heads(self.value, seen))
-        hidden += self.out(tf.reshape(found, [graphs, segments, length, width]))
+        hidden += self.out(tf.reshape(found, [count, segments, length, width]))
         return hidden + self.outer(self.inner(self.norms[1](hidden)))
 
 

@@ -12,12 +12,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from agents.baselines.pairs import PairBatch, Seen, nothing_seen, pair_features, pair_mask, place_pair
-from agents.baselines.stepwise import step_by_step
+from agents.baselines.pairs import PairedGraphs, Seen, nothing_seen, pair_features, pair_mask, place_pair
 from agents.episode import DEVICE_FEATURES, EpisodeState, initial_state
 from agents.features import IDENTITY
-from agents.losses import LogProbability, masked_log_probability
-from agents.networks import Encoder, dense, one_edge, temperatures, vertex_inputs
+from agents.losses import EpisodeLogProbability, LogProbability, masked_log_probability, step_by_step
+from agents.networks import Encoder, ParameterGroups, dense, one_edge, temperatures, trainable, vertex_inputs
 from agents.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replayed
 
 
@@ -59,63 +58,59 @@ class JointNetwork(tf.Module):
         self.temperature = temperatures()
         self._vertices(one_edge())
 
-    def encode(self, batch: PairBatch) -> JointTables:
+    def encode(self, graphs: PairedGraphs) -> JointTables:
         """Message passing over all graphs, and all that steps need; by graph: [G, N, ...]."""
-        score, code, placed, weight = (tf.reshape(part, [-1, batch.num_vertices, part.shape[1]]) for part in self._vertices(batch.graphs))
-        share = batch.num_devices / tf.cast(batch.graphs.num_work, tf.float32)[:, None, None]
+        padded = graphs.padded
+        score, code, placed, weight = (tf.reshape(part, [-1, padded.num_vertices, part.shape[1]]) for part in self._vertices(padded))
+        share = padded.num_devices / tf.cast(padded.num_work, tf.float32)[:, None, None]
         weights = (tf.convert_to_tensor(layer.kernel) for layer in self.device)
-        return JointTables(score[..., 0], code, placed * share, weight, self.own(batch.graphs.device_identity), *weights)
+        return JointTables(score[..., 0], code, placed * share, weight, self.own(padded.device_identity), *weights)
 
-    def _vertices(self, graphs) -> list[tf.Tensor]:
-        hidden = self.vertex(vertex_inputs(graphs, self.encoder(graphs)))
+    def _vertices(self, padded) -> list[tf.Tensor]:
+        hidden = self.vertex(vertex_inputs(padded, self.encoder(padded)))
         return [head(hidden) for head in self.heads]
 
-    def logits(self, batch: PairBatch, tables: JointTables, state: EpisodeState, seen: Seen) -> tf.Tensor:
+    def logits(self, graphs: PairedGraphs, tables: JointTables, state: EpisodeState, seen: Seen) -> tf.Tensor:
         """float32 [B, N, D]; tables: by episode."""
-        there = tf.one_hot(state.device, batch.num_devices, axis=1)
+        there = tf.one_hot(state.device, graphs.padded.num_devices, axis=1)
         busy = tf.stack([state.busy_s, state.busy_s - tf.reduce_min(state.busy_s, axis=1, keepdims=True)], axis=2)
         held = tf.nn.relu(tf.matmul(there, tables.placed) + tf.tensordot(busy, tables.busy, 1) + tables.own)
         code = tf.tensordot(held, tables.out, 1)
         # A step of the optimizer moves all products of a sum alike; the mean keeps the policy from collapsing in the first.
         logits = tables.score[..., None] + tf.matmul(tables.code, code, transpose_b=True) / code.shape[2]
-        *features, wait = pair_features(batch, state, seen)
+        *features, wait = pair_features(graphs, state, seen)
         for i, feature in enumerate([wait, *features[:self.num_features]]):
             logits += tables.weight[..., i, None] * feature
         return logits / self.temperature[1]
 
     @property
-    def sel_variables(self) -> list[tf.Variable]:
-        """What the first optimizer trains: the encoder."""
-        return [v for layer in self.encoder.layers for v in layer.trainable_variables]
-
-    @property
-    def plc_variables(self) -> list[tf.Variable]:
-        """What the second optimizer trains: the head."""
-        return [v for layer in (self.vertex, *self.heads, self.own, *self.device) for v in layer.trainable_variables]
+    def parameter_groups(self) -> ParameterGroups:
+        """The encoder; the head."""
+        return trainable(*self.encoder.layers), trainable(self.vertex, *self.heads, self.own, *self.device)
 
 
-def joint_episodes(network: JointNetwork, batch: PairBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+def joint_episodes(network: JointNetwork, graphs: PairedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
     """Episodes of the joint policy; arguments as `Rollout.run` takes them."""
     with tf.name_scope("encode"):
-        tables = by_episode(network.encode(batch), graph)
+        tables = by_episode(network.encode(graphs), graph)
 
     def step(t: tf.Tensor, state: EpisodeState, seen: Seen):
-        logits, mask = network.logits(batch, tables, state, seen), pair_mask(batch, state)
-        vertex, device = choose_pair(batch, state, logits, mask, seed, greedy)
+        logits, mask = network.logits(graphs, tables, state, seen), pair_mask(graphs, state)
+        vertex, device = choose_pair(graphs, state, logits, mask, seed, greedy)
         allowed = tf.gather(mask, vertex, batch_dims=1)
         return (Choice(vertex, device, logits[:, 0, :, None][..., :0], allowed, logits[:, 0]),
-                *place_pair(batch, state, seen, vertex, device))
+                *place_pair(graphs, state, seen, vertex, device))
 
-    return record_episodes(batch.graphs, initial_state(batch.graphs, graph), step, nothing_seen(batch, graph))
+    return record_episodes(graphs.padded, initial_state(graphs.padded, graph), step, nothing_seen(graphs, graph))
 
 
-def joint_replayed(batch: PairBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+def joint_replayed(graphs: PairedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
     """The record of given episodes (int32 [B, T] each), without features of devices."""
-    episodes = replayed(batch.graphs, graph, order, device)
+    episodes = replayed(graphs, graph, order, device)
     return episodes._replace(features=episodes.features[..., :0])
 
 
-def choose_pair(batch: PairBatch, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
+def choose_pair(graphs: PairedGraphs, state: EpisodeState, logits: tf.Tensor, mask: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor
                 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Vertex and device int32 [B], the likeliest pair where `greedy` [B], else drawn from the softmax of `logits` [B, N, D] where `mask`.
 
@@ -123,28 +118,28 @@ def choose_pair(batch: PairBatch, state: EpisodeState, logits: tf.Tensor, mask: 
     """
     kept = tf.where(mask, logits, -tf.float32.max)
     by_vertex = tf.where(greedy[:, None], tf.reduce_max(kept, axis=2), tf.reduce_logsumexp(kept, axis=2))
-    vertex = choose_vertex(batch.graphs, state, by_vertex, tf.reduce_any(mask, axis=2), seed, greedy)
+    vertex = choose_vertex(graphs.padded, state, by_vertex, tf.reduce_any(mask, axis=2), seed, greedy)
     given = [tf.gather(value, vertex, batch_dims=1) for value in (logits, mask)]
-    return vertex, choose_device(batch.graphs, state, *given, seed, greedy)
+    return vertex, choose_device(graphs.padded, state, *given, seed, greedy)
 
 
-def joint_log_probability(network: JointNetwork, batch: PairBatch, episodes: Episodes) -> tuple[LogProbability, LogProbability, tf.Tensor]:
+def joint_log_probability(network: JointNetwork, graphs: PairedGraphs, episodes: Episodes) -> EpisodeLogProbability:
     """As `rollout.log_probability`: zeros, and of the pairs. Step by step: a softmax over all pairs for all steps at once would take
     memory by steps times vertices."""
-    graphs, pairs = batch.graphs, batch.num_vertices * batch.num_devices
-    valid = real_steps(graphs, episodes)
+    padded, pairs = graphs.padded, graphs.padded.num_vertices * graphs.padded.num_devices
+    valid = real_steps(padded, episodes)
 
     def log_p(t: tf.Tensor, state: tuple[EpisodeState, Seen], *tables: tf.Tensor) -> list[tf.Tensor]:
-        logits, mask = network.logits(batch, JointTables(*tables), *state), pair_mask(batch, state[0])
-        pair = episodes.order[:, t] * batch.num_devices + episodes.device[:, t]
+        logits, mask = network.logits(graphs, JointTables(*tables), *state), pair_mask(graphs, state[0])
+        pair = episodes.order[:, t] * graphs.padded.num_devices + episodes.device[:, t]
         found = masked_log_probability(tf.reshape(logits, [-1, pairs]), tf.reshape(mask, [-1, pairs]), pair)
         return [tf.where(valid[:, t], value, 0.0) for value in found]
 
     def place(t: tf.Tensor, state: tuple[EpisodeState, Seen]) -> tuple[EpisodeState, Seen]:
-        return place_pair(batch, *state, episodes.order[:, t], episodes.device[:, t])
+        return place_pair(graphs, *state, episodes.order[:, t], episodes.device[:, t])
 
-    start = initial_state(graphs, episodes.graph), nothing_seen(batch, episodes.graph)
-    chosen, entropy = step_by_step(log_p, place, start, valid, by_episode(network.encode(batch), episodes.graph))
+    start = initial_state(padded, episodes.graph), nothing_seen(graphs, episodes.graph)
+    chosen, entropy = step_by_step(log_p, place, start, valid, by_episode(network.encode(graphs), episodes.graph))
     nothing = tf.zeros_like(chosen)
     return LogProbability(nothing, nothing), LogProbability(chosen, entropy), valid
 

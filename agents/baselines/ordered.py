@@ -8,14 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.episode import EpisodeState, GraphBatch, Options, device_options, graph_batch, initial_state, place_vertex
+from agents.episode import EpisodeState, Options, PaddedGraphs, device_options, initial_state, padded_graphs, place_vertex
 from agents.features import GraphArrays
-from agents.losses import LogProbability, masked_log_probability
+from agents.losses import EpisodeLogProbability, LogProbability, masked_log_probability
 from agents.random_numbers import exponential
 from agents.rollout import Choice, Episodes, choose_device, real_steps, record_episodes
 
 
-class OrderedBatch(NamedTuple):
+class OrderedGraphs(NamedTuple):
     """G graphs and who comes first.
 
     Attributes:
@@ -23,28 +23,18 @@ class OrderedBatch(NamedTuple):
       groups: bool [G * N, R, N], R groups of other vertices for each vertex (see `placeto`); else R = 0.
     """
 
-    graphs: GraphBatch
+    padded: PaddedGraphs
     rank: tf.Tensor
     groups: tf.Tensor
 
-    @property
-    def num_vertices(self) -> int:
-        """N, padding included."""
-        return self.graphs.num_vertices
 
-    @property
-    def num_devices(self) -> int:
-        """D."""
-        return self.graphs.num_devices
-
-
-def topological_batch(arrays: Sequence[GraphArrays], groups: Callable[[GraphArrays], np.ndarray] | None = None) -> OrderedBatch:
+def topological_graphs(arrays: Sequence[GraphArrays], groups: Callable[[GraphArrays], np.ndarray] | None = None) -> OrderedGraphs:
     """Vertices by depth, then by index; groups: of one graph, bool [N, R, N]."""
     ranks = [np.arange(a.num_vertices, dtype=np.int32) for a in arrays]
     for a, rank in zip(arrays, ranks, strict=True):
         rank[np.argsort(depths(a), kind="stable")] = np.arange(a.num_work)
     made = [groups(a) for a in arrays] if groups else np.zeros([1, 0, 0, 0], bool)
-    return OrderedBatch(graph_batch(arrays), tf.constant(np.concatenate(ranks)), tf.constant(np.concatenate(made)))
+    return OrderedGraphs(padded_graphs(arrays), tf.constant(np.concatenate(ranks)), tf.constant(np.concatenate(made)))
 
 
 def depths(arrays: GraphArrays) -> np.ndarray:
@@ -56,21 +46,21 @@ def depths(arrays: GraphArrays) -> np.ndarray:
     return level[graph.work_vertices]
 
 
-def orders(batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> tf.Tensor:
+def orders(graphs: OrderedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> tf.Tensor:
     """int32 [B, T]: the vertices of episodes of the graphs `graph` (int32 [B]), the null vertex after the end.
 
     Args:
       seed: int32 [2]; greedy: bool [B], True takes equal ranks by index instead of at random.
     """
-    size = batch.num_vertices
+    size = graphs.padded.num_vertices
     count = tf.shape(graph)[0]
-    rank = tf.cast(tf.gather(tf.reshape(batch.rank, [-1, size]), graph), tf.float64)
+    rank = tf.cast(tf.gather(tf.reshape(graphs.rank, [-1, size]), graph), tf.float64)
     tie = tf.exp(-exponential(seed, tf.range(count)[:, None], tf.range(size)[None]))
     order = tf.argsort(tf.where(greedy[:, None], rank, rank + tie), stable=True)[:, :size - 1]
-    return tf.where(tf.range(size - 1)[None] < tf.gather(batch.graphs.num_work, graph)[:, None], order, size - 1)
+    return tf.where(tf.range(size - 1)[None] < tf.gather(graphs.padded.num_work, graph)[:, None], order, size - 1)
 
 
-def episodes_in_order(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, decide: Callable, *carried) -> Episodes:
+def episodes_in_order(graphs: PaddedGraphs, graph: tf.Tensor, order: tf.Tensor, decide: Callable, *carried) -> Episodes:
     """Episodes with the vertices `order` (int32 [B, T]).
 
     Args:
@@ -78,44 +68,44 @@ def episodes_in_order(batch: GraphBatch, graph: tf.Tensor, order: tf.Tensor, dec
     """
     def step(t: tf.Tensor, state: EpisodeState, *carried):
         vertex = order[:, t]
-        options = device_options(batch, state, vertex)
+        options = device_options(graphs, state, vertex)
         device, features, *carried = decide(t, state, vertex, options, *carried)
         choice = Choice(vertex, device, features, options.mask, options.start_s)
-        return choice, place_vertex(batch, state, vertex, device, options.start_s), *carried
+        return choice, place_vertex(graphs, state, vertex, device, options.start_s), *carried
 
-    return record_episodes(batch, initial_state(batch, graph), step, *carried)
+    return record_episodes(graphs, initial_state(graphs, graph), step, *carried)
 
 
-def ordered_episodes(network: tf.Module, batch: OrderedBatch, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
+def ordered_episodes(network: tf.Module, graphs: OrderedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> Episodes:
     """Episodes of a network that chooses devices in one order; arguments as `Rollout.run` takes them.
 
     Args:
-      network: has `encode(batch)` and `device_logits(batch, tables, state, vertex)`.
+      network: has `encode(graphs)` and `device_logits(graphs, tables, state, vertex)`.
     """
     with tf.name_scope("encode"):
-        tables = network.encode(batch)
+        tables = network.encode(graphs)
 
     def decide(t: tf.Tensor, state: EpisodeState, vertex: tf.Tensor, options: Options):
-        logits = network.device_logits(batch, tables, state, vertex)
-        return choose_device(batch.graphs, state, logits, options.mask, seed, greedy), options.features[..., :0]
+        logits = network.device_logits(graphs, tables, state, vertex)
+        return choose_device(graphs.padded, state, logits, options.mask, seed, greedy), options.features[..., :0]
 
-    return episodes_in_order(batch.graphs, graph, orders(batch, graph, seed, greedy), decide)
+    return episodes_in_order(graphs.padded, graph, orders(graphs, graph, seed, greedy), decide)
 
 
-def ordered_replayed(batch: OrderedBatch, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
+def ordered_replayed(graphs: OrderedGraphs, graph: tf.Tensor, order: tf.Tensor, device: tf.Tensor) -> Episodes:
     """The record of given episodes (int32 [B, T] each), their devices taken up in the network's own order."""
     episode = tf.repeat(tf.range(tf.shape(order)[0])[:, None], order.shape[1], axis=1)
-    by_vertex = tf.tensor_scatter_nd_max(tf.zeros([tf.shape(order)[0], batch.num_vertices], tf.int32),
+    by_vertex = tf.tensor_scatter_nd_max(tf.zeros([tf.shape(order)[0], graphs.padded.num_vertices], tf.int32),
                                          tf.stack([episode, order], axis=2), device)
-    own = orders(batch, graph, tf.zeros([2], tf.int32), tf.ones(tf.shape(graph), tf.bool))
+    own = orders(graphs, graph, tf.zeros([2], tf.int32), tf.ones(tf.shape(graph), tf.bool))
     devices = tf.gather(by_vertex, own, batch_dims=1)
-    return episodes_in_order(batch.graphs, graph, own, lambda t, _, __, options: (devices[:, t], options.features[..., :0]))
+    return episodes_in_order(graphs.padded, graph, own, lambda t, _, __, options: (devices[:, t], options.features[..., :0]))
 
 
-def device_log_probability(network: tf.Module, batch: OrderedBatch, episodes: Episodes
-                           ) -> tuple[LogProbability, LogProbability, tf.Tensor]:
-    """As `rollout.log_probability`, of devices alone; network: has `episode_logits(batch, tables, episodes)`, float32 [B, T, D]."""
-    logits = network.episode_logits(batch, network.encode(batch), episodes)
+def device_log_probability(network: tf.Module, graphs: OrderedGraphs, episodes: Episodes
+                           ) -> EpisodeLogProbability:
+    """As `rollout.log_probability`, of devices alone; network: has `episode_logits(graphs, tables, episodes)`, float32 [B, T, D]."""
+    logits = network.episode_logits(graphs, network.encode(graphs), episodes)
     nothing = tf.zeros(tf.shape(episodes.order))
     plc = masked_log_probability(logits, episodes.mask, episodes.device)
-    return LogProbability(nothing, nothing), plc, real_steps(batch.graphs, episodes)
+    return LogProbability(nothing, nothing), plc, real_steps(graphs.padded, episodes)

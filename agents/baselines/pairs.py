@@ -1,4 +1,4 @@
-"""What is known of every vertex on every device at once, kept up from step to step: the joint policy's view.
+"""Features of every vertex on every device, updated step by step, for the joint policy.
 
 `episode.device_options` looks at one vertex; a policy over pairs needs all candidates in every step. What a placement changes for each
 other vertex is added up here in dense arrays over all vertices, from tables over pairs of vertices, which limits their number.
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.episode import EpisodeState, GraphBatch, candidates, graph_batch, place_vertex
+from agents.episode import EpisodeState, PaddedGraphs, candidates, padded_graphs, place_vertex
 from agents.features import GraphArrays
 from doppler_tf.errors import ConfigError
 
@@ -20,7 +20,7 @@ MOST_VERTICES = 2048
 _TINY, _FAR = 1e-12, 1e9
 
 
-class PairBatch(NamedTuple):
+class PairedGraphs(NamedTuple):
     """G graphs and what joins their vertices.
 
     Attributes:
@@ -28,22 +28,12 @@ class PairBatch(NamedTuple):
         has the link's latency, its GiB (as `GraphArrays` has them), and how many consumers the two share.
     """
 
-    graphs: GraphBatch
+    padded: PaddedGraphs
     relation: tf.Tensor
-
-    @property
-    def num_vertices(self) -> int:
-        """N, padding included."""
-        return self.graphs.num_vertices
-
-    @property
-    def num_devices(self) -> int:
-        """D."""
-        return self.graphs.num_devices
 
 
 class Seen(NamedTuple):
-    """What the placed vertices are to all vertices of B episodes (see `episode.device_options`).
+    """The relation of all vertices of B episodes to the placed ones (see `episode.device_options`).
 
     Attributes:
       arrival_s, first_s, last_s, exec_s, transfer_s: float32 [B, N, D], of a vertex's placed inputs; all there if it ran on the device;
@@ -60,7 +50,7 @@ class Seen(NamedTuple):
     fed: tf.Tensor
 
 
-def pair_batch(arrays: Sequence[GraphArrays]) -> PairBatch:
+def paired_graphs(arrays: Sequence[GraphArrays]) -> PairedGraphs:
     """Raises ConfigError for graphs whose pairs of vertices would not fit in memory."""
     relation = []
     for a in arrays:
@@ -77,25 +67,25 @@ def pair_batch(arrays: Sequence[GraphArrays]) -> PairBatch:
         feeds = pairs[..., 0]
         pairs[..., 4] = (feeds @ feeds.T) * ~np.eye(a.num_vertices, dtype=bool)
         relation.append(pairs)
-    return PairBatch(graph_batch(arrays), tf.constant(np.concatenate(relation)))
+    return PairedGraphs(padded_graphs(arrays), tf.constant(np.concatenate(relation)))
 
 
-def nothing_seen(batch: PairBatch, graph: tf.Tensor) -> Seen:
+def nothing_seen(graphs: PairedGraphs, graph: tf.Tensor) -> Seen:
     """At the start of episodes of the graphs `graph` (int32 [B])."""
-    zero = tf.zeros([tf.shape(graph)[0], batch.num_vertices, batch.num_devices])
+    zero = tf.zeros([tf.shape(graph)[0], graphs.padded.num_vertices, graphs.padded.num_devices])
     return Seen(zero, zero + _FAR, zero, zero, zero, zero[..., 0], tf.stack([zero, zero], axis=3))
 
 
-def place_pair(batch: PairBatch, state: EpisodeState, seen: Seen, vertex: tf.Tensor, device: tf.Tensor) -> tuple[EpisodeState, Seen]:
+def place_pair(graphs: PairedGraphs, state: EpisodeState, seen: Seen, vertex: tf.Tensor, device: tf.Tensor) -> tuple[EpisodeState, Seen]:
     """State and view after `vertex` goes to `device` (int32 [B]); the null vertex, "chosen" after the end, changes nothing."""
-    graphs, devices = batch.graphs, batch.num_devices
-    row = state.graph * graphs.num_vertices + vertex
+    padded, devices = graphs.padded, graphs.padded.num_devices
+    row = state.graph * padded.num_vertices + vertex
     start_s = tf.maximum(state.device_end_s, tf.gather(seen.arrival_s, vertex, batch_dims=1))
     begin = tf.gather(start_s, device, batch_dims=1)[:, None, None]
-    exec_s = tf.gather(tf.gather(graphs.exec_s, row), device, batch_dims=1)[:, None, None]
+    exec_s = tf.gather(tf.gather(padded.exec_s, row), device, batch_dims=1)[:, None, None]
     source = state.graph * devices + device
-    latency, per_byte = (tf.gather(tf.reshape(table, [-1, devices]), source)[:, None] for table in (graphs.latency_s, graphs.s_per_byte))
-    feeds, fixed, on_link, link_bytes, shared = (tf.gather(batch.relation[..., field], row)[..., None] for field in range(5))
+    latency, per_byte = (tf.gather(tf.reshape(table, [-1, devices]), source)[:, None] for table in (padded.latency_s, padded.s_per_byte))
+    feeds, fixed, on_link, link_bytes, shared = (tf.gather(graphs.relation[..., field], row)[..., None] for field in range(5))
     local = tf.one_hot(device, devices)[:, None]
     here = feeds * local
     transfer = (1.0 - local) * (fixed + on_link * latency + link_bytes * per_byte)
@@ -105,12 +95,12 @@ def place_pair(batch: PairBatch, state: EpisodeState, seen: Seen, vertex: tf.Ten
         tf.maximum(seen.arrival_s, feeds * (begin + exec_s + transfer)), tf.minimum(seen.first_s, tf.where(here > 0, begin, _FAR)),
         tf.maximum(seen.last_s, here * (begin + exec_s)), seen.exec_s + here * exec_s, seen.transfer_s + here * cost,
         tf.maximum(seen.largest_s, cost[..., 0]), seen.fed + tf.stack([count, count * exec_s], axis=3))
-    return place_vertex(graphs, state, vertex, device, start_s), after
+    return place_vertex(padded, state, vertex, device, start_s), after
 
 
-def pair_features(batch: PairBatch, state: EpisodeState, seen: Seen) -> list[tf.Tensor]:
+def pair_features(graphs: PairedGraphs, state: EpisodeState, seen: Seen) -> list[tf.Tensor]:
     """DEVICE_FEATURES["relational"] in order, each float32 [B, N, D], and last how much later than the first candidate each could start."""
-    graphs, size = batch.graphs, batch.num_vertices
+    padded, size = graphs.padded, graphs.padded.num_vertices
 
     def of_graph(table: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.reshape(table, [-1, size, *table.shape[1:]]), state.graph)
@@ -118,26 +108,26 @@ def pair_features(batch: PairBatch, state: EpisodeState, seen: Seen) -> list[tf.
     start = tf.maximum(state.device_end_s[:, None], seen.arrival_s)
     least = tf.reduce_min(start, axis=2, keepdims=True)
     any_there = tf.cast(seen.first_s < _FAR, tf.float32)
-    own = tf.reduce_mean(of_graph(graphs.exec_s), axis=2, keepdims=True) + seen.largest_s[..., None]
+    own = tf.reduce_mean(of_graph(padded.exec_s), axis=2, keepdims=True) + seen.largest_s[..., None]
     busy = tf.zeros_like(start) + state.busy_s[:, None]
-    kin = seen.fed / (of_graph(graphs.sibling)[:, :, None] + _TINY)
-    cluster = of_graph(graphs.cluster)
-    total = tf.gather(tf.gather(graphs.cluster_s, state.graph), cluster, batch_dims=1)
-    share = tf.gather(state.cluster_s, cluster, batch_dims=1) / (total[..., None] + _TINY)
+    sibling_share = seen.fed / (of_graph(padded.sibling)[:, :, None] + _TINY)
+    cluster = of_graph(padded.cluster)
+    total = tf.gather(tf.gather(padded.cluster_s, state.graph), cluster, batch_dims=1)
+    cluster_share = tf.gather(state.cluster_s, cluster, batch_dims=1) / (total[..., None] + _TINY)
     soonest = tf.reduce_min(tf.where(candidates(state)[..., None], least, _FAR), axis=1, keepdims=True)
     wait = tf.where(soonest < _FAR, least - soonest, 0.0)
     return [busy - tf.reduce_min(busy, axis=2, keepdims=True), _share(seen.exec_s), any_there * (seen.first_s - least),
             any_there * (seen.last_s - least), start - least, busy, tf.tanh((start - least) / (own + _TINY)), _share(seen.transfer_s),
-            kin[..., 0], kin[..., 1], *tf.unstack(share, axis=2), tf.tanh(wait / (own + _TINY)) + tf.zeros_like(start)]
+            *tf.unstack(sibling_share, axis=3), *tf.unstack(cluster_share, axis=2), tf.tanh(wait / (own + _TINY)) + tf.zeros_like(start)]
 
 
-def pair_mask(batch: PairBatch, state: EpisodeState) -> tf.Tensor:
+def pair_mask(graphs: PairedGraphs, state: EpisodeState) -> tf.Tensor:
     """bool [B, N, D]: candidates on devices that pins and groups allow; among these those with memory, while there are any."""
-    graphs, size, devices = batch.graphs, batch.num_vertices, batch.num_devices
-    group = tf.gather(tf.reshape(graphs.group, [-1, size]), state.graph)
+    padded, size, devices = graphs.padded, graphs.padded.num_vertices, graphs.padded.num_devices
+    group = tf.gather(tf.reshape(padded.group, [-1, size]), state.graph)
     fixed = tf.where(group > 0, tf.gather(state.group_device, group, batch_dims=1), -1)[..., None]
-    allowed = tf.gather(tf.reshape(graphs.allowed, [-1, size, devices]), state.graph) & ((fixed < 0) | (tf.range(devices) == fixed))
-    memory = tf.gather(tf.reshape(graphs.memory, [-1, size]), state.graph)[..., None]
+    allowed = tf.gather(tf.reshape(padded.allowed, [-1, size, devices]), state.graph) & ((fixed < 0) | (tf.range(devices) == fixed))
+    memory = tf.gather(tf.reshape(padded.memory, [-1, size]), state.graph)[..., None]
     fitting = allowed & (state.memory_left[:, None] >= memory)
     fitting = tf.where(tf.reduce_any(fitting, axis=2, keepdims=True), fitting, allowed)
     return fitting & candidates(state)[..., None]

@@ -20,10 +20,10 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.baselines.ordered import OrderedBatch, orders, topological_batch
+from agents.baselines.ordered import OrderedGraphs, orders, topological_graphs
 from agents.episode import EpisodeState
 from agents.features import IDENTITY, VERTEX_WIDTH, GraphArrays
-from agents.networks import dense, temperatures
+from agents.networks import ParameterGroups, dense, temperatures, trainable
 from agents.rollout import Episodes
 from doppler_tf.errors import ConfigError
 
@@ -45,13 +45,13 @@ class PlacetoTables(NamedTuple):
     placed: tf.Tensor
 
 
-def placeto_batch(arrays: Sequence[GraphArrays]) -> OrderedBatch:
+def placeto_graphs(arrays: Sequence[GraphArrays]) -> OrderedGraphs:
     """Vertices in topological order with their three groups. Raises ConfigError for graphs whose groups would not fit in memory."""
     for a in arrays:
         if a.num_work > MOST_VERTICES:
             raise ConfigError(f"placeto: graph {a.graph.name}: expected at most {MOST_VERTICES:,} vertices, as it keeps all pairs of them, "
                               f"got {a.num_work:,}; choose another method")
-    return topological_batch(arrays, relatives)
+    return topological_graphs(arrays, relatives)
 
 
 def relatives(arrays: GraphArrays) -> np.ndarray:
@@ -93,13 +93,13 @@ class PlacetoNetwork(tf.Module):
         features, ends = tf.zeros([1, VERTEX_WIDTH]), tf.zeros([1], tf.int32)
         self._score(self._tables(features, ends, ends, tf.zeros([1, 3, 1], tf.bool), tf.ones([1, 1]), tf.ones([1, 1]))[0])
 
-    def encode(self, batch: OrderedBatch) -> PlacetoTables:
+    def encode(self, graphs: OrderedGraphs) -> PlacetoTables:
         """Message passing over all graphs, and their groups pooled."""
-        graphs, size = batch.graphs, batch.num_vertices
-        real = tf.cast(tf.reshape(graphs.is_real, [-1, 1]), tf.float32)
-        share = 1.0 / tf.cast(tf.repeat(graphs.num_work, size), tf.float32)[:, None]
-        vertex, placed = self._tables(graphs.vertex, graphs.source, graphs.target, batch.groups, real, share * batch.num_devices)
-        return PlacetoTables(vertex, self.own(graphs.device_identity), placed)
+        padded, size = graphs.padded, graphs.padded.num_vertices
+        real = tf.cast(tf.reshape(padded.is_real, [-1, 1]), tf.float32)
+        share = 1.0 / tf.cast(tf.repeat(padded.num_work, size), tf.float32)[:, None]
+        vertex, placed = self._tables(padded.vertex, padded.source, padded.target, graphs.groups, real, share * graphs.padded.num_devices)
+        return PlacetoTables(vertex, self.own(padded.device_identity), placed)
 
     def _tables(self, vertex: tf.Tensor, source: tf.Tensor, target: tf.Tensor, groups: tf.Tensor, real: tf.Tensor, share: tf.Tensor
                 ) -> tuple[tf.Tensor, tf.Tensor]:
@@ -120,23 +120,23 @@ class PlacetoNetwork(tf.Module):
         placed = [tf.reshape(layer(value), [-1, size, value.shape[1]]) for layer, value in zip(self.placed, pooled, strict=False)]
         return self.vertex(tf.concat([vertex, hidden, *whole], axis=1)), tf.concat(placed, axis=1)
 
-    def device_logits(self, batch: OrderedBatch, tables: PlacetoTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
+    def device_logits(self, graphs: OrderedGraphs, tables: PlacetoTables, state: EpisodeState, vertex: tf.Tensor) -> tf.Tensor:
         """float32 [B, D] for `vertex` (int32 [B])."""
-        row = state.graph * batch.num_vertices + vertex
-        member = tf.cast(tf.gather(batch.groups, row)[:, :CHILDREN], tf.float32)
-        there = tf.one_hot(state.device, batch.num_devices, axis=1)
-        among = tf.reshape(member[:, None] * there[:, :, None], [-1, batch.num_devices, 2 * batch.num_vertices])
+        row = state.graph * graphs.padded.num_vertices + vertex
+        member = tf.cast(tf.gather(graphs.groups, row)[:, :CHILDREN], tf.float32)
+        there = tf.one_hot(state.device, graphs.padded.num_devices, axis=1)
+        among = tf.reshape(member[:, None] * there[:, :, None], [-1, graphs.padded.num_devices, 2 * graphs.padded.num_vertices])
         held = tf.gather(tables.empty, state.graph) + _product(among, tables.placed, state.graph)
         return self._score(tf.gather(tables.vertex, row)[:, None] + held)
 
-    def episode_logits(self, batch: OrderedBatch, tables: PlacetoTables, episodes: Episodes) -> tf.Tensor:
+    def episode_logits(self, graphs: OrderedGraphs, tables: PlacetoTables, episodes: Episodes) -> tf.Tensor:
         """float32 [B, T, D], of all steps in one pass: a matrix product of who is placed before whom with what is on which device."""
-        size, devices = batch.num_vertices, batch.num_devices
-        number = tf.range(batch.graphs.missing.shape[0])
-        order = orders(batch, number, tf.zeros([2], tf.int32), tf.ones(tf.shape(number), tf.bool))
+        size, devices = graphs.padded.num_vertices, graphs.padded.num_devices
+        number = tf.range(graphs.padded.missing.shape[0])
+        order = orders(graphs, number, tf.zeros([2], tf.int32), tf.ones(tf.shape(number), tf.bool))
         steps = order.shape[1]
-        member = tf.gather(batch.groups, number[:, None] * size + order)[:, :, :CHILDREN]
-        before = tf.reshape(batch.rank, [-1, 1, 1, size]) < tf.range(steps)[None, :, None, None]
+        member = tf.gather(graphs.groups, number[:, None] * size + order)[:, :, :CHILDREN]
+        before = tf.reshape(graphs.rank, [-1, 1, 1, size]) < tf.range(steps)[None, :, None, None]
         member = tf.reshape(tf.cast(member & before, tf.float32), [-1, steps, 2 * size])
         episode = tf.repeat(tf.range(tf.shape(episodes.order)[0])[:, None], steps, axis=1)
         device = tf.tensor_scatter_nd_max(tf.fill([tf.shape(episodes.order)[0], size], -1), tf.stack([episode, episodes.order], axis=2),
@@ -156,14 +156,9 @@ class PlacetoNetwork(tf.Module):
         return hidden[..., 0] / self.temperature[1]
 
     @property
-    def sel_variables(self) -> list[tf.Variable]:
-        """What the first optimizer trains: message passing."""
-        return [v for layer in (self.embed, *self.message, *self.update) for v in layer.trainable_variables]
-
-    @property
-    def plc_variables(self) -> list[tf.Variable]:
-        """What the second optimizer trains: pooling and head."""
-        return [v for layer in (*self.pool, self.vertex, self.own, *self.placed, *self.head) for v in layer.trainable_variables]
+    def parameter_groups(self) -> ParameterGroups:
+        """Message passing; pooling and head."""
+        return trainable(self.embed, *self.message, *self.update), trainable(*self.pool, self.vertex, self.own, *self.placed, *self.head)
 
 
 def _product(among: tf.Tensor, table: tf.Tensor, graph: tf.Tensor) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""The workloads by name, and how a graph file leads back to its program."""
+"""The workloads by name, and the program of a graph that was made from one."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from doppler_tf.graph import DataflowGraph
 
 WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block": LLAMA_BLOCK, "llama_layer": LLAMA_LAYER,
                                   "llama_stack": LLAMA_STACK}
-NAMES = (*WORKLOADS, "layered")  # the programs, and random graphs without one
+NAMES = (*WORKLOADS, "layered")  # programs, and random graphs without a program
 MOST_LAYERS = 10_000
-DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times fit float16; small sizes are executed in float32
+DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times suggest float16; small sizes run in float32
 
 
 def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int = 0, **options: float) -> DataflowGraph:
-    """The graph of a workload, tiled for a number of devices.
+    """The graph of a workload, cut for a number of devices.
 
     Args:
       name: one of NAMES.
-      scale: "paper" for the published shapes, "small" for sizes that a CPU core executes in about a millisecond a kernel.
-      seed: of a program's input values (`EinsumProgram.draw_inputs`), on which the graph does not depend; of `layered` itself.
-      options: the workload's own sizes and, of a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
+      scale: "paper" for the published shapes, "small" for kernels of about a millisecond on a CPU core.
+      seed: for a program, of its input values (`EinsumProgram.draw_inputs`), which do not change the graph; for `layered`, of the graph.
+      options: the workload's sizes and, for a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
     Raises:
-      ConfigError: an unknown name, scale or option, or a value out of range.
+      ConfigError: a name, scale or option is unknown, or a value is out of range.
     """
     if name not in NAMES:
         raise field_error(ConfigError, "workload", "", "name", f"one of {', '.join(NAMES)}", name)
@@ -55,10 +55,10 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
 
 
 def workload_program(record: Mapping) -> EinsumProgram:
-    """The unsharded program of a graph's `workload` attribute; `program.draw_inputs(record["seed"])` are its values.
+    """The unsharded program of a graph's `workload` attribute. `program.draw_inputs(record["seed"])` draws its input values.
 
     Raises:
-      ConfigError: the record is not one that `build_workload` wrote.
+      ConfigError: `build_workload` did not write the record.
     """
     if not isinstance(record, Mapping) or not isinstance(record.get("options"), Mapping):
         raise field_error(ConfigError, "workload", "", "record", "an object with 'name', 'options' and 'seed'", record)

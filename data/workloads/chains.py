@@ -1,4 +1,4 @@
-"""ChainMM and FFNN: the two small programs of the paper (Yao et al., arXiv 2505.23131, experiments), with its tilings at 4 devices."""
+"""ChainMM and FFNN, the two small programs of the paper (Yao et al., arXiv 2505.23131, experiments), with its tilings for 4 devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from data.workloads.workload import Workload, fitted, near_square
 
 
 def chainmm_program(sizes: Mapping[str, int]) -> EinsumProgram:
-    """(A @ B) + C @ (D @ E), all n x n; entries scaled so that every product keeps unit variance."""
+    """(A @ B) + C @ (D @ E), all n x n. Entries are scaled so that every product has unit variance."""
     n = sizes["n"]
     fill = normal(n**-0.5)
     return EinsumProgram(
@@ -23,7 +23,7 @@ def chainmm_program(sizes: Mapping[str, int]) -> EinsumProgram:
 
 
 def chainmm_tiling(program: EinsumProgram, num_devices: int) -> Tiling:
-    """4 blocks a device in every product; at 4 devices D 2x4, E 4x2, DE 2x2, A and C 4x2, B 2x2, the result 4x2."""
+    """4 blocks per device in every product; for 4 devices D 2x4, E 4x2, DE 2x2, A and C 4x2, B 2x2, the result 4x2."""
     a, b = near_square(num_devices)
     wide = {"i": 4, "k": a, "j": b}
     return fitted(program, {"DE": {"i": a, "k": 4, "j": b}, "CDE": wide, "AB": wide, "sum": {"i": 4, "j": b}})
@@ -47,7 +47,7 @@ def ffnn_program(sizes: Mapping[str, int]) -> EinsumProgram:
 
 
 def ffnn_tiling(program: EinsumProgram, num_devices: int) -> Tiling:
-    """Batch by device x hidden 4; the second product contracts the 4; the softmax cuts the batch 4 times finer."""
+    """The batch is cut by device, hidden in 4 parts, which the second product contracts. The softmax cuts the batch 4 times finer."""
     hidden, rows = {"b": num_devices, "h": 4}, {"b": 4 * num_devices}
     softmax = {name: rows for name in ("max", "shifted", "exp", "total", "softmax")}
     return fitted(program, {"XW1": hidden, "relu": hidden, "logits": hidden, **softmax})

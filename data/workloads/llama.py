@@ -1,12 +1,12 @@
 """The Llama block, the whole layer with its head, and stacks of layers (Touvron et al., arXiv 2302.13971; 7B shapes).
 
-Block and layer are tiled as the paper's at 4 devices, every block of a stack as the layer's; a stack of one is the layer.
+For 4 devices, block and layer are tiled like the paper's. Every block of a stack is tiled like the layer's; a stack of one is the layer.
 
-What differs from the published graphs at 4 devices (182 vertices and 234 edges, here 178 and 232; the layer 229, here 213):
-  - none of the 19 vertices that seem to cast between float16 and float32: a tile has one type throughout;
-  - the rotary embedding is x cos + rotate_half(x) sin, four maps a tile; theirs are five, to complex numbers and back;
-  - a tile assembled from several producers is a re-tiling vertex (5; 6 in the layer); their consumers read the producers directly;
-  - every norm is tiled tokens x features, as their first is; their second runs on whole tokens.
+Differences from the published graphs for 4 devices (182 vertices and 234 edges, here 178 and 232; the layer 229, here 213):
+  - Their graphs have 19 vertices that seem to cast between float16 and float32. Here a tile has one type throughout.
+  - The rotary embedding is x cos + rotate_half(x) sin, with four maps per tile. Theirs has five, to complex numbers and back.
+  - A tile of several producers is assembled by a re-tiling vertex (5; 6 in the layer). Their consumers read the producers directly.
+  - Every norm is tiled tokens x features, like their first. Their second runs on whole tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from doppler_tf.errors import ConfigError, field_error
 
 NORM_EPSILON = 1e-5
 ROTARY_BASE = 10_000.0
-MASKED = -1e4  # finite in float16 too; its exp is 0 in every precision
+MASKED = -1e4  # finite even in float16; its exp is 0 in every precision
 
 
 def _norm(name: str, source: str, dim: int) -> tuple[Expression, ...]:
@@ -37,7 +37,7 @@ def _norm(name: str, source: str, dim: int) -> tuple[Expression, ...]:
 
 
 def _rotary(name: str, source: str, time: str) -> tuple[Expression, ...]:
-    """Rotary embedding (Su et al., arXiv 2104.09864), halves paired: x cos + rotate_half(x) sin."""
+    """Rotary embedding (Su et al., arXiv 2104.09864) with paired halves: x cos + rotate_half(x) sin."""
     at = f"{time} h d"
     return (elementwise(f"{name}_turned", "rotate_half", f"{at} -> {at}", source),
             elementwise(f"{name}_cos", "mul", f"{at}, {time} d -> {at}", source, "cos"),
@@ -46,7 +46,7 @@ def _rotary(name: str, source: str, time: str) -> tuple[Expression, ...]:
 
 
 def _attention(causal: bool, factor: float) -> tuple[Expression, ...]:
-    """Queries, keys, values, softmax attention with a mask where causal, and the output projection."""
+    """Queries, keys, values, softmax attention (with a mask if `causal`), and the output projection."""
     mask = (elementwise("masked", "add", "h t s, t s -> h t s", "scaled", "mask"),) if causal else ()
     scores = "masked" if causal else "scaled"
     return (contract("q", "t c, c h d -> t h d", "norm1", "wq"),
@@ -81,7 +81,7 @@ def _angles(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _inputs(c: int, f: int) -> dict[str, Input]:
-    """A block's: activations of unit variance, weights of variance 1 / fan-in, norm weights near 1, and the rotary tables."""
+    """A block's inputs: activations of unit variance, weights of variance 1 / fan-in, norm weights near 1, and rotary tables."""
     near_one = normal(0.1, 1.0)
     return {"x": tensor_input("t c"), "norm1_weight": tensor_input("c", near_one), "norm2_weight": tensor_input("c", near_one),
             **{name: tensor_input("c h d", normal(c**-0.5)) for name in ("wq", "wk", "wv")},
@@ -93,7 +93,7 @@ def _inputs(c: int, f: int) -> dict[str, Input]:
 
 
 def _head_inputs(c: int) -> dict[str, Input]:
-    """What a layer has beside its block's: the mask, and the weights of the last norm and of the head."""
+    """A layer's further inputs: the mask, and the weights of the last norm and the head."""
     return {"mask": tensor_input("t s", lambda rng, shape: np.triu(np.full(shape, MASKED), 1)),
             "norm_weight": tensor_input("c", normal(0.1, 1.0)), "head_weight": tensor_input("c v", normal(c**-0.5))}
 
@@ -129,7 +129,7 @@ def _layer_program(sizes: Mapping[str, int]) -> EinsumProgram:
 
 
 def _stack_program(sizes: Mapping[str, int]) -> EinsumProgram:
-    """Blocks in a row, the tensors of block i named `Li.name`; each reads the one before and has weights of its own."""
+    """Blocks in a row. Each reads the block before and has its own weights. The tensors of block i are named `Li.name`."""
     block, known = _block(sizes["dim"], sizes["heads"], causal=True), _inputs(sizes["dim"], sizes["ffn"])
     inputs = {name: known.pop(name) for name in ("x", "cos", "sin")} | _head_inputs(sizes["dim"])
     steps, x = [], "x"
@@ -144,7 +144,7 @@ def _stack_program(sizes: Mapping[str, int]) -> EinsumProgram:
 
 
 def _tiling(program: EinsumProgram, num_devices: int) -> Tiling:
-    """As many blocks as devices in every contraction, a x b; elsewhere what the neighbours have."""
+    """Every contraction has one block per device, a x b. Other expressions are tiled like their neighbours."""
     a, b = near_square(num_devices)
     rows, heads, hidden = {"t": a, "c": b}, {"h": a, "s": b}, {"f": num_devices}
     parts = {"norm1": rows, "q": {"c": b, "h": a}, "k": heads, "v": heads,
@@ -152,7 +152,7 @@ def _tiling(program: EinsumProgram, num_devices: int) -> Tiling:
              "projected": {"h": a, "c": b}, "attended": {"c": b}, "norm2": rows,
              **dict.fromkeys(("gate", "silu", "up", "gated", "down"), hidden),
              "y": rows, "norm": rows, "head": {"v": num_devices}}
-    # A name is stem or stem_step, in a stack behind "Li.": the steps of a norm or a rotary embedding are tiled as their stem.
+    # A name is stem or stem_step, with the prefix "Li." in a stack. The steps of a norm or rotary embedding are tiled like their stem.
     stems = {expression.name: expression.name.rpartition(".")[2].partition("_")[0] for expression in program.expressions}
     return fitted(program, {expression.name: {label: count for label, count in parts[stems[expression.name]].items()
                                               if label in expression.space} for expression in program.expressions})

@@ -1,4 +1,4 @@
-"""What a workload is: default sizes, a program of those sizes, and its tiling for a number of devices."""
+"""The parts of a workload: default sizes, a program of given sizes, and its tiling for a number of devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from data.tiling import Tiling
 
 @dataclass(frozen=True)
 class Workload:
-    """A named program; `paper` and `small` give the same options, `tiling(program, num_devices)` never exceeds the program's sizes."""
+    """A program with default sizes. `paper` and `small` have the same options; `tiling(program, num_devices)` never exceeds the sizes."""
 
     paper: Mapping[str, int]
     small: Mapping[str, int]
@@ -21,11 +21,11 @@ class Workload:
 
 
 def near_square(num_devices: int) -> tuple[int, int]:
-    """The factors (a, b) of a number of devices, a >= b, that are closest: (2, 2) for 4, (4, 2) for 8, (7, 1) for 7."""
+    """The closest factors (a, b) of a number of devices, a >= b: (2, 2) for 4, (4, 2) for 8, (7, 1) for 7."""
     b = max(divisor for divisor in range(1, math.isqrt(num_devices) + 1) if num_devices % divisor == 0)
     return num_devices // b, b
 
 
 def fitted(program: EinsumProgram, tiling: Tiling) -> Tiling:
-    """The tiling with no label in more parts than it has elements, for tiny sizes."""
+    """The tiling with at most as many parts of each label as it has elements, for tiny sizes."""
     return {name: {label: min(count, program.sizes[label]) for label, count in parts.items()} for name, parts in tiling.items()}

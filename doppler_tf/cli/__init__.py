@@ -1,4 +1,4 @@
-"""The command line: one subcommand a file. It may import every room; commands import when they run, so that help comes at once."""
+"""The command line, one file per command. It may import every room. Commands import when they run, so that --help is fast."""
 
 from doppler_tf.cli.app import main
 

@@ -24,11 +24,11 @@ from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.cli.rooms import check_rooms
 from doppler_tf.errors import ConfigError, DopplerError, UserError
 
-# The name of the installed command; without it the program is called as a module.
+# The name of the installed command, and how the program is called if it is not installed.
 INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
-# A command is a module: its docstring is its help, `EXAMPLE` a command that works, `add_arguments` its options, `run(args) -> dict`
-# the work, `render(result)` the tables that show exactly what the JSON object says; `exit_code(result)`, if there, for a result that is
-# none, in part.
+# A command is a module. Its docstring is its help, `EXAMPLE` is a command that works, and `add_arguments` adds its options.
+# `run(args) -> dict` does the work. `render(result)` shows the same figures as tables. An optional `exit_code(result)` reports a result
+# that is partly a failure.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train,
                                    "report": report, "run": run, "compare": compare, "export": export, "trace": trace,
                                    "calibrate": calibrate, "bench": bench, "doctor": doctor, "completion": completion}
@@ -37,10 +37,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose errors are ours: one line, no usage text, and the help of the command in question."""
+    """An argparse parser that raises ConfigError: one line without usage text, which names the command's --help."""
 
     def parse_known_args(self, args=None, namespace=None):
-        """As argparse's; a command's unknown arguments are its own error."""
+        """As argparse's, but a command reports its unknown arguments itself."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         set_verbosity(verbose, args.quiet)
         _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))
         check_rooms()
-        with _stdout_is_ours():
+        with _library_output_on_stderr():
             result = args.command.run(args)
         _LOG.debug("done; %.2f s of processor time in this process", time.process_time())
         if not args.quiet:
@@ -93,16 +93,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # --help and --version
         return stop.code if isinstance(stop.code, int) else DONE
     except BrokenPipeError:
-        return _reader_left()
+        return _drop_stdout()
     except (Exception, KeyboardInterrupt) as error:
         return _fail(error, "--json" in argv, verbose)
 
 
 @contextlib.contextmanager
-def _stdout_is_ours() -> Iterator[None]:
-    """Whatever libraries chat, Python's or not, goes to stderr: scripts read one object from stdout."""
+def _library_output_on_stderr() -> Iterator[None]:
+    """Sends what Python and C libraries print to stderr, because scripts read one JSON object from stdout."""
     with contextlib.ExitStack() as stack, contextlib.redirect_stdout(sys.stderr):
-        with contextlib.suppress(OSError):  # a process may have been started without the one or the other
+        with contextlib.suppress(OSError):  # a process may have been started without stdout or stderr
             kept = os.dup(1)
             stack.callback(os.close, kept)
             os.dup2(2, 1)
@@ -112,14 +112,14 @@ def _stdout_is_ours() -> Iterator[None]:
 
 
 def _flush_c() -> None:
-    """What C libraries have printed and not written yet is written."""
+    """Writes the output that C libraries still buffer."""
     import ctypes
 
     ctypes.CDLL(None).fflush(None)
 
 
 def _fail(error: BaseException, as_json: bool, verbose: bool) -> int:
-    """Says what went wrong, in one line on stderr and, where asked, in an object on stdout; returns the exit code."""
+    """Prints the error in one line on stderr, with `as_json` also in an object on stdout, and returns the exit code."""
     code, message = _explain(error)
     if verbose or os.environ.get("DOPPLER_TRACEBACK") == "1":
         traceback.print_exception(error)
@@ -129,12 +129,12 @@ def _fail(error: BaseException, as_json: bool, verbose: bool) -> int:
             print_json({"error": message})
             sys.stdout.flush()
         except BrokenPipeError:
-            _reader_left()
+            _drop_stdout()
     return code
 
 
 def _explain(error: BaseException) -> tuple[int, str]:
-    """Exit code and one line."""
+    """The exit code and a message of one line."""
     if isinstance(error, KeyboardInterrupt):
         return FAILED, ": ".join(["interrupted", *map(str, error.args)])
     if isinstance(error, DopplerError):
@@ -143,8 +143,8 @@ def _explain(error: BaseException) -> tuple[int, str]:
     return FAILED, f"{type(error).__name__}{': ' if reason else ''}{reason}; -v shows where"
 
 
-def _reader_left() -> int:
-    """The reader of our output is gone (`| head`): nothing to say, and the interpreter must not say it at exit either."""
+def _drop_stdout() -> int:
+    """After the reader of stdout is gone (`| head`), keeps the interpreter from printing a BrokenPipeError when it exits."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return FAILED

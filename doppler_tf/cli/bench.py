@@ -1,4 +1,4 @@
-"""Run methods on graphs, topologies and seeds under one simulator: tables, pictures, a page. What is done already is kept."""
+"""Run methods on graphs, topologies and seeds under one simulator, and write tables, pictures and a page; finished cells are kept."""
 
 from __future__ import annotations
 
@@ -26,25 +26,29 @@ DIRECT = ("workload", "graph", "topology", "method", "budget_s")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.epilog = "\n  ".join((parser.epilog or "", *MORE_EXAMPLES))
-    parser.add_argument("suite", type=Path, nargs="?", metavar="SUITE.toml", help="methods, graphs and the page's sections; or give these:")
-    parser.add_argument("--workload", nargs="+", default=[], metavar="NAME", help="workloads at paper scale, tiled for the topology")
+    parser.add_argument("suite", type=Path, nargs="?", metavar="SUITE.toml",
+                        help="file of methods, graphs and sections of the page; without it, use the options below")
+    parser.add_argument("--workload", nargs="+", default=[], metavar="NAME", help="workloads at paper scale, cut for the topology")
     parser.add_argument("--graph", nargs="+", default=[], metavar="FILE", help="graph files (doppler-graph/1)")
     parser.add_argument("--topology", nargs="+", default=[], metavar="T", help=TOPOLOGIES)
     parser.add_argument("--method", nargs="+", default=[], metavar="NAME[@N|@Ss]",
-                        help="heuristics, searches (with a budget of N simulations or S seconds: annealing@20000, annealing@5s), auto, and "
-                             "methods that are trained: doppler, sel_only, plc_only, joint, per_step, placeto, gdp")
-    parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for searches and auto that name no budget themselves")
-    parser.add_argument("--seeds", type=positive, metavar="N", help="seeds 0 to N-1 (default: the suite's, else 3)")
+                        help="heuristics, searches (annealing@20000: 20,000 simulations; annealing@5s: 5 seconds), auto, and trained "
+                             "methods (doppler, sel_only, plc_only, joint, per_step, placeto, gdp)")
+    parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each search and auto without a budget of its own")
+    parser.add_argument("--seeds", type=positive, metavar="N", help="use seeds 0 to N-1 (default: as the suite says, else 3)")
     for stage in STAGES:
-        parser.add_argument(f"--{stage}", type=natural, metavar="N", help=f"{stage} episodes of what is trained (default: as `train`)")
-    parser.add_argument("--samples", type=sample_count, metavar="K", help="of a policy, the best counts (default: the suite's, else 64)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of cells, tables and pictures; used again to go on")
-    parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="cells at a time, in processes of their own (default: 1)")
-    parser.add_argument("--page", type=output_file, metavar="FILE.md", help="the page (default: DIR/results.md), pictures beside it")
+        parser.add_argument(f"--{stage}", type=natural, metavar="N", help=f"{stage} episodes of trained methods (default: as `train`)")
+    parser.add_argument("--samples", type=sample_count, metavar="K",
+                        help="draw K assignments from each policy and report the best (default: as the suite says, else 64)")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR",
+                        help="folder of cells, tables and pictures; an interrupted run continues in the same folder")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="run J cells at a time, in separate processes (default: 1)")
+    parser.add_argument("--page", type=output_file, metavar="FILE.md",
+                        help="page to write (default: DIR/results.md); its pictures lie beside it")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the cells that are not there yet, writes tables, pictures and the page."""
+    """Runs the cells that have no results yet, and writes tables, pictures and the page."""
     from doppler_tf.cli.benchmark.cell_queue import run_cells
     from doppler_tf.cli.benchmark.cells import plan
     from doppler_tf.cli.benchmark.results_files import write_results
@@ -62,7 +66,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """Tables as wide as a terminal (the page has the spread and the paper's figures beside), what failed, and where the files are."""
+    """Tables of a terminal's width, failures and the paths of the files; the page also has the spread and the paper's figures."""
     from doppler_tf.report.results import long_table, matrix_table
     from doppler_tf.report.tables import facts, grid
 
@@ -82,12 +86,12 @@ def render(result: dict[str, Any]) -> list:
 
 
 def exit_code(result: Mapping[str, Any]) -> int:
-    """1 where a cell failed."""
+    """1 if a cell failed."""
     return 1 if result["failed"] else 0
 
 
 def _suite(args: argparse.Namespace) -> Suite:
-    """The suite's file, or a suite of one section made of the options."""
+    """The suite from the file, or a suite of one section from the options."""
     from doppler_tf.cli.benchmark.suite import Override
     from doppler_tf.cli.benchmark.suite_file import read_suite, suite_from_record
 
@@ -99,15 +103,15 @@ def _suite(args: argparse.Namespace) -> Suite:
             raise ConfigError(f"bench: {given[0]}: expected no such option beside {args.suite}, got it; put it into the suite or leave the "
                               f"suite out")
         return read_suite(args.suite, override)
-    for name, there in {"--workload or --graph": args.workload or args.graph, "--topology": args.topology, "--method": args.method}.items():
-        if not there:
+    for name, value in {"--workload or --graph": args.workload or args.graph, "--topology": args.topology, "--method": args.method}.items():
+        if not value:
             raise field_error(ConfigError, "bench", "", name, "at least one without a suite", "none", f"see {EXAMPLE}")
     methods = {text: _method(text, args.budget_s) for text in args.method}
     graphs = {Path(file).stem.removesuffix(".graph"): {"file": file} for file in args.graph}
     names = [*args.workload, *graphs]
-    twice = next((name for name in names if names.count(name) > 1 or len(graphs) < len(args.graph)), None)
-    if twice is not None:
-        raise field_error(ConfigError, "bench", "", "--workload, --graph", "different names", twice, "rename a file")
+    duplicate = next((name for name in names if names.count(name) > 1 or len(graphs) < len(args.graph)), None)
+    if duplicate is not None:
+        raise field_error(ConfigError, "bench", "", "--workload, --graph", "different names", duplicate, "rename a file")
     for name in args.workload:
         graphs[name] = {"workload": name}
     section = {"methods": list(methods), "graphs": names, "topologies": args.topology, "layout": "long", "title": "All methods",
@@ -116,7 +120,7 @@ def _suite(args: argparse.Namespace) -> Suite:
 
 
 def _method(text: str, budget_s: float | None) -> dict[str, Any]:
-    """The record of NAME, NAME@N or NAME@Ss."""
+    """The suite's record of a method written as NAME, NAME@N or NAME@Ss."""
     from doppler_tf.heuristics import SEARCHES
 
     name, at, budget = text.partition("@")

@@ -20,22 +20,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
     add_topology(parser)
     parser.add_argument("--executor", default="tf", metavar="tf|emulated",
-                        help="tf (the default): real kernels, which are profiled; emulated: modelled times, nothing to profile")
+                        help="tf: profile and run real kernels; emulated: devices with modelled times, without profiling (default: tf)")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
-                        help="emulated: seconds of wall clock to a modelled second (default: 1, or what makes a run last seconds)")
+                        help="emulated: a modelled second takes X seconds (default: 1, or so that a run takes about 2 s)")
     parser.add_argument("--assignments", type=positive, default=50, metavar="N", help="assignments to run (default: 50)")
-    parser.add_argument("--repeats", type=positive, metavar="N", help="runs of each, the median counts (default: 3, emulated 1)")
+    parser.add_argument("--repeats", type=positive, metavar="N",
+                        help="run each assignment N times and use the median (default: 3; emulated: 1)")
     parser.add_argument("--no-fuse", action="store_true",
-                        help="tf: measure every vertex by itself, instead of fusing those that gain nothing by being placed apart")
-    parser.add_argument("--anew", action="store_true", help="tf: measure kernels and links again that are known from earlier graphs")
+                        help="tf: measure every vertex separately; by default, vertices that gain nothing from separate devices are fused")
+    parser.add_argument("--anew", action="store_true", help="tf: measure kernels and links again that earlier calls measured")
     parser.add_argument("--out", type=Path, default=Path("runs/calibrated"), metavar="DIR",
-                        help="folder of the report and the measured graph and topology (default: runs/calibrated)")
+                        help="folder for the report and the measured graph and topology (default: runs/calibrated)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Profiles, runs assignments of all qualities, and writes what came of it."""
-    from doppler_tf.cli.calibration_runs import fitting_assignments, fused, measure, profiled, write_files
-    from doppler_tf.cli.executors import Program, fitting_time_scale, make_executor
+    """Profiles, runs good and bad assignments, and writes the results."""
+    from doppler_tf.cli.calibration_runs import feasible_assignments, fused, measure, profiled, write_files
+    from doppler_tf.cli.executors import Program, default_time_scale, make_executor
     from doppler_tf.cli.inputs import load_costs
     from doppler_tf.report.calibration import GIVEN, PROFILED, Durations, compare_models, link_records
 
@@ -47,11 +48,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.executor == "tf" and not args.no_fuse:
         graph, given = fused(graph, given)
     program = Program(graph) if args.executor == "tf" else None
-    assignments, simulated_s = fitting_assignments(graph, given, args.assignments, args.seed)
+    assignments, simulated_s = feasible_assignments(graph, given, args.assignments, args.seed)
     _make_folder(args.out)
     profile = None if program is None else profiled(graph, given, program.inputs, args.anew)
     models = {GIVEN: given} if profile is None else {GIVEN: given, PROFILED: profile.costs}
-    time_scale = 1.0 if program else args.time_scale or fitting_time_scale(max(simulated_s))
+    time_scale = 1.0 if program else args.time_scale or default_time_scale(max(simulated_s))
     repeats, durations = args.repeats or REPEATS[args.executor], Durations(graph, models)
     with make_executor(args.executor, "fifo", program, time_scale, args.seed, keep_inputs=True) as executor:
         runs_s = measure(graph, given, assignments, repeats, executor, durations)
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """The tables of the report, and where the files are."""
+    """The tables of the report, and the paths of the files."""
     from doppler_tf.report.calibration import kind_table, link_table, makespan_table
     from doppler_tf.report.tables import facts, grid, percent
 
@@ -83,7 +84,7 @@ def render(result: dict[str, Any]) -> list:
 
 
 def _make_folder(out: Path) -> None:
-    """Finds out before the long work whether its results can be written."""
+    """Makes the folder before the long work, so that a path that cannot be written is reported at once."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The parts of `calibrate`: profiling kernels and links, running assignments of all qualities, writing the files."""
+"""The parts of `calibrate`: profiling kernels and links, running good and bad assignments, writing the files."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from runtime import Profile
 
 
-def fitting_assignments(graph: DataflowGraph, costs: CostModel, count: int, seed: int) -> tuple[list[Assignment], list[float]]:
-    """Assignments of all qualities that fit in memory, and their simulated makespans. Raises DeadlockError where none fits."""
-    fitting, simulated_s = [], []
+def feasible_assignments(graph: DataflowGraph, costs: CostModel, count: int, seed: int) -> tuple[list[Assignment], list[float]]:
+    """Good and bad assignments that fit in memory, and their simulated makespans. Raises DeadlockError if none fits."""
+    feasible, simulated_s = [], []
     for assignment in spread_assignments(graph, costs, count, np.random.default_rng(seed)):
         with contextlib.suppress(DeadlockError):
             simulated_s.append(Simulator().execute(graph, costs, assignment).makespan_s)
-            fitting.append(assignment)
-    if not fitting:
+            feasible.append(assignment)
+    if not feasible:
         raise DeadlockError(f"{graph.name}: out of memory on {costs.topology.name} with each of {count} assignments; nothing to measure")
-    return fitting, simulated_s
+    return feasible, simulated_s
 
 
 def fused(graph: DataflowGraph, costs: CostModel) -> tuple[DataflowGraph, CostModel]:
-    """The graph without vertices that gain nothing by being placed apart, and what it costs on the same topology."""
+    """The graph with vertices fused that gain nothing from separate devices, and its costs on the same topology."""
     graph = fuse(graph)
     return graph, build_costs(graph, costs.topology)
 
 
 def profiled(graph: DataflowGraph, costs: CostModel, inputs: dict[int, np.ndarray], anew: bool) -> Profile:
-    """Measures what is not known of this machine, and keeps it. Args: anew: what is known is measured again."""
+    """Measures kernels and links that are not on file for this machine, and stores them. Args: anew: measures all of them."""
     runtime, machine = import_quietly("runtime"), load_machine()
-    # How fast a kernel runs depends on how many devices share the machine.
+    # The speed of a kernel depends on the number of devices that share the machine.
     here = f"{costs.num_devices} devices: "
     known = {} if anew else {key.removeprefix(here): value for key, value in machine.seconds.items() if key.startswith(here)}
     with progress_bar("profiling", show=bars_wanted()) as show:
@@ -66,10 +66,10 @@ def profiled(graph: DataflowGraph, costs: CostModel, inputs: dict[int, np.ndarra
 
 def measure(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], repeats: int, executor: Executor,
             durations: Durations) -> np.ndarray:
-    """Makespans in seconds [A, repeats]; every run's durations are gathered."""
+    """Makespans in seconds [A, repeats]. The durations of every run are added to `durations`."""
     measured_s = np.zeros((len(assignments), repeats))
     with progress_bar("running", show=bars_wanted()) as show:
-        # Repeats of one assignment stand far apart, so a burst of other work on the machine spoils only one of them.
+        # Repeats of one assignment are far apart in time, so that a burst of other work on the machine disturbs only one of them.
         for done, (r, i) in enumerate(np.ndindex(repeats, len(assignments)), start=1):
             trace = executor.execute(graph, costs, assignments[i])
             durations.add(trace, assignments[i])
@@ -79,7 +79,7 @@ def measure(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assign
 
 
 def write_files(out: Path, found: dict[str, Any], profile: Profile | None) -> dict[str, Path]:
-    """Writes report, picture and, of a profile, graph and topology; returns their paths by name."""
+    """Writes the report, the picture and, if there is a profile, its graph and topology; returns their paths by name."""
     files = {"report": out / "report.md", "figures": out / "report.json", "picture": out / "scatter.png"}
     records, models = found["makespans"], found["models"]
     captions = {name: f"median error {percent(row['median_error'])}, rank correlation {number(row['rank_correlation'])}"

@@ -1,4 +1,4 @@
-"""Compare methods on one graph: makespan, distance from the lower bound, time taken."""
+"""Compare methods on one graph by makespan, distance from the lower bound, and time taken."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_graph(parser)
     add_topology(parser)
     parser.add_argument("--methods", type=names, metavar="A,B,…",
-                        help="what to compare (default: every heuristic that is no search, and `policy` if given)")
-    parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; shown greedy and best of K")
+                        help="methods to compare (default: every heuristic except searches, and the policy if one is given)")
+    parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; shown as greedy and as best of K samples")
     parser.add_argument("--samples", type=sample_count, metavar="K",
-                        help="assignments that each randomised method tries, the best counts (default: 50, of a policy 64, of a search "
-                             "200,000 or fewer)")
-    parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each method and seed; searches take them all")
-    parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds and show mean and best (default: 1)")
+                        help="try K assignments with each randomised method and report the best (default: 50; for a policy 64; for a "
+                             "search 200,000 or fewer)")
+    parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each method and seed; searches use all of them")
+    parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds; show mean and best (default: 1)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
     parser.add_argument("--measure", type=positive, metavar="N",
-                        help="also run everything N times on this machine, in turn, beside TensorFlow alone, the engine with barriers and "
-                             "TensorFlow's executor; with --policy RUN the assignments that the run wrote, too")
+                        help="also measure N runs of everything on this machine, in turn with TensorFlow alone, the engine with barriers "
+                             "and TensorFlow's executor; with --policy RUN, also the assignments that the run wrote")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Places with each method and each seed."""
-    from doppler_tf.cli.comparison import compare_methods, measure_found
     from doppler_tf.cli.inputs import load_costs, load_policy
+    from doppler_tf.cli.side_by_side import measure_found
     from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
+    from doppler_tf.report.comparison import compare_methods
 
     methods = args.methods or [*CONSTRUCTIVE, *(["policy"] if args.policy else [])]
     if "policy" in methods and args.policy is None:
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """The table: a row a method, the fastest stands out."""
+    """A table with one row per method and the fastest highlighted, and with --measure a table of the runs."""
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     methods, bound_s, many = result["methods"], result["lower_bound_s"], result["seeds"] > 1

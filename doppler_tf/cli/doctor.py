@@ -1,6 +1,6 @@
-"""Check this machine and what is installed: versions, Keras, devices, threads, memory, disk; and say what to do about problems.
+"""Check this machine and its libraries (versions, Keras, devices, threads, memory, disk), and name a remedy for every problem.
 
-Any library may be missing, so the checks need none.
+The checks use no library, because any library may be missing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _KERAS = "TF_USE_LEGACY_KERAS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Args: parser: of this command, which has no options of its own."""
+    """Args: parser: of this command, which adds no options."""
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Checks everything; what a check finds wrong is its result, no error."""
+    """Runs all checks. A problem is a result, not an error."""
     from doppler_tf.cli.messages import note
 
     note("importing all libraries; this may take a minute")
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A table of checks and one of remedies; plain lines where rich itself is missing."""
+    """A table of checks and one of remedies; plain lines if rich is missing."""
     checks = result["checks"]
     remedies = {check["check"]: check["remedy"] for check in checks if check["remedy"]}
     try:
@@ -58,12 +58,12 @@ def render(result: dict[str, Any]) -> list:
 
 
 def exit_code(result: Mapping[str, Any]) -> int:
-    """1 where there is a problem."""
+    """1 if there is a problem."""
     return 1 if result["problems"] else 0
 
 
 class Check(NamedTuple):
-    """One thing looked at: what was found, and what to do where that is a problem ("" where all is well)."""
+    """One check: what was found, and the remedy ("" if there is no problem)."""
 
     check: str
     found: str
@@ -76,21 +76,21 @@ class Check(NamedTuple):
 
 
 def all_checks() -> list[Check]:
-    """Every check, in the order in which they are shown."""
-    keras, report = os.environ.get(_KERAS), probe()  # the variable as the user has it: `compiled` imports `agents`, which sets it
+    """All checks, in the order of the table."""
+    keras, report = os.environ.get(_KERAS), probe()  # read first, because `compiled` imports `agents`, which sets the variable
     return [python(), versions(), imports(report), keras_mode(report, keras), devices(report), threads(report), memory(), compiled()]
 
 
 def python() -> Check:
-    """Python itself."""
+    """The version of Python."""
     found = f"{platform.python_version()}, {sys.executable}"
     return Check("Python", found, "" if sys.version_info[:2] == _PYTHON else "call it with Python 3.11; `make setup` puts that into .venv")
 
 
 def versions(requirements: Path = ROOT / "requirements.txt") -> Check:
-    """Installed libraries against those that are pinned."""
+    """Installed versions of the libraries against the pinned ones."""
     if not requirements.exists():
-        return Check("versions", f"not compared: {requirements} is not there")
+        return Check("versions", f"not compared: {requirements} is missing")
     pinned = dict(re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", requirements.read_text(encoding="utf-8"), re.MULTILINE))
     found = {name: _version(name) for name in pinned}
     wrong = [f"{name} {found[name] or 'is missing'} (pinned: {wanted})" for name, wanted in pinned.items() if found[name] != wanted]
@@ -98,7 +98,7 @@ def versions(requirements: Path = ROOT / "requirements.txt") -> Check:
 
 
 def probe() -> Mapping[str, Any]:
-    """What `try_imports` says in a process of its own, as an import may end the process: `errors` by module, and TensorFlow's set-up."""
+    """`errors` by module and TensorFlow's set-up, as `try_imports` reports them; another process runs it, as an import may crash."""
     environment = {**os.environ, _KERAS: "1", "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     try:
         done = subprocess.run([sys.executable, "-c", "from doppler_tf.cli.doctor import try_imports; try_imports()"], env=environment,
@@ -111,9 +111,9 @@ def probe() -> Mapping[str, Any]:
 
 
 def try_imports() -> None:
-    """Prints a JSON object a line: each module before it is imported, then all errors and TensorFlow's set-up (None without TensorFlow).
+    """Prints one JSON object per line: each module before its import, then all errors and TensorFlow's set-up (None without TensorFlow).
 
-    What libraries print goes to stderr.
+    Output of the libraries goes to stderr.
     """
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
@@ -125,14 +125,14 @@ def try_imports() -> None:
 
 
 def imports(report: Mapping[str, Any]) -> Check:
-    """Whether the libraries that we use can be imported."""
+    """Whether every library in MODULES can be imported."""
     failed = [f"{name}: {error}" for name, error in report["errors"].items() if error]
     loaded = [name.partition(".")[0] for name in report["errors"]]
     return Check("imports", "; ".join(failed) or ", ".join(loaded), _install() if failed else "")
 
 
 def keras_mode(report: Mapping[str, Any], given: str | None) -> Check:
-    """Whether TensorFlow uses Keras 2, as TF-GNN and TF-Agents need it; given: the user's TF_USE_LEGACY_KERAS."""
+    """Whether TensorFlow uses Keras 2, which TF-GNN and TF-Agents need. Args: given: the user's TF_USE_LEGACY_KERAS."""
     setting = f"{_KERAS} {'not set' if given is None else f'is {given!r}'}"
     if given not in (None, "1"):
         return Check("Keras", f"{setting}: Keras 3", f"unset {_KERAS} or set it to 1; `import agents` refuses Keras 3")
@@ -144,7 +144,7 @@ def keras_mode(report: Mapping[str, Any], given: str | None) -> Check:
 
 
 def devices(report: Mapping[str, Any]) -> Check:
-    """What TensorFlow finds, and whether a GPU is there that it does not."""
+    """The devices that TensorFlow finds, and whether it misses a GPU."""
     found = report["tensorflow"]
     if found is None:
         return Check("devices", "not known without TensorFlow", "see imports")
@@ -157,7 +157,7 @@ def devices(report: Mapping[str, Any]) -> Check:
 
 
 def threads(report: Mapping[str, Any]) -> Check:
-    """Cores that the process may use, and what limits its threads."""
+    """The cores that the process may use, and the limits on its threads."""
     cores, quota = len(os.sched_getaffinity(0)), _quota()
     set_to = {f"TensorFlow's {name}": value for name, value in (report["tensorflow"] or {}).items() if name.endswith("_op") and value}
     set_to |= {name: value for name in ("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "NUMBA_NUM_THREADS")
@@ -169,39 +169,39 @@ def threads(report: Mapping[str, Any]) -> Check:
 
 
 def memory() -> Check:
-    """Free memory against what a training needs."""
+    """Free memory against the memory that training needs."""
     free = _free_memory()
     if free is None:
-        return Check("memory", "not known here")
+        return Check("memory", "unknown on this system")
     needed = f"{NEEDED_MEMORY / _GIB:.0f} GiB"
     return Check("memory", f"{free / _GIB:.1f} GiB free, {needed} needed",
                  "" if free >= NEEDED_MEMORY else f"end other processes until {needed} are free; `train --set batch=16` needs less")
 
 
 def compiled() -> Check:
-    """What is compiled on disk, and whether there is room for more."""
+    """The compiled code on disk, and whether there is room for more."""
     from doppler_tf.cli.tensorflow import import_quietly
 
     cache = import_quietly("agents.compile_cache")
     numba = sum(1 for _ in (ROOT / "doppler_tf").rglob("*.nbi"))
     done, root = f"{numba} functions by Numba", cache.cache_root()
     if cache.keep_compiled() is None and "--tf_xla_persistent_cache_directory" in os.environ.get("TF_XLA_FLAGS", ""):
-        return Check("compiled code", f"{done}; XLA's where TF_XLA_FLAGS say")
+        return Check("compiled code", f"{done}; XLA's is in the folder that TF_XLA_FLAGS names")
     if root is None:
         return Check("compiled code", f"{done}; XLA's is not kept: DOPPLER_XLA_CACHE is off, or there is no home folder")
     programs = [path.stat().st_size for path in root.glob("*/xla_compile_cache__*")]
-    there = next(path for path in (root, *root.parents) if path.exists())
-    free = shutil.disk_usage(there).free
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
     found = f"{done}, {len(programs)} programs by XLA ({sum(programs) / 1e6:.0f} MB) in {root}, {free / _GIB:.1f} GiB free"
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        return Check("compiled code", f"{found}; {there} cannot be written",
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        return Check("compiled code", f"{found}; {existing} cannot be written",
                      "DOPPLER_XLA_CACHE=FOLDER names another folder; without one every process compiles anew")
     return Check("compiled code", found, "" if free >= NEEDED_DISK else
                  f"free {NEEDED_DISK / _GIB:.2f} GiB there, or name another folder with DOPPLER_XLA_CACHE=FOLDER")
 
 
 def _install() -> str:
-    """How to get what is missing: often it is there, for another Python."""
+    """How to get a missing library. Often it is installed for another Python."""
     ours = ROOT / ".venv"
     if (ours / "bin/python").exists() and not ours.samefile(sys.prefix):
         return "call it with .venv/bin/python"
@@ -209,7 +209,7 @@ def _install() -> str:
 
 
 def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version  # takes a while, and every command imports this file
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, and every command imports this file
 
     try:
         return version(name)
@@ -218,15 +218,15 @@ def _version(name: str) -> str | None:
 
 
 def _quota() -> float | None:
-    """How many cores' worth of time the control group grants; None: no limit."""
+    """The processor time that the control group grants, in cores; None: no limit."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return int(quota) / int(period)  # `max` is no number
+        return int(quota) / int(period)  # "max" raises ValueError
     return None
 
 
 def _free_memory() -> int | None:
-    """Bytes that the machine, and the control group, leave to this process."""
+    """Bytes that the machine and the control group leave to this process."""
     known = []
     with contextlib.suppress(OSError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -238,7 +238,7 @@ def _free_memory() -> int | None:
 
 
 def _import_error(name: str) -> str | None:
-    """Why a module cannot be imported, in one line; None where it can."""
+    """The reason why a module cannot be imported, in one line; None if it can."""
     try:
         import_module(name)
     except Exception as error:
@@ -247,7 +247,7 @@ def _import_error(name: str) -> str | None:
 
 
 def _tensorflow() -> dict:
-    """Which Keras it uses, which devices it finds, how many threads it is told to take (0: one a core)."""
+    """TensorFlow's Keras, its devices, and its numbers of threads (0: one per core)."""
     import tensorflow as tf
 
     keras = tf.keras.Model.__module__.partition(".")[0]

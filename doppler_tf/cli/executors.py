@@ -1,4 +1,4 @@
-"""The real executors as commands ask for them, and the check of what they compute against the unsharded program."""
+"""The real executors that commands name, and the check of their outputs against the unsharded program."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 EXECUTORS = ("tf", "emulated", "synchronous")
 MATCH_TOLERANCE = 1e-5
-# Emulated runs shorter than this are all overhead of the engine, longer ones try anybody's patience.
+# A shorter emulated run mostly measures the engine's overhead. A longer one keeps the user waiting.
 EMULATED_BETWEEN_S = (0.2, 20.0)
 EMULATED_TARGET_S = 2.0
 
 
 class Program:
-    """The program that a graph was made from, on its own input values."""
+    """The program that a graph was made from, with its input values."""
 
     def __init__(self, graph: DataflowGraph):
         """Draws the inputs. Raises GraphError for a graph without kernels."""
@@ -55,31 +55,33 @@ class Program:
 
 
 class ByGraph:
-    """An Executor that hands each graph to the executor that holds its tensors."""
+    """An Executor that passes each graph to the executor that holds its tensors."""
 
     def __init__(self, executors: Sequence[tuple[DataflowGraph, Executor]]):
         self._executors = {graph.graph_hash: executor for graph, executor in executors}
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
-        """As Executor's. Raises KeyError for a graph that was not announced."""
+        """As Executor's. Raises KeyError for a graph without an executor."""
         return self._executors[graph.graph_hash].execute(graph, costs, assignment)
 
 
 def has_kernels(graph: DataflowGraph) -> bool:
-    """Whether the graph can be executed for real."""
+    """Whether the graph can run on real devices."""
     return "workload" in graph.attributes and all(graph.kernel[v] is not None for v in graph.work_vertices.tolist())
 
 
 def check_executor(name: str) -> None:
-    """Raises ConfigError for a name that is none of EXECUTORS."""
+    """Raises ConfigError for a name that is not in EXECUTORS."""
     if name not in EXECUTORS:
         raise field_error(ConfigError, "", "", "--executor", f"one of {', '.join(EXECUTORS)}", name)
 
 
 def make_executor(name: str, dispatch: str, program: Program | None, time_scale: float, seed: int,
                   timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False) -> Engine:
-    """An executor: real kernels where there is a program, else emulated devices at `time_scale`; timeout_s: as Engine's; truth: as
-    EmulatedBackend's; keep_inputs: as TensorFlowBackend's."""
+    """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
+
+    Args: timeout_s: as Engine's; truth: as EmulatedBackend's; keep_inputs: as TensorFlowBackend's.
+    """
     runtime = import_quietly("runtime")
     if name == "synchronous":
         return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed, truth=truth) if program is None
@@ -91,7 +93,7 @@ def make_executor(name: str, dispatch: str, program: Program | None, time_scale:
 
 
 def true_topology(spec: str | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:
-    """What emulated devices are in truth, if that is told. Raises a UserError where the graphs cannot run there."""
+    """The true topology of emulated devices; None without `spec`. Raises UserError if the graphs cannot run on it."""
     from doppler_tf.costs import build_costs
     from doppler_tf.formats.topology_json import read_topology
 
@@ -106,16 +108,16 @@ def true_topology(spec: str | None, planned: Sequence[tuple[DataflowGraph, CostM
     return truth
 
 
-def fitting_time_scale(makespan_s: float) -> float:
-    """1, or what makes a run of that simulated makespan last two seconds of wall clock where 1 would be too short or too long."""
+def default_time_scale(makespan_s: float) -> float:
+    """1 if a run of this simulated makespan is neither too short nor too long, else the scale at which it takes about 2 s."""
     low, high = EMULATED_BETWEEN_S
     if makespan_s == 0 or low <= makespan_s <= high:
         return 1.0
     scale = float(f"{EMULATED_TARGET_S / makespan_s:.1g}")
-    note(f"emulated devices: time scale {scale:g}, so that a run takes about {scale * makespan_s:.2g} s; --time-scale sets another")
+    note(f"emulated devices: time scale {scale:g}, so that a run takes about {scale * makespan_s:.2g} s; --time-scale changes it")
     return scale
 
 
 def matches(error: float | None) -> bool | None:
-    """The verdict on a relative error; None where nothing was computed."""
+    """Whether a relative error is small enough; None if nothing was computed."""
     return None if error is None else math.isfinite(error) and error <= MATCH_TOLERANCE

@@ -12,11 +12,11 @@ EXAMPLE = "python -m doppler_tf export runs/chainmm --out runs/chainmm/policies"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.add_argument("run", type=Path, metavar="RUN|CHECKPOINT", help="trained policy")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of models; the new one becomes DIR/N, N counting up")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of models; writes DIR/N with the next free number N")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Exports; returns what the model says of itself, and where it is."""
+    """Exports the policy; returns the model's path and its metadata."""
     from doppler_tf.cli.tensorflow import import_quietly
     from doppler_tf.formats.files import read_json
 

@@ -1,4 +1,4 @@
-"""Say what a graph holds and, on a topology, how fast it can be at best."""
+"""Describe a graph and, on a topology, give lower bounds of its makespan."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def describe(graph: DataflowGraph) -> dict[str, Any]:
-    """The graph by itself; `depth` counts the vertices of its longest path, inputs left out."""
+    """Counts and totals of the graph. `depth` counts the vertices of its longest path, without inputs."""
     import numpy as np
 
     work = graph.work_vertices
@@ -55,7 +55,7 @@ def describe(graph: DataflowGraph) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A table of facts, one of kinds, one of bounds."""
+    """Tables of facts, of kinds and of bounds."""
     from doppler_tf.report.tables import NOTHING, facts, grid, quantity, time_unit, yes_no
 
     tables = [facts(f"graph {result['name']}", {
@@ -81,7 +81,7 @@ def render(result: dict[str, Any]) -> list:
 
 
 def _on_topology(graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
-    """`work_s` sums every vertex on the device that runs it soonest; `bounds` hold for any assignment and dispatch rule."""
+    """`work_s` sums the exec of every vertex on its fastest device. The `bounds` hold for every assignment and dispatch rule."""
     from dataclasses import asdict
 
     from doppler_tf.bounds import lower_bounds
@@ -92,7 +92,7 @@ def _on_topology(graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
 
 
 def _total(values: np.ndarray) -> float | None:
-    """The sum of what is given, None where nothing is."""
+    """The sum of the values that are not NaN; None if all are."""
     import numpy as np
 
     return None if np.isnan(values).all() else float(np.nansum(values))

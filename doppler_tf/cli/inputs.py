@@ -1,4 +1,4 @@
-"""What commands read: graph and costs, assignments, trained policies."""
+"""The inputs of commands: graphs and costs, assignments, trained policies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from agents.placing import KeptSamplers
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
@@ -18,7 +19,7 @@ LOCAL = "local"
 
 
 def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostModel]:
-    """A graph and its costs on a topology; messages name the graph's file. Whoever wants costs may have to wait for a compiler."""
+    """A graph and its costs on a topology; messages name the graph's file. Afterwards a note announces each compilation."""
     from doppler_tf.cli.messages import announce_compiling
     from doppler_tf.costs import build_costs
     from doppler_tf.formats.graph_json import read_graph
@@ -29,7 +30,7 @@ def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostMode
 
 
 def load_topology(spec: str) -> Topology:
-    """A preset, a file, or `local`: this machine, which is measured the first time and then read from disk."""
+    """A preset, a file, or `local`, which is this machine: measured once, then read from disk."""
     from doppler_tf.formats.topology_json import read_topology
 
     if spec != LOCAL:
@@ -51,7 +52,7 @@ def load_topology(spec: str) -> Topology:
 
 
 def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None) -> tuple[Assignment, str]:
-    """An assignment and the dispatch rule to run it with: the one asked for, else the one it was made for, else fifo."""
+    """An assignment and its dispatch rule: `dispatch`, else the rule in the file, else fifo."""
     from doppler_tf.formats.assignment_json import assignment_from_json
     from doppler_tf.formats.files import read_json
 
@@ -60,8 +61,8 @@ def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch
     return assignment_from_json(record, graph, costs, str(path)), dispatch or made_for or "fifo"
 
 
-def load_policy(path: Path) -> Policy:
-    """A trained policy: (graph, costs, samples, seed) -> assignments, the greedy one first."""
+def load_policy(path: Path, kept: KeptSamplers | None = None) -> Policy:
+    """A trained policy: (graph, costs, samples, seed) -> assignments, the greedy one first; kept: what policies before have compiled."""
     from doppler_tf.cli.tensorflow import import_quietly
 
-    return import_quietly("agents.placing").load_policy(path)
+    return import_quietly("agents.placing").load_policy(path, kept)

@@ -1,4 +1,4 @@
-"""How a training run learned, from its TensorBoard summaries: one curve for a `bench`, charts by stage for a `report`."""
+"""Learning curves of a training run from its TensorBoard summaries: one curve for `bench`, charts by stage for `report`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.formats.files import file_name
 
 STAGES = ("imitation", "simulated", "real")
-# Points of a curve that are kept.
+# The most points that a curve keeps.
 MOST_POINTS = 200
 
 
@@ -28,17 +28,17 @@ def learning_curve(run_dir: Path, batch: int, graph: str) -> list[dict[str, Any]
 
 
 def learning_charts(run_dir: Path, batch: int, graph: str) -> list[dict[str, Any]]:
-    """What each stage has to show of one graph; stages without summaries are left out.
+    """The charts of one graph, one per stage that has summaries.
 
     Args:
-      batch: sampled episodes of this graph in an update.
+      batch: sampled episodes of this graph per update.
 
     Returns:
-      By chart `title`, `x` and `y` (what the axes say; y is in seconds where `seconds`), and `series`: `name` and `points`, [x, y] each, at
-      most MOST_POINTS and the last one always.
+      For each chart `title`, the axis labels `x` and `y`, `seconds` (whether y is in seconds), and `series`. Each series has a `name` and
+      `points` [x, y]: at most MOST_POINTS, always including the last one.
     """
     tags, charts = _tags(), []
-    shown = {
+    layouts = {
         "imitation": ("Stage I: imitation of the teacher", "log-likelihood of a step", False, {tags.AGREEMENT: "the teacher's choices"}),
         "simulated": ("Stage II: simulated episodes", "makespan", True,
                       {tags.SAMPLED: "mean of the sampled episodes", tags.GREEDY: "greedy episode", tags.BEST: "best so far"}),
@@ -46,7 +46,7 @@ def learning_charts(run_dir: Path, batch: int, graph: str) -> list[dict[str, Any
                  {tags.MEASURED: "measured, mean of the runs", tags.MEASURED_GREEDY: "measured, greedy episode",
                   tags.REFITTED: "simulated with refitted costs, the same runs", tags.SIMULATED: "simulated with the costs given"}),
     }
-    for stage, (title, y, seconds, names) in shown.items():
+    for stage, (title, y, seconds, names) in layouts.items():
         by_update = _scalars(run_dir, stage, graph)
         series = []
         for tag, name in names.items():
@@ -61,7 +61,7 @@ def learning_charts(run_dir: Path, batch: int, graph: str) -> list[dict[str, Any
 
 
 def _scalars(run_dir: Path, stage: str, graph: str) -> dict[int, Mapping[str, float]]:
-    """Scalars by update and tag; where a resumed run made updates again, the later ones, and without what was written in part."""
+    """Scalars by update and tag. If a resumed run repeated updates, the later ones count. Records written in part are skipped."""
     import tensorflow as tf
 
     by_update: dict[int, dict[str, float]] = {}
@@ -80,7 +80,7 @@ def _scalars(run_dir: Path, stage: str, graph: str) -> dict[int, Mapping[str, fl
 
 
 def _tags():
-    """The module that names every tag; it brings TensorFlow."""
+    """The module that names every tag; it imports TensorFlow."""
     return import_quietly("agents.summaries")
 
 

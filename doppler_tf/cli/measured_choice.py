@@ -1,4 +1,4 @@
-"""`place --measure`: the assignments found and the simple placements are run against each other. A simple placement wins a tie."""
+"""`place --measure`: runs the assignments found against the simple placements. A simple placement wins a tie."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from doppler_tf.cli.executors import Program, make_executor
 from doppler_tf.cli.messages import bars_wanted, note
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CancelledError, DopplerError, UserError
-from doppler_tf.fastsim import FastSimulator
-from doppler_tf.finalists import Spent, baselines, choose, finalists_of, spent, why_one_device
+from doppler_tf.finalists import Spent, baselines, choose, finalists_of, simulated_makespans, spent, why_one_device
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
@@ -21,19 +20,17 @@ from doppler_tf.report.progress import progress_bar
 
 def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, dispatch: str, time_scale: float | None,
                    seed: int) -> tuple[Assignment, float, dict[str, Any]]:
-    """The chosen assignment, its simulated seconds, and what the command says of the runs.
+    """The chosen assignment, its simulated seconds, and the results of the runs.
 
     Args:
-      runs: how many there are at most, of all finalists together.
-      time_scale: of emulated devices; None: the graph's kernels run.
+      runs: the most runs of all finalists together.
+      time_scale: of emulated devices; None: runs the graph's kernels.
 
-    Raises the last run's error where none succeeded.
+    Raises the last run's error if no run succeeded.
     """
-    always = baselines(graph, costs, seed, dispatch)
-    finalists = finalists_of(placed, always, dispatch)
+    simple = baselines(graph, costs, seed, dispatch)
+    finalists = finalists_of(placed, simple, dispatch)
     found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
-    orders = None if dispatch != "order" else np.stack([a.order for a in finalists.values()])
-    makespans_s = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in finalists.values()]), orders)
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
     program = Program(graph) if time_scale is None else None
@@ -53,16 +50,12 @@ def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, ru
             done[name].append(spent(graph, trace))
             return trace.makespan_s
 
-        outcome = choose(dict(zip(finalists, makespans_s.tolist(), strict=True)), [*always, found], runs, timed)
+        outcome = choose(simulated_makespans(graph, costs, finalists, dispatch), [*simple, found], runs, timed)
     if failed:
-        note(f"--measure: {len(failed)} runs failed, the last one so: {failed[-1]}")
+        note(f"--measure: {len(failed)} runs failed, the last one with: {failed[-1]}")
     if outcome.chosen is None and failed:
         raise failed[-1]
     chosen = outcome.chosen or found
-    reason = None
-    if done[chosen] and costs.num_devices > 1 and done[chosen][0].devices == 1:
-        several = [name for name, each in done.items() if each and each[0].devices > 1]
-        best = min(several, key=lambda name: outcome.finalists[name].median_s, default=None)
-        reason = None if best is None else why_one_device(done[chosen], done[best], best)
     return finalists[chosen], outcome.finalists[chosen].simulated_s, {
-        "measured": {name: finalist.to_json() for name, finalist in outcome.finalists.items()}, "chosen": chosen, "reason": reason}
+        "measured": {name: finalist.to_json() for name, finalist in outcome.finalists.items()}, "chosen": chosen,
+        "reason": why_one_device(chosen, done, outcome.finalists)}

@@ -1,4 +1,4 @@
-"""What is said on stderr: errors alone (-q), notes as well, or all that our loggers say (-v); and what is being compiled."""
+"""Messages on stderr: errors (-q), errors and notes (default), or all that our packages log (-v); a note while Numba compiles."""
 
 from __future__ import annotations
 
@@ -7,72 +7,69 @@ import functools
 import logging
 import sys
 
-_OURS = ("doppler_tf", "data", "runtime", "agents")
+_ROOMS = ("doppler_tf", "data", "runtime", "agents")
 _LOG = logging.getLogger("doppler_tf.cli")
 
 
 def add_verbosity(parser: argparse.ArgumentParser, default: bool | str = argparse.SUPPRESS) -> None:
-    """-v and -q; default: False for the parser of all commands, whose findings a command's own leaves alone."""
+    """Adds -v and -q. Args: default: False for the main parser; a command's parser must not overwrite the main parser's values."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("-v", "--verbose", action="store_true", default=default,
-                        help="log on stderr what is done, and when; after an error, where it arose")
+                        help="log each step and its time on stderr; after an error, show the traceback")
     either.add_argument("-q", "--quiet", action="store_true", default=default,
-                        help="no tables, notes and bars: errors alone, and the object of --json")
+                        help="print only errors and the --json object: no tables, notes or progress bars")
 
 
 def set_verbosity(verbose: bool = False, quiet: bool = False) -> None:
-    """From now on our loggers, and they alone, are heard on stderr."""
-    for room in _OURS:
+    """From now on the loggers of our packages, and no others, write to stderr."""
+    for room in _ROOMS:
         log = logging.getLogger(room)
         log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
-        log.propagate = False  # absl's handler at the root would say it again
+        log.propagate = False  # absl's handler at the root would repeat it
         for handler in [each for each in log.handlers if isinstance(each, _OnStderr)]:
             log.removeHandler(handler)
         log.addHandler(_OnStderr(verbose))
 
 
 def note(message: str) -> None:
-    """A line for the person at the screen."""
+    """Prints a line for the user on stderr, unless -q is given."""
     _LOG.info("%s", message)
 
 
 def is_quiet() -> bool:
-    """Whether notes are not wanted."""
+    """Whether the user has switched notes off."""
     return not _LOG.isEnabledFor(logging.INFO)
 
 
 def bars_wanted() -> bool:
-    """Whether somebody can see a progress bar move, and wants to."""
+    """Whether stderr is a terminal and the user has not switched notes off."""
     return sys.stderr.isatty() and not is_quiet()
 
 
-@functools.cache  # however often commands run in one process, it is told once
+@functools.cache  # registers once, even if one process runs several commands
 def announce_compiling() -> None:
-    """From now on a note says which of our modules Numba compiles. That is the first time only, as the code stays on disk.
+    """From now on one note says that Numba compiles our code. Numba compiles once and keeps the code on disk.
 
-    For XLA, which compiles or loads from disk once a process and shape, `agents` logs when it traces.
+    XLA compiles, or loads from disk, once per process and shape; `agents` logs when it traces.
     """
     from numba.core import event
 
-    class OneNoteAModule(event.Listener):
-        def __init__(self):
-            self._said = set()
+    class OneNote(event.Listener):
+        announced = False
 
         def on_start(self, started) -> None:
-            room, *rest = started.data["dispatcher"].py_func.__module__.split(".")
-            part = ".".join([room, *rest[:1]])
-            if room in _OURS and part not in self._said:
-                self._said.add(part)
-                note(f"compiling {part} (the first time only; it stays on disk)")
+            if not self.announced and started.data["dispatcher"].py_func.__module__.partition(".")[0] in _ROOMS:
+                self.announced = True
+                note("compiling simulator and heuristics (once, up to half a minute; the code stays on disk)")
 
         def on_end(self, ended) -> None:
-            """Nothing to say."""
+            """Numba requires this method."""
 
-    event.register("numba:compile", OneNoteAModule())
+    event.register("numba:compile", OneNote())
 
 
 class _OnStderr(logging.Handler):
-    """Prints on what sys.stderr is at the moment: a progress bar that stands there makes room."""
+    """Prints on the current sys.stderr, which a progress bar replaces while it is shown."""
 
     def __init__(self, verbose: bool):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the types that check a value while it is parsed."""
+"""Options that several commands share, and types that check a value while it is parsed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def positive(text: str) -> int:
 
 
 def sample_count(text: str) -> int:
-    """An integer from 1 to 100,000: all samples are kept until the best is known."""
+    """An integer from 1 to 100,000; there is a limit because all samples stay in memory until the best is known."""
     value = _integer(text, 1)
     if value > MOST_SAMPLES:
         raise argparse.ArgumentTypeError(f"expected an integer from 1 to {MOST_SAMPLES}, got {text!r}")
@@ -57,7 +57,7 @@ def names(text: str) -> list[str]:
     """A list written a,b,c."""
     found = [part.strip() for part in text.split(",")]
     if not all(found):
-        raise argparse.ArgumentTypeError(f"expected names parted by commas, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected names separated by commas, got {text!r}")
     return list(dict.fromkeys(found))
 
 
@@ -75,18 +75,18 @@ def add_assignment(parser: argparse.ArgumentParser) -> None:
     """--assignment and --dispatch."""
     parser.add_argument("--assignment", type=Path, required=True, metavar="FILE",
                         help="assignment file, or a bare list of device indices in node order (null for inputs)")
-    parser.add_argument("--dispatch", metavar=DISPATCH, help="rule that orders the queues (default: the assignment file's, else fifo)")
+    parser.add_argument("--dispatch", metavar=DISPATCH, help="rule that orders the queues (default: the assignment file's rule, else fifo)")
 
 
 def add_pictures(parser: argparse.ArgumentParser, trace: bool = True) -> None:
-    """--gantt and, where wanted, --trace."""
+    """--gantt and, with `trace`, --trace."""
     if trace:
         parser.add_argument("--trace", type=output_file, metavar="OUT.json", help="write the trace, for ui.perfetto.dev and `trace`")
     parser.add_argument("--gantt", type=output_file, metavar="OUT.png", help="write a picture of what ran where and when")
 
 
 def output_file(text: str) -> Path:
-    """A file to write. Raises FormatError where that cannot be."""
+    """A file to write. Raises FormatError if it cannot be written."""
     from doppler_tf.formats.files import check_writable
 
     return check_writable(text)

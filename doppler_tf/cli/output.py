@@ -1,4 +1,4 @@
-"""How commands print what they return, a JSON object or tables, and the files and tables of a trace that several of them make."""
+"""Printing of results as a JSON object or tables, and the table and files of a trace that several commands share."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ IDLE_HEADERS = ("for input", "for link", "for memory", "overhead", "nothing left
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """One line on stdout; numbers that JSON does not have become null."""
+    """One line on stdout; infinity and NaN become null."""
     print(json.dumps(plain(result), allow_nan=False))
 
 
 def print_tables(renderables: Iterable, file: IO[str]) -> None:
-    """rich renderables, as wide as the terminal; piped, wide enough for any table of ours. Strings as they are, without rich."""
+    """Prints strings unchanged, and rich renderables as wide as the terminal, or WIDTH columns wide if `file` is no terminal."""
     for renderable in renderables:
         if isinstance(renderable, str):
             print(renderable, file=file)
@@ -46,34 +46,34 @@ def _console(file: IO[str]) -> Console:
 
 
 def plain(value: Any) -> Any:
-    """The value in JSON's own types."""
+    """The value in JSON's types."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Path):
         return str(value)
-    if hasattr(value, "tolist"):  # NumPy arrays and scalars, without importing NumPy for --help's sake
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars; importing NumPy would slow --help down
         return plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def device_table(result: Mapping[str, Any]) -> RenderableType:
-    """Devices: their busy share and peak memory; where the result tells it, the idle slot time by cause."""
+    """Devices with busy share, peak memory and, if the result has it, idle slot time by cause."""
     from doppler_tf.report.tables import grid, percent, quantity, time_unit
 
     peaks = result["peak_bytes"] or {}
-    known = {name: (name, percent(share), quantity(peaks.get(name), "B")) for name, share in result["busy"].items()}
+    usage = {name: (name, percent(share), quantity(peaks.get(name), "B")) for name, share in result["busy"].items()}
     if result.get("idle") is None:
-        return grid("", ("device", "busy", "peak memory"), list(known.values()))
+        return grid("", ("device", "busy", "peak memory"), list(usage.values()))
     unit = time_unit([sum(causes.values()) for causes in result["idle"].values()])
-    rows = [(*known[name], *map(unit.text, (sum(causes.values()), *causes.values()))) for name, causes in result["idle"].items()]
+    rows = [(*usage[name], *map(unit.text, (sum(causes.values()), *causes.values()))) for name, causes in result["idle"].items()]
     return grid("", ("device", "busy", "peak memory", "idle", *IDLE_HEADERS), rows)
 
 
 def write_pictures(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace,
                    lower_bound_s: float) -> None:
-    """Writes what `--trace` and `--gantt` ask for."""
+    """Writes the files that `--trace` and `--gantt` name."""
     if getattr(args, "trace", None) is not None:
         from doppler_tf.formats.chrome_trace import write_trace
 

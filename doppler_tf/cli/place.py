@@ -1,4 +1,4 @@
-"""Find an assignment: one method, or the portfolio; the best by simulation wins, or the best of measured runs."""
+"""Find an assignment with one method or the portfolio, and choose the best by simulation or by measured runs."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a heuristic (critical_path, heft, cpop, peft, etf, fcp, min_min, enumerative, partition, round_robin, "
                              "one_device, random), a search (annealing, local_search, random_search, cp_sat) or policy; auto (the "
                              "default) is the portfolio")
-    parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy; joins the portfolio, or is method `policy`")
+    parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy, for the portfolio or --method policy")
     parser.add_argument("--samples", type=sample_count, metavar="K",
-                        help="assignments that each randomised method may try (default: 50, of a policy 64, of a search 200,000 or "
-                             "fewer)")
+                        help="try at most K assignments with each randomised method (default: 50; for a policy 64; for a search 200,000 "
+                             "or fewer)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
-                        help="take this many seconds; the portfolio then brings in searches (annealing, local_search, cp_sat)")
+                        help="take S seconds; the portfolio then also searches (annealing, local_search, cp_sat)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
     parser.add_argument("--measure", type=positive, metavar="N",
-                        help="choose by N runs in all of what was found and of simple placements, on this machine's devices, which needs "
-                             "a graph with kernels, or with --time-scale on emulated ones")
+                        help="choose by N runs in total of the assignments found and simple placements, on this machine (the graph needs "
+                             "kernels) or, with --time-scale, on emulated devices")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
-                        help="of --measure: emulated devices, X seconds of wall clock to a modelled second")
+                        help="with --measure: run on emulated devices, where a modelled second takes X seconds")
     parser.add_argument("--out", type=output_file, metavar="A.json", help="assignment file to write")
     add_pictures(parser, trace=False)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Places, measures where asked, writes the assignment, and says how far above the lower bound it stands."""
+    """Places, with --measure also runs, and writes the assignment; returns its makespan and the lower bound."""
     from doppler_tf import placement
     from doppler_tf.cli.inputs import load_costs, load_policy
     from doppler_tf.cli.output import write_pictures
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A table of the portfolio's members, one of what was measured, one of facts."""
+    """Tables of the portfolio's members, of the measured runs and of facts."""
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     bound_s, members = result["lower_bound_s"], result["members"]
@@ -85,7 +85,7 @@ def render(result: dict[str, Any]) -> list:
             *([_measured_table(result)] if "measured" in result else []),
             *([result["reason"], ""] if result.get("reason") else []),
             facts("", {"lower bound": unit.text(bound_s), "placed in": f"{result['seconds']:.2f} s", "dispatch": result["dispatch"],
-                       "written to": str(result["out"] or "nowhere; --out keeps it")})]
+                       "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
 
 
 def _measured_table(result: dict[str, Any]):
@@ -101,7 +101,7 @@ def _measured_table(result: dict[str, Any]):
 
 
 def _prepare(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel) -> None:
-    """Raises ConfigError for what cannot be measured; makes the devices before TensorFlow's first operation, which a policy brings."""
+    """Raises ConfigError for a graph that cannot be measured. Makes the devices before a policy runs TensorFlow's first operation."""
     from doppler_tf.cli.executors import has_kernels
     from doppler_tf.cli.tensorflow import import_quietly
 

@@ -1,7 +1,7 @@
-"""What a user would do without placing: a graph's whole program, not cut, as one `tf.function` with TensorFlow's settings.
+"""A graph's whole program, uncut, as one `tf.function` with TensorFlow's own settings: the baseline without placement.
 
-`python -m doppler_tf.cli.plain_tensorflow GRAPH` is a process of its own, as TensorFlow's threads are set once a process. It answers each
-line on stdin, `default` or `xla`, with the seconds of one run.
+`python -m doppler_tf.cli.plain_tensorflow GRAPH` runs as a separate process, because TensorFlow's threads are set once per process. It
+answers each line on stdin, `default` or `xla`, with the seconds of one run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODES = ("default", "xla")
 
 
 class PlainTensorFlow:
-    """Runs in that other process; a `with` block ends it."""
+    """Runs the program in the separate process, which ends with the `with` block."""
 
     def __init__(self, graph: str | Path):
         """Args: graph: a file that `workload` or `calibrate` wrote, with the program's record."""
@@ -31,7 +31,7 @@ class PlainTensorFlow:
                                          stderr=subprocess.DEVNULL, text=True)
 
     def run(self, mode: str) -> float:
-        """Seconds of one run; mode: `default` or `xla`. Raises ExecutionError where the process has failed."""
+        """Seconds of one run. Args: mode: `default` or `xla`. Raises ExecutionError if the process has failed."""
         try:
             self._process.stdin.write(f"{mode}\n")
             self._process.stdin.flush()
@@ -49,7 +49,7 @@ class PlainTensorFlow:
 
 
 def main(path: str) -> None:
-    """Answers until stdin ends."""
+    """Answers lines until stdin ends."""
     from data import workload_program
     from doppler_tf.formats.graph_json import read_graph
 
@@ -63,7 +63,7 @@ def main(path: str) -> None:
 
 
 def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[[], list[np.ndarray]]:
-    """A call that computes the outputs of an EinsumProgram from tensors that are placed beforehand."""
+    """A function that computes the outputs of an EinsumProgram from input tensors placed beforehand."""
     import tensorflow as tf
 
     from data.einsum_program import View

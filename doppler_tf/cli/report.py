@@ -1,13 +1,11 @@
-"""Make a page of a training run: figures, methods, the best assignment over time, learning curves, the graph by device."""
+"""Write a page on a training run: figures, methods, the best assignment over time, learning curves, the graph by device."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.options import output_file
@@ -17,19 +15,16 @@ if TYPE_CHECKING:
     from doppler_tf.formats.chrome_trace import TraceFile
 
 EXAMPLE = "python -m doppler_tf report runs/chainmm"
-# Of larger graphs the methods that take a second at most for 100,000 vertices; of smaller ones all that construct an assignment.
-MOST_FOR_ALL = 2_000
-BEST, GREEDY = "learned, best", "learned, greedy"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="run folder, as `train` leaves it")
+    parser.add_argument("run", type=Path, metavar="RUN", help="run folder that `train` wrote")
     parser.add_argument("--out", type=output_file, metavar="PAGE.html", help="page to write (default: RUN/report/index.html)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Writes the page and, beside it, the simulated traces that it links to."""
+    """Writes the page and beside it the simulated traces that it links to."""
     from doppler_tf.cli.trained_run import read_figures, read_traces, read_trained
     from doppler_tf.formats.files import check_writable, write_bytes
     from doppler_tf.report.html.page import page
@@ -49,16 +44,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A row a graph, and where the page is."""
+    """A table with one row per graph, and the path of the page."""
+    from doppler_tf.report.methods import fastest_heuristic
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     rows = []
     for name, row in result["graphs"].items():
-        others = {method: s for method, s in row["methods"].items() if method not in (BEST, GREEDY) and s is not None}
-        first = min(others, key=others.get, default=None)
+        first = fastest_heuristic(row["methods"])
         unit = time_unit([row["best_makespan_s"], row["lower_bound_s"]])
         rows.append((name, unit.text(row["best_makespan_s"]), unit.text(row["lower_bound_s"]),
-                     over(row["best_makespan_s"], row["lower_bound_s"]), f"{unit.text(others.get(first))} ({first})"))
+                     over(row["best_makespan_s"], row["lower_bound_s"]), f"{unit.text(row['methods'].get(first))} ({first})"))
     return [grid("", ("graph", "best", "lower bound", "best above it", "fastest heuristic"), rows),
             facts("", {"page": str(result["page"])})]
 
@@ -70,47 +65,23 @@ def _config(run: Path) -> dict[str, Any]:
 
 
 def _examine(args: argparse.Namespace, one: Trained, config: Mapping[str, Any], graphs: int, traces: Mapping[Path, TraceFile], out: Path):
-    """What the page tells of one graph, and the same in figures; writes the simulated trace."""
+    """One graph's part of the page, and the same figures for the result; writes the simulated trace."""
     from doppler_tf.cli.learning_curves import learning_charts
     from doppler_tf.formats.chrome_trace import write_trace
     from doppler_tf.formats.files import file_name
-    from doppler_tf.report.html.section import Outcome
+    from doppler_tf.report.html.section import Outcome, trace_link
+    from doppler_tf.report.methods import compared_methods
     from doppler_tf.simulator import Simulator
 
-    name, figures = one.graph.name, one.figures
-    trace = Simulator(one.dispatch).execute(one.graph, one.costs, one.assignment)
-    simulated = out.with_name(f"{out.stem}.{file_name(name)}.trace.json")
-    write_trace(simulated, one.graph, one.costs, one.assignment, trace)
-    measured = {path: it for path, it in traces.items() if it.graph.graph_hash == one.graph.graph_hash}
-    methods = [{"name": BEST, "makespan_s": trace.makespan_s, "samples": None, "learned": True},
-               {"name": GREEDY, "makespan_s": figures["greedy_makespan_s"], "samples": 1, "learned": True}, *_heuristics(one, args.seed)]
-    links = [_link(simulated, out, "the best assignment, simulated", trace.makespan_s),
-             *(_link(path, out, f"a run on {it.trace.device_kind} devices", it.trace.makespan_s) for path, it in measured.items())]
-    charts = learning_charts(args.run, max(1, config["batch"] // graphs), name)
-    outcome = Outcome(one.graph, one.costs, figures, one.assignment, trace, methods, charts, links)
+    graph, figures = one.graph, one.figures
+    trace = Simulator(one.dispatch).execute(graph, one.costs, one.assignment)
+    simulated = out.with_name(f"{out.stem}.{file_name(graph.name)}.trace.json")
+    write_trace(simulated, graph, one.costs, one.assignment, trace)
+    measured = {path: it for path, it in traces.items() if it.graph.graph_hash == graph.graph_hash}
+    methods = compared_methods(graph, one.costs, trace.makespan_s, figures["greedy_makespan_s"], one.dispatch, args.seed)
+    links = [trace_link(simulated, out, "the best assignment, simulated", trace.makespan_s),
+             *(trace_link(path, out, f"a run on {it.trace.device_kind} devices", it.trace.makespan_s) for path, it in measured.items())]
+    charts = learning_charts(args.run, max(1, config["batch"] // graphs), graph.name)
+    outcome = Outcome(graph, one.costs, figures, one.assignment, trace, methods, charts, links)
     return outcome, {**figures, "topology": one.costs.topology.name, "simulated_makespan_s": trace.makespan_s, "trace": simulated,
                      "measured_traces": list(measured), "methods": {row["name"]: row["makespan_s"] for row in methods}}
-
-
-def _heuristics(one: Trained, seed: int) -> list[dict[str, Any]]:
-    """The quick heuristics at their defaults; None where a method runs out of memory."""
-    from doppler_tf.errors import DeadlockError
-    from doppler_tf.heuristics import CONSTRUCTIVE, FAST
-    from doppler_tf.placement import place, tried
-
-    rows = []
-    for method in CONSTRUCTIVE if one.graph.num_vertices <= MOST_FOR_ALL else FAST:
-        try:
-            makespan_s = place(one.graph, one.costs, method, seed=seed, dispatch=one.dispatch).makespan_s
-        except DeadlockError:
-            makespan_s = None
-        rows.append({"name": method, "makespan_s": makespan_s, "samples": tried(method, one.graph, None), "learned": False})
-    return rows
-
-
-def _link(path: Path, page: Path, what: str, makespan_s: float) -> dict[str, str]:
-    """A file as the page names it."""
-    from doppler_tf.report.tables import time_unit
-
-    seconds = time_unit([makespan_s]).text(makespan_s)
-    return {"href": quote(os.path.relpath(path, page.parent)), "text": path.name, "what": f"{what}: {seconds}"}

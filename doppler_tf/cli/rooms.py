@@ -1,4 +1,4 @@
-"""Whether Python finds this project's `data`, `runtime` and `agents`, whose names other modules may have."""
+"""Checks that Python finds this project's `data`, `runtime` and `agents`, because other modules may have these names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_rooms() -> None:
       ConfigError: a room is missing, or Python finds another module of its name first.
     """
     for room in ROOMS:
-        found = _place(room)
+        found = _location(room)
         if found is None:
             raise ConfigError(f"{room}: expected this package in {HOME}, got none; install doppler_tf again")
         if found.resolve() != HOME / room:
@@ -32,16 +32,16 @@ def check_rooms() -> None:
 
 
 def module_call(module: str) -> tuple[list[str], dict[str, str]]:
-    """Command and environment that run a module of ours in another process, which finds the rooms that this one found.
+    """Command and environment that run one of our modules in another process, which finds the same rooms.
 
-    The folder that the user is in is not searched: it may have modules of the rooms' names.
+    Python does not search the current folder, because it may hold modules with the names of the rooms.
     """
     path = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))
     return [sys.executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}
 
 
-def _place(room: str) -> Path | None:
-    """A package's folder or a module's file; None where Python finds neither."""
+def _location(room: str) -> Path | None:
+    """A package's folder or a module's file; None if Python finds neither."""
     spec = find_spec(room)
     if spec is None:
         return None

@@ -17,24 +17,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topology(parser)
     add_assignment(parser)
     parser.add_argument("--executor", required=True, metavar="tf|emulated|synchronous",
-                        help="tf: real kernels; emulated: real threads, modelled times; synchronous: a barrier after each level, on real "
-                             "kernels where the graph has them and no --time-scale is given, else emulated")
+                        help="tf: real kernels; emulated: real threads, modelled times; synchronous: a barrier after each level, with "
+                             "modelled times if --time-scale is given or the graph has no kernels, else with real kernels")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
-                        help="emulated: seconds of wall clock to a modelled second (default: 1, or what makes the run last seconds)")
-    parser.add_argument("--emulate", metavar="T", help="emulated: the topology that the devices are in truth (default: --topology)")
+                        help="emulated: a modelled second takes X seconds (default: 1, or so that a run takes about 2 s)")
+    parser.add_argument("--emulate", metavar="T", help="emulated: the true topology of the devices (default: --topology)")
     parser.add_argument("--timeout-s", type=positive_real, metavar="S",
-                        help="fail when one vertex or transfer takes longer than S seconds of wall clock (default: wait for ever)")
-    parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times; the median run is reported (default: 1)")
-    parser.add_argument("--no-check", action="store_true", help="do not compute the unsharded program to compare the outputs with")
+                        help="fail if one vertex or transfer takes longer than S seconds (default: no limit)")
+    parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times and report the median run (default: 1)")
+    parser.add_argument("--no-check", action="store_true", help="do not compare the outputs with the unsharded program")
     parser.add_argument("--tolerance-s", type=natural_real, metavar="S",
-                        help="what is forgiven of wall-clock times; the dispatcher's log is judged exactly (default: 1%% of the makespan)")
+                        help="tolerance on wall-clock times (default: 1%% of the makespan); the dispatcher's log is judged exactly")
     add_pictures(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Executes, compares the outputs with the unsharded program, and judges the median run's trace."""
     from doppler_tf.bounds import lower_bounds
-    from doppler_tf.cli.executors import Program, check_executor, fitting_time_scale, has_kernels, make_executor, matches, true_topology
+    from doppler_tf.cli.executors import Program, check_executor, default_time_scale, has_kernels, make_executor, matches, true_topology
     from doppler_tf.cli.inputs import load_assignment, load_costs
     from doppler_tf.cli.output import write_pictures
     from doppler_tf.report.verdict import idle, judge, usage
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                           f"--executor {args.executor}")
     truth = true_topology(args.emulate, [(graph, costs)])
     program = Program(graph) if real else None
-    time_scale = 1.0 if real else args.time_scale or fitting_time_scale(simulated_s)
+    time_scale = 1.0 if real else args.time_scale or default_time_scale(simulated_s)
     with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s, truth) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
         error = None if program is None or args.no_check else program.relative_error(executor.outputs)
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A table of facts and one of devices."""
+    """Tables of facts and of devices."""
     from doppler_tf.cli.output import device_table
     from doppler_tf.report.tables import NOTHING, facts, time_unit, yes_no
 

@@ -1,4 +1,4 @@
-"""Assignments run in turn on this machine, beside what a user would do without them."""
+"""Measures assignments in turn on this machine, with TensorFlow's ways of running the program as yardsticks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from doppler_tf.errors import ConfigError
+
 if TYPE_CHECKING:
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
@@ -15,29 +17,56 @@ if TYPE_CHECKING:
 
 ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
 BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
-# Turns that do not count: the first runs compile and place inputs.
-_WARM = 2
+LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
+# The first turns do not count, because they compile and place inputs.
+_WARM_UP_TURNS = 2
+
+
+def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best: Mapping[str, Assignment], run: Path | None,
+                  dispatch: str, turns: int) -> dict[str, dict[str, float | int | None]]:
+    """Runs in turn the assignments found and those that the training run `run` wrote for this graph.
+
+    The assignment that also runs with barriers and on TensorFlow's executor is the one learned last, else the best by simulation.
+    """
+    from doppler_tf.cli.inputs import load_assignment
+    from doppler_tf.cli.messages import bars_wanted
+    from doppler_tf.formats.files import file_name
+    from doppler_tf.report.comparison import GREEDY
+    from doppler_tf.report.progress import progress_bar
+    from doppler_tf.simulator import Simulator
+
+    found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
+    leader = min(found, key=lambda name: Simulator(dispatch).execute(graph, costs, found[name]).makespan_s, default=None)
+    for name, ending in ((LEARNED_SIMULATED, ".simulated.json"), (LEARNED, ".json")):
+        path = None if run is None else run / "assignments" / f"{file_name(graph.name)}{ending}"
+        if path is not None and path.exists():
+            assignment, _ = load_assignment(path, graph, costs, dispatch)
+            leader = name if assignment.method in ("", "policy") else f"{name} ({assignment.method})"
+            found[leader] = assignment
+    if leader is None:
+        raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
+    with progress_bar("measuring", show=bars_wanted()) as move:
+        return measure_side_by_side(graph_path, graph, costs, found, leader, dispatch, turns, move)
 
 
 def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], leader: str,
                          dispatch: str, turns: int, progress: Callable[[int, int], None]) -> dict[str, dict[str, float | int | None]]:
-    """Runs each assignment on the engine; `leader` also with barriers and on TensorFlow's executor; and the whole program uncut.
+    """Measures each assignment on the engine, `leader` also with barriers and on TensorFlow's executor, and the whole program uncut.
 
-    In each turn everything runs twice, so that a burst of other work on the machine strikes all alike. The second run counts: users run one
-    graph many times, and the first run finds the caches full of another's tensors.
+    Every turn runs everything, so that a burst of other work on the machine affects all alike. It runs everything twice, and the second run
+    counts: users run one graph many times, and at the first run the caches are full of another's tensors.
 
     Args:
-      graph_path: where `graph` was read from; another process reads its program from there.
-      turns: how many are counted.
+      graph_path: the file of `graph`; another process reads the program from it.
+      turns: the number of turns that count.
 
     Returns:
-      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None where nothing is simulated).
+      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None if it cannot be simulated).
     """
-    import numpy as np
-
     from doppler_tf.cli.executors import Program
     from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
     from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.finalists import Finalist
     from doppler_tf.simulator import Simulator
 
     program, runtime = Program(graph), import_quietly("runtime")
@@ -54,17 +83,13 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
                  BARRIERS.format(leader): lambda: barriers.execute(graph, costs, assignments[leader]).makespan_s,
                  THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
         seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for turn in range(_WARM + turns):
+        for turn in range(_WARM_UP_TURNS + turns):
             for name, call in calls.items():
                 call()
                 seconds[name].append(call())
-            progress(turn + 1, _WARM + turns)
+            progress(turn + 1, _WARM_UP_TURNS + turns)
     simulated_s = {name: Simulator(dispatch).execute(graph, costs, a).makespan_s for name, a in assignments.items()}
-    rows = {}
-    for name, values in seconds.items():
-        low_s, median_s, high_s = np.percentile(values[_WARM:], [25, 50, 75]).tolist()
-        rows[name] = {"median_s": median_s, "low_s": low_s, "high_s": high_s, "runs": turns, "simulated_s": simulated_s.get(name)}
-    return rows
+    return {name: Finalist(simulated_s.get(name), tuple(values[_WARM_UP_TURNS:])).to_json() for name, values in seconds.items()}
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""Simulate an assignment: makespan, lower bound, and how busy each device is."""
+"""Simulate an assignment: its makespan, the lower bound, and the busy share of each device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A table of facts and one of devices."""
+    """Tables of facts and of devices."""
     from doppler_tf.cli.output import device_table
     from doppler_tf.report.tables import facts, over, time_unit, yes_no
 

@@ -1,4 +1,4 @@
-"""TensorFlow as the command line wants it: with Keras 2, its compiled code kept on disk, and quiet."""
+"""Imports TensorFlow for commands: with Keras 2, with compiled code kept on disk, and without its messages."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import os
 import sys
 from types import ModuleType
 
-_CHATTER_WANTED = "TF_CPP_MIN_LOG_LEVEL" in os.environ
+_MESSAGES_WANTED = "TF_CPP_MIN_LOG_LEVEL" in os.environ
 
 
-@functools.cache  # once is enough, and the folder of compiled code is not looked through again
+@functools.cache  # so that the folder of compiled code is searched only once
 def prepare_tensorflow() -> None:
-    """Sets what TensorFlow reads from the environment for the agents; call it before TensorFlow is imported."""
+    """Sets the environment variables with which the agents need TensorFlow; call it before importing TensorFlow."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     importlib.import_module("agents.compile_cache").keep_compiled()
 
@@ -21,13 +21,13 @@ def prepare_tensorflow() -> None:
 def import_quietly(name: str) -> ModuleType:
     """Imports a module of `agents` or `runtime`.
 
-    TensorFlow writes some lines to file descriptor 2 when it is imported, whatever TF_CPP_MIN_LOG_LEVEL says, and Gym (below TF-Agents)
-    some more; they are dropped, unless the user has set that variable. Errors are exceptions and are not lost.
+    While TensorFlow and Gym (which TF-Agents imports) are imported, they write lines to file descriptor 2, whatever TF_CPP_MIN_LOG_LEVEL
+    says. Unless the user has set that variable, these lines are dropped. Errors are exceptions and are not lost.
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if name.partition(".")[0] == "agents":
         prepare_tensorflow()
-    if _CHATTER_WANTED:
+    if _MESSAGES_WANTED:
         return importlib.import_module(name)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Check a trace file by itself: is it valid and work conserving; how busy was what, why did devices idle, what decided the makespan."""
+"""Check whether a trace is valid and work conserving, and show busy shares, causes of idle time and the critical chain."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ EXAMPLE = "python -m doppler_tf trace run.trace.json --gantt run.png"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="trace file, as `simulate` and `run` write it")
+    parser.add_argument("file", type=Path, metavar="FILE", help="trace file that `simulate` or `run` wrote")
     parser.add_argument("--tolerance-s", type=natural_real, metavar="S",
-                        help="what is forgiven of wall-clock times; the dispatcher's log is judged exactly (default: 1%% of the makespan)")
+                        help="tolerance on wall-clock times (default: 1%% of the makespan); the dispatcher's log is judged exactly")
     add_pictures(parser, trace=False)
 
 
@@ -69,7 +69,7 @@ def render(result: dict[str, Any]) -> list:
 
 
 def _chain_tables(result: Mapping[str, Any]) -> list[RenderableType]:
-    """The critical chain: its sums and its elements, the longest ones where they are many."""
+    """Tables of the critical chain's sums and of its elements, at most SHOWN_ELEMENTS, the longest."""
     from doppler_tf.report.tables import facts, grid, percent, time_unit
 
     chain = result["critical_chain"]
@@ -79,12 +79,12 @@ def _chain_tables(result: Mapping[str, Any]) -> list[RenderableType]:
     seconds = {kind: chain[f"{kind}_s"] for kind in ("exec", "transfer", "waiting")}
     total = sum(seconds.values()) or 1.0
     before = ["", *(element["name"] for element in elements)]
-    taken = [element["end_s"] - element["start_s"] + element["waiting_s"] for element in elements]
-    unit = time_unit([max(taken)])  # of a long run the makespan's digits would round them off
-    shown = sorted(sorted(range(len(elements)), key=lambda i: -taken[i])[:SHOWN_ELEMENTS])
+    durations_s = [element["end_s"] - element["start_s"] + element["waiting_s"] for element in elements]
+    unit = time_unit([max(durations_s)])  # the makespan's unit would round the elements of a long run to nothing
+    shown = sorted(sorted(range(len(elements)), key=lambda i: -durations_s[i])[:SHOWN_ELEMENTS])
     rows = [(e["name"], e["lane"], unit.text(e["start_s"]), unit.text(e["end_s"]),
              f"{e['waited_for']} ({before[i]})" if i else e["waited_for"], unit.text(e["waiting_s"]))
             for i, e in ((i, elements[i]) for i in shown)]
     many = f", the {len(shown)} longest of {len(elements):,} elements" if len(shown) < len(elements) else ""
     return [facts("critical chain, by kind", {kind: f"{whole.text(value)}, {percent(value / total)}" for kind, value in seconds.items()}),
-            grid(f"critical chain from the begin of the run{many}", ("what", "lane", "start", "end", "waited for", "waiting"), rows)]
+            grid(f"critical chain from the start of the run{many}", ("what", "lane", "start", "end", "waited for", "waiting"), rows)]

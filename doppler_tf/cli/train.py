@@ -1,4 +1,4 @@
-"""Train the policies on one or more graphs: imitation, then simulated, then real REINFORCE."""
+"""Train policies on one or more graphs: first imitation, then simulated REINFORCE, then real REINFORCE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = "python -m doppler_tf train chainmm.json --topology p100x4 --run-dir runs/chainmm --simulated 2000"
 STAGES = ("imitation", "simulated", "real")
-# Runs of each graph in the real stage, where an executor or a time scale is given and a number is not; and where minutes are.
+# Runs of each graph in the real stage if --real is not given: with an executor or a time scale, and with --real-minutes.
 DEFAULT_REAL, MOST_REAL = 128, 1_000_000
 
 
@@ -33,31 +33,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topology(parser)
     parser.add_argument("--run-dir", type=Path, required=True, metavar="RUN", help="folder of checkpoints, summaries and the config")
     parser.add_argument("--method", metavar="NAME",
-                        help="what to train: doppler (default), sel_only or plc_only (one of its policies, with the critical path for the "
-                             "other), joint, per_step (SEL and PLC with message passing in every step), placeto or gdp")
+                        help="method to train: doppler (default), sel_only or plc_only (one of its two policies; the critical path does "
+                             "the rest), joint, per_step (SEL and PLC with message passing in every step), placeto or gdp")
     parser.add_argument("--imitation", type=natural, metavar="N", help="teacher episodes")
-    parser.add_argument("--simulated", type=natural, metavar="N", help="episodes whose reward is simulated")
+    parser.add_argument("--simulated", type=natural, metavar="N", help="episodes with simulated rewards")
     parser.add_argument("--real", type=natural, metavar="N",
-                        help=f"runs of each graph that are measured, the last choice included (default: 0; {DEFAULT_REAL} with --executor, "
-                             "--time-scale or --emulate); 0 unless the graphs have kernels or a time scale is given")
+                        help="measured runs of each graph, including those of the final choice (default: 0, but "
+                             f"{DEFAULT_REAL} with --executor, --time-scale or --emulate); 0 if a graph has no kernels and no time scale "
+                             "is given")
     parser.add_argument("--real-minutes", type=positive_real, metavar="M",
-                        help="end the real stage after M minutes, if not after --real runs (without --real: after M minutes)")
-    parser.add_argument("--executor", metavar="tf|emulated", help="of the real stage (default: emulated with a time scale, else tf)")
-    parser.add_argument("--time-scale", type=positive_real, metavar="X", help="emulated: seconds of wall clock to a modelled second")
+                        help="end the real stage after M minutes, or after --real runs if they take less")
+    parser.add_argument("--executor", metavar="tf|emulated", help="for the real stage (default: emulated with a time scale, else tf)")
+    parser.add_argument("--time-scale", type=positive_real, metavar="X", help="emulated: a modelled second takes X seconds")
     parser.add_argument("--timeout-s", type=positive_real, metavar="S",
-                        help="a real run fails when one vertex or transfer takes longer than S seconds of wall clock (default: none does)")
+                        help="a real run fails if one vertex or transfer takes longer than S seconds (default: no limit)")
     parser.add_argument("--emulate", metavar="T",
-                        help="emulated: the topology that the devices are in truth, which training is not told (default: --topology)")
+                        help="emulated: the true topology of the devices, hidden from training (default: --topology)")
     parser.add_argument("--init", type=Path, metavar="RUN|CHECKPOINT",
-                        help="start from the best policies of another run, of whatever graphs and devices, instead of untrained ones")
-    parser.add_argument("--resume", action="store_true", help="go on from the run folder's last checkpoint")
-    parser.add_argument("--config", metavar="NAME|FILE", help="default, annealed, paper, or a JSON object of settings")
+                        help="start from another run's best policies instead of untrained ones; its graphs and devices may differ")
+    parser.add_argument("--resume", action="store_true", help="continue from the run folder's last checkpoint")
+    parser.add_argument("--config", metavar="NAME|FILE", help="settings: default, annealed, paper, or a file with a JSON object")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
-    parser.set_defaults(seed=None)  # a seed that is asked for wins over that of --config and --set, 0 as well
+    parser.set_defaults(seed=None)  # --seed, even 0, must win over --config and --set, so it must be known whether it was given
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Trains; returns what became of each graph."""
+    """Trains; returns the results by graph."""
     from doppler_tf.cli.inputs import load_costs
     from doppler_tf.cli.tensorflow import import_quietly
 
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     _check_names(args.graphs, [graph for graph, _ in loaded])
     import_quietly("agents.config")
     config = _config(args, loaded)
-    # The executor comes first: its devices must be there before TensorFlow starts, and TF-GNN starts it.
+    # The executor comes first. Its devices must exist before TensorFlow starts, and importing TF-GNN starts it.
     with _executor(config, loaded, args.timeout_s) as executor:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def render(result: dict[str, Any]) -> list:
-    """A row a graph."""
+    """A table of one row per graph, one of the real runs, and how to use the results."""
     from doppler_tf.report.tables import NOTHING, facts, grid, over, time_unit
 
     graphs = result["graphs"]
@@ -111,7 +112,7 @@ def _check_names(paths: Sequence[Path], graphs: Sequence[DataflowGraph]) -> None
 
 
 def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
-    """Named or stored settings, over them `--set`, over them the options of their own; a resumed run keeps the settings it has."""
+    """The settings: `--config`, overridden by `--set`, overridden by single options. A resumed run keeps its own settings."""
     from agents.config import TrainConfig
     from doppler_tf.cli.executors import has_kernels
 
@@ -137,7 +138,7 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
     if config.emulate and config.executor != "emulated":
         raise field_error(ConfigError, "train", "", "--emulate", "emulated devices (--executor emulated)", f"--executor {config.executor}")
     if config.real and args.time_scale is None and not config.emulate and not all(has_kernels(graph) for graph, _ in loaded):
-        note("real stage: 0 episodes, as a graph has no kernels and no --time-scale is given")
+        note("real stage: 0 episodes, because a graph has no kernels and no --time-scale is given")
         return TrainConfig.from_json({"real": 0}, base=config)
     return config
 
@@ -157,7 +158,7 @@ def _base(name: str | None) -> TrainConfig:
 
 @contextlib.contextmanager
 def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> Iterator[Executor | None]:
-    """What the real stage runs on, None without one; its threads are joined at the end."""
+    """The real stage's executor, or None without real runs. Its threads are joined at the end."""
     from doppler_tf.cli.executors import ByGraph, Program, make_executor, true_topology
 
     with contextlib.ExitStack() as stack:
@@ -169,7 +170,7 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> I
         else:
             from runtime import prepare_devices
 
-            prepare_devices(loaded[0][1].num_devices)  # before TensorFlow's first operation, which training brings
+            prepare_devices(loaded[0][1].num_devices)  # before training runs TensorFlow's first operation
             yield ByGraph([(graph, stack.enter_context(make_executor("tf", "fifo", Program(graph), 1.0, config.seed, timeout_s)))
                            for graph, _ in loaded])
 

@@ -1,4 +1,4 @@
-"""What a finished training run left: settings, figures, graphs with their costs, assignments, and traces of runs."""
+"""Reads a finished training run: settings, figures, graphs with their costs, assignments, and traces of runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIGURES = ("greedy_makespan_s", "best_makespan_s", "lower_bound_s", "episodes",
 
 @dataclass(frozen=True)
 class Trained:
-    """One graph of a run: its costs, the figures of `result.json`, and the best assignment with the rule it is dispatched by."""
+    """One graph of a run: its costs, its figures in `result.json`, and its best assignment with its dispatch rule."""
 
     graph: DataflowGraph
     costs: CostModel
@@ -30,13 +30,13 @@ class Trained:
 
 
 def read_figures(run: Path) -> dict[str, Mapping[str, Any]]:
-    """The figures of a finished run by graph. Raises CheckpointError where it is none."""
+    """The figures of a finished run by graph. Raises CheckpointError if the run is not finished."""
     path = run / "result.json"
     if not path.exists():
         raise CheckpointError(f"{run}: result.json: expected a finished training run, got none; train one, or end it with train --resume")
     record = read_json(path)
     graphs = record.get("graphs") if isinstance(record, Mapping) else None
-    if not isinstance(graphs, Mapping) or not graphs or not all(isinstance(row, Mapping) and _complete(row) for row in graphs.values()):
+    if not isinstance(graphs, Mapping) or not graphs or not all(isinstance(row, Mapping) and _has_figures(row) for row in graphs.values()):
         raise CheckpointError(f"{path}: graphs: expected {', '.join(_FIGURES)} of each graph, got something else; train again")
     return dict(graphs)
 
@@ -48,7 +48,7 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Tr
       figures: of `read_figures`.
 
     Raises:
-      CheckpointError: graphs or topology are not there, or not those that the run was made for.
+      CheckpointError: graphs or topology are missing, or not those of the run.
     """
     stored, topology = read_json(run / "config.json"), run / "topology.json"
     trained = []
@@ -67,7 +67,7 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Tr
 
 
 def read_traces(folder: Path) -> tuple[dict[Path, TraceFile], list[str]]:
-    """Trace files in a folder by path, and what is wrong with the other JSON files there."""
+    """Trace files in a folder by path, and the errors of JSON files that are no traces."""
     traces, refused = {}, []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -77,5 +77,5 @@ def read_traces(folder: Path) -> tuple[dict[Path, TraceFile], list[str]]:
     return traces, refused
 
 
-def _complete(row: Mapping[str, Any]) -> bool:
+def _has_figures(row: Mapping[str, Any]) -> bool:
     return all(isinstance(row.get(key), int | float) for key in _FIGURES)

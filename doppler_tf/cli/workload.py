@@ -1,4 +1,4 @@
-"""Generate the graph of a named workload, tiled for a number of devices."""
+"""Generate the graph of a named workload, cut for a number of devices."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.epilog = "\n  ".join((parser.epilog or "", *LARGE_EXAMPLES))
     parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row) or layered "
-                                                     "(a random graph, costs alone)")
-    parser.add_argument("--devices", type=positive, required=True, metavar="N", help="number of devices to tile for")
+                                                     "(a random graph with costs but no kernels)")
+    parser.add_argument("--devices", type=positive, required=True, metavar="N", help="number of devices to cut for")
     parser.add_argument("--scale", default="paper", metavar="small|paper",
-                        help="paper: the published shapes; small: shapes that a CPU executes in milliseconds (default: paper)")
+                        help="paper: the published shapes; small: shapes that take a CPU milliseconds (default: paper)")
     parser.add_argument("--option", type=key_value, action="append", default=[], metavar="KEY=VALUE",
                         help="a size of the workload; repeatable")
     for key, purpose in (("layers", "llama_stack: layers in a row"), ("vertices", "layered: vertices of the graph")):
@@ -33,15 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Writes the graph; returns what `info` says of it."""
+    """Writes the graph; returns the result of `info`."""
     from data import build_workload
     from doppler_tf.formats.graph_json import write_graph
 
     options = {key: _size(args.name, key, value) for key, value in args.option}
-    twice = next((key for i, (key, _) in enumerate(args.option) if key in dict(args.option[:i])), None)
-    if twice is not None:
-        given = ", ".join(value for key, value in args.option if key == twice)
-        raise field_error(ConfigError, "workload", args.name, twice, "one value", given)
+    repeated = next((key for i, (key, _) in enumerate(args.option) if key in dict(args.option[:i])), None)
+    if repeated is not None:
+        given = ", ".join(value for key, value in args.option if key == repeated)
+        raise field_error(ConfigError, "workload", args.name, repeated, "one value", given)
     graph = build_workload(args.name, args.devices, args.scale, args.seed, **options)
     write_graph(args.out, graph)
     return {**info.describe(graph), "out": args.out}

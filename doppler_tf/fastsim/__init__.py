@@ -1,4 +1,4 @@
-"""The simulator's rules compiled (Numba): makespans of many assignments at once, no trace."""
+"""The compiled simulator (Numba): makespans of many assignments at once, without traces."""
 
 from doppler_tf.fastsim.simulator import FastSimulator
 

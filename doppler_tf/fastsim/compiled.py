@@ -1,4 +1,4 @@
-"""What Numba lacks: a disk cache for what is made of several files, and asking the processor for a cache line before it is needed."""
+"""Additions to Numba: a disk cache that notices changes in several files, and prefetching of cache lines."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _HERE = Path(__file__).parent
 
 
 def compiled(function: Callable) -> Callable:
-    """Compiles a function that calls those of other files, here or in its own folder; Numba's cache alone would heed no change but in
-    the function's own."""
+    """Compiles a function that calls functions of other files, in this folder or its own. Numba's own cache notices changes only in the
+    function's file."""
     function.__qualname__ += f"_{_sources(Path(function.__code__.co_filename).parent)}"
     return numba.njit(cache=True, nogil=True)(function)
 
 
 @functools.cache
 def _sources(folder: Path) -> str:
-    """A hash of all that a compiled function of `folder` may be made of."""
+    """A hash of all files from which a compiled function of `folder` may call functions."""
     paths = sorted({*_HERE.glob("*.py"), *folder.glob("*.py")})
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
 
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Fetches `array[index]` into the caches, in compiled code; an index out of bounds does nothing."""
+    """Fetches `array[index]` into the caches, in compiled code. An index out of bounds has no effect."""
 
     def generate(context, builder, signature, arguments):
         kind, byte, number = signature.args[0], ir.IntType(8).as_pointer(), ir.IntType(32)

@@ -1,4 +1,4 @@
-"""The rules of time where links never wait and memory has no limit: a transfer's arrival is known as soon as its producer ends."""
+"""The rules of time for links that never wait and sufficient memory: a transfer's arrival is known when its producer ends."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, hea
 
 
 @compiled
-def simulate(devices, prepared, limit_s, tail, awaited):
+def simulate(devices, prepared, limit_s, tail, waited_for):
     """Makespans of a batch.
 
     Args:
       devices: int32 [B, N]; prepared: Prepared.
-      limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
-      tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
-      awaited: int32 [N + 1 or more], or [0] where nobody asks; filled with the vertex whose end or output vertex v waited for, -1: none; at
-        its end the vertex that ended last.
+      limit_s: a simulation is abandoned when its makespan must exceed this; only for a batch of one; infinity: never.
+      tail: float64 [N] if there is a limit: a lower bound on the seconds from a vertex's start to the end of everything that depends on it.
+      waited_for: int32 [N + 1 or more], or [0] to record nothing. Entry v becomes the vertex whose end or output vertex v waited for (-1:
+        none), the last entry the vertex that ended last.
 
     Returns:
-      float64 [B] seconds; of an abandoned one a lower bound above `limit_s`.
+      float64 [B] seconds; for an abandoned simulation a lower bound above `limit_s`.
     """
     priority, fifo, patience = prepared.priority, prepared.fifo, prepared.patience
     ptr, edges, incoming = prepared.ptr, prepared.edges, prepared.incoming
@@ -30,13 +30,13 @@ def simulate(devices, prepared, limit_s, tail, awaited):
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf
     makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes, queue = np.empty(count, VERTEX), np.empty(num_devices, LANE), np.empty(count, ENTRY)
-    # Events: vertex v < N ends; the last input of vertex v - N arrives.
+    # Event v < N: vertex v ends. Event N + v: the last input of vertex v arrives.
     events = np.empty(2 * count + 1, ENTRY)
     touched, coming, sent = np.empty(num_devices, np.int64), np.empty(count, np.int32), np.zeros(count, np.int64)
     cost_to, seen = np.zeros(num_devices), np.empty(num_devices, np.int64)
     turn = 0
-    asked = len(awaited) > 0
-    since, freed = np.empty(count if asked else 0), np.empty(num_devices, np.int64)
+    recording = len(waited_for) > 0
+    since, freed = np.empty(count if recording else 0), np.empty(num_devices, np.int64)
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
         for d in range(num_devices):
@@ -64,19 +64,19 @@ def simulate(devices, prepared, limit_s, tail, awaited):
                     heap(queue, lanes)
                     heaped = True
         seen[:] = -1
-        if asked:
-            awaited[:count], awaited[-1], since[:], freed[:] = -1, -1, 0.0, -1
+        if recording:
+            waited_for[:count], waited_for[-1], since[:], freed[:] = -1, -1, 0.0, -1
         while True:
             later = 0
             turn += 1
-            # 1. All that ends at this instant.
+            # 1. Apply everything that ends at this instant.
             while running and events[0].key == now:
                 item = pop(events, 0, running)
                 running -= 1
                 if item >= count:
                     w = item - count
                     d = vertices[w].device
-                    if asked:
+                    if recording:
                         since[w] = now
                     moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
                     noted = touch(lanes, touched, noted, d)
@@ -86,48 +86,52 @@ def simulate(devices, prepared, limit_s, tail, awaited):
                     lanes[home].free += 1
                     noted = touch(lanes, touched, noted, home)
                     left -= 1
-                    if asked:
-                        freed[home], awaited[-1] = v, v
+                    if recording:
+                        freed[home], waited_for[-1] = v, v
                     first, last = vertices[v].first, vertices[v].last
-                    for i in range(first, last):
-                        d = vertices[edges[i].vertex].device
-                        if d != home:
-                            cost = edge_cost(edges[i].cost, home, d, latency_s, bandwidth)
-                            if seen[d] != v:
-                                seen[d], cost_to[d] = v, cost
-                            elif cost > cost_to[d]:
-                                cost_to[d] = cost
-                    for i in range(first, last):
-                        w = edges[i].vertex
-                        vertex = vertices[w]
-                        d = vertex.device
-                        vertex.missing -= 1
-                        if d != home:
-                            arrival = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
-                            if asked and arrival >= vertex.key:
-                                awaited[w] = v
-                            vertex.key = max(vertex.key, arrival)
-                            # What is sent and arrives at this very instant comes only after what starts now.
-                            if arrival == now:
-                                sent[w] = turn
-                        elif asked and vertex.key <= now:
-                            awaited[w] = v
-                        if vertex.missing == 0:
-                            if vertex.key < now or (vertex.key == now and sent[w] != turn):
-                                if asked:
-                                    since[w] = now
-                                moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
-                                noted = touch(lanes, touched, noted, d)
-                            elif vertex.key > now:
-                                push(events, 0, running, vertex.key, count + w)
-                                running += 1
-                            else:
-                                coming[later] = w
-                                later += 1
+                    while first < last:
+                        tensor, end = edges[first].tensor, first
+                        while end < last and edges[end].tensor == tensor:
+                            d = vertices[edges[end].vertex].device
+                            if d != home:
+                                cost = edge_cost(edges[end].cost, home, d, latency_s, bandwidth)
+                                if seen[d] != tensor:
+                                    seen[d], cost_to[d] = tensor, cost
+                                elif cost > cost_to[d]:
+                                    cost_to[d] = cost
+                            end += 1
+                        for i in range(first, end):
+                            w = edges[i].vertex
+                            vertex = vertices[w]
+                            d = vertex.device
+                            vertex.missing -= 1
+                            if d != home:
+                                arrival = now + (cost_to[d] * factor[v, d] if noisy else cost_to[d])
+                                if recording and arrival >= vertex.key:
+                                    waited_for[w] = v
+                                vertex.key = max(vertex.key, arrival)
+                                # What is sent and arrives at this very instant comes only after what starts now.
+                                if arrival == now:
+                                    sent[w] = turn
+                            elif recording and vertex.key <= now:
+                                waited_for[w] = v
+                            if vertex.missing == 0:
+                                if vertex.key < now or (vertex.key == now and sent[w] != turn):
+                                    if recording:
+                                        since[w] = now
+                                    moved += wait(queue, lanes[d], now if fifo else rank[w], w, heaped)
+                                    noted = touch(lanes, touched, noted, d)
+                                elif vertex.key > now:
+                                    push(events, 0, running, vertex.key, count + w)
+                                    running += 1
+                                else:
+                                    coming[later] = w
+                                    later += 1
+                        first = end
                 if moved > patience and not heaped:
                     heap(queue, lanes)
                     heaped = True
-            # 2. All that can start.
+            # 2. Start everything that can start.
             for t in range(noted):
                 d = touched[t]
                 lane = lanes[d]
@@ -135,8 +139,8 @@ def simulate(devices, prepared, limit_s, tail, awaited):
                 while lane.free and lane.head < lane.tail:
                     v = take(queue, lane, heaped)
                     lane.free -= 1
-                    if asked and since[v] < now:
-                        awaited[v] = freed[d]
+                    if recording and since[v] < now:
+                        waited_for[v] = freed[d]
                     if watched:
                         makespan[b] = now + max(tail[v], load[d])
                         if makespan[b] > limit_s:

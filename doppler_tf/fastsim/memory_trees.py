@@ -1,8 +1,8 @@
-"""The first entry of a lane that fits into the memory left, compiled: one tournament tree a lane, whose leaves are sorted by bytes.
+"""Compiled search for the first entry of a lane that fits into the free memory, with one tournament tree per lane.
 
-A lane's leaves are all the tensors that may ever wait in it, smallest first; a node holds the first of those that wait below it, by
-(key, index), or -1. What fits is then a prefix of the leaves, whose first entry is found in logarithmic time, in whatever order entries
-come, wait and leave.
+An item is a vertex v < N, which waits for a device, or tensor t as N + t, which waits for a link. A lane's leaves are all items that may
+ever wait in it, sorted by bytes. A node holds the first waiting item below it, by (key, index), or -1. The items that fit are a prefix of
+the leaves, whose first waiting item is found in logarithmic time. Items may enter and leave in any order.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 
 class Trees(NamedTuple):
-    """The trees of all lanes, of so many places as all lanes have together.
+    """The trees of all lanes; `places` is the number of leaves of all lanes together.
 
     Attributes:
-      nodes: int32 [2 * places]; members: int32 [places], the tensor at each leaf.
-      leaves: int32 [N, D], the leaf of vertex v on its own device, of its copy on the link to another.
+      nodes: int32 [2 * places]; members: int32 [places], the item at each leaf.
+      leaves: int32 [N + T, D], the leaf of a vertex in the lane of its own device, of a tensor in the lane of the link to another.
     """
 
     nodes: np.ndarray
@@ -27,94 +27,103 @@ class Trees(NamedTuple):
 
 
 @numba.njit(nogil=True)
-def _first(vertices, a, b):
-    """The first of two that wait, -1 being none."""
+def _key(vertices, maker, item):
+    """The queue key of an item: that of the vertex, or of the tensor's producer."""
+    return vertices[item if item < len(vertices) else maker[item - len(vertices)]].key
+
+
+@numba.njit(nogil=True)
+def _first(vertices, maker, a, b):
+    """The first of two waiting items; -1 stands for none."""
     if a < 0 or b < 0:
         return max(a, b)
-    if vertices[a].key == vertices[b].key:
+    first, second = _key(vertices, maker, a), _key(vertices, maker, b)
+    if first == second:
         return min(a, b)
-    return a if vertices[a].key < vertices[b].key else b
+    return a if first < second else b
 
 
 @numba.njit(nogil=True)
-def wait_in_tree(trees, vertices, lane, v, d):
-    """Lets v wait at its leaf, to start or to be sent to device d."""
-    nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[v, d]
-    while i > 0 and _first(vertices, nodes[base + i], v) == v:
-        nodes[base + i] = v
+def wait_in_tree(trees, vertices, maker, lane, item, d):
+    """Adds an item at its leaf, where it waits to start on device d or to be sent to it."""
+    nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
+    while i > 0 and _first(vertices, maker, nodes[base + i], item) == item:
+        nodes[base + i] = item
         i >>= 1
 
 
 @numba.njit(nogil=True)
-def leave_tree(trees, vertices, lane, v, d):
-    """Takes v away from its leaf."""
-    nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[v, d]
+def leave_tree(trees, vertices, maker, lane, item, d):
+    """Removes an item from its leaf."""
+    nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
     nodes[base + i] = -1
     i >>= 1
-    while i > 0 and nodes[base + i] == v:
-        nodes[base + i] = _first(vertices, nodes[base + 2 * i], nodes[base + 2 * i + 1])
+    while i > 0 and nodes[base + i] == item:
+        nodes[base + i] = _first(vertices, maker, nodes[base + 2 * i], nodes[base + 2 * i + 1])
         i >>= 1
 
 
 @numba.njit(nogil=True)
-def first_in_tree(trees, vertices, lane, output_bytes, left):
-    """The first that waits in a lane and has at most `left` bytes, -1 if there is none."""
+def first_in_tree(trees, vertices, maker, lane, item_bytes, left):
+    """The first waiting item of a lane with at most `left` bytes; -1 if there is none."""
     nodes, base, count = trees.nodes, 2 * lane.base, lane.tail - lane.base
     if count == 0:
         return -1
-    if nodes[base + 1] < 0 or output_bytes[nodes[base + 1]] <= left:
+    if nodes[base + 1] < 0 or item_bytes[nodes[base + 1]] <= left:
         return nodes[base + 1]
     low, high = 0, count
     while low < high:
         middle = (low + high) >> 1
-        if output_bytes[trees.members[lane.base + middle]] <= left:
+        if item_bytes[trees.members[lane.base + middle]] <= left:
             low = middle + 1
         else:
             high = middle
     begin, end, found = count, count + low, -1
     while begin < end:
         if begin & 1:
-            found = _first(vertices, found, nodes[base + begin])
+            found = _first(vertices, maker, found, nodes[base + begin])
             begin += 1
         if end & 1:
             end -= 1
-            found = _first(vertices, found, nodes[base + end])
+            found = _first(vertices, maker, found, nodes[base + end])
         begin >>= 1
         end >>= 1
     return found
 
 
 @numba.njit(nogil=True)
-def plant(trees, vertices, lanes, queue, by_bytes, edges):
-    """Gives every tensor its leaf in each lane in which it may wait, and moves what waits from the sorted queues to the trees.
+def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
+    """Gives every item a leaf in each lane in which it may wait, and moves waiting items from the sorted queues into the trees.
 
     Args:
-      lanes: LANE [D + D * D], devices, then links (source * D + destination); from now on [base, tail) are a lane's leaves.
-      by_bytes, edges: as in `Prepared`.
+      lanes: LANE [D + D * D], devices, then links (source * D + destination). Afterwards [base, tail) are a lane's leaves.
+      by_bytes, edges, maker: as in `Prepared`.
     """
     leaves = trees.leaves
     num_devices = leaves.shape[1]
     trees.nodes[:], leaves[:] = -1, -1
     end = lanes.tail.copy()
     lanes.tail[:] = lanes.base
-    for v in by_bytes:
+    for item in by_bytes:
+        v = item if item < len(vertices) else maker[item - len(vertices)]
         home = vertices[v].device
         if home < 0:
             continue
-        _plant_one(trees, lanes[home], v, home)
+        if item == v:
+            _plant_one(trees, lanes[home], v, home)
+            continue
         for i in range(vertices[v].first, vertices[v].last):
             d = vertices[edges[i].vertex].device
-            if leaves[v, d] < 0:
-                _plant_one(trees, lanes[num_devices + home * num_devices + d], v, d)
+            if d != home and edges[i].tensor == item - len(vertices) and leaves[item, d] < 0:
+                _plant_one(trees, lanes[num_devices + home * num_devices + d], item, d)
     for k in range(len(lanes)):
         d = k if k < num_devices else (k - num_devices) % num_devices
         for i in range(lanes[k].head, end[k]):
-            v = queue[i].item
-            wait_in_tree(trees, vertices, lanes[k], v, d)
+            wait_in_tree(trees, vertices, maker, lanes[k], queue[i].item, d)
 
 
 @numba.njit(nogil=True)
-def _plant_one(trees, lane, v, d):
-    trees.leaves[v, d] = lane.tail - lane.base
-    trees.members[lane.tail] = v
+def _plant_one(trees, lane, item, d):
+    trees.leaves[item, d] = lane.tail - lane.base
+    trees.members[lane.tail] = item
     lane.tail += 1

@@ -1,4 +1,4 @@
-"""A graph and its costs as compiled code reads them, and what compiled loops ask of one assignment at a time."""
+"""A graph and its costs as arrays for compiled code, and the functions that compiled loops call for one assignment at a time."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ _simulate_free, _simulate_queued = free_links.simulate, queued_links.simulate
 
 
 class Prepared(NamedTuple):
-    """All that a simulation needs beside the assignment.
+    """The inputs of a simulation except the assignment.
 
     Attributes:
       priority: float64 [1 or B, N], queue keys unless `fifo`.
-      patience: queues are sorted arrays until, in all, that many entries were moved or passed in a simulation; then they are heaps.
-        patience_limited: the same where memory may run short; then they are tournament trees.
-      ptr: int32 [N + 1], edges: EDGE [E], by producer; incoming: int32 [N], predecessors that are no inputs, -1 for inputs.
+      patience: queues start as sorted arrays. After this many entries were moved or passed in one simulation, they become heaps.
+        patience_limited: the same if memory may run short; they then become tournament trees.
+      ptr: int32 [N + 1], edges: EDGE [E], by producer, then by tensor; maker: int32 [T], the producer of each tensor.
+      incoming: int32 [N], edges from work vertices, -1 for inputs.
       exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
-      link_slots: -1 where links never wait.
+      link_slots: -1 if links never wait.
       limited: whether memory can run short in some assignment.
-      in_ptr: int32 [N + 1], producer: int32 [E], by consumer.
-      output_bytes: float64 [N]; memory_bytes: float64 [D]; by_bytes: int32 [N], the vertices by output bytes.
-      topological: int32 [N], vertices; least_tail: float64 [N], no assignment has a shorter `tail`. Batches need no bounds: there both are
-        empty.
+      in_ptr: int32 [N + 1], in_tensor: int32 [E], by consumer.
+      item_bytes: float64 [N + T], of all outputs of each vertex, then of each tensor; by_bytes: int32 [N + T], these items by their bytes.
+      memory_bytes: float64 [D].
+      topological: int32 [N], vertices; least_tail: float64 [N], a lower bound of `tail` over all assignments. Both are empty for batches,
+        which need no bounds.
     """
 
     priority: np.ndarray
@@ -37,6 +39,7 @@ class Prepared(NamedTuple):
     patience_limited: int
     ptr: np.ndarray
     edges: np.ndarray
+    maker: np.ndarray
     incoming: np.ndarray
     exec_s: np.ndarray
     latency_s: np.ndarray
@@ -46,8 +49,8 @@ class Prepared(NamedTuple):
     link_slots: int
     limited: bool
     in_ptr: np.ndarray
-    producer: np.ndarray
-    output_bytes: np.ndarray
+    in_tensor: np.ndarray
+    item_bytes: np.ndarray
     memory_bytes: np.ndarray
     by_bytes: np.ndarray
     topological: np.ndarray
@@ -56,24 +59,24 @@ class Prepared(NamedTuple):
 
 @numba.njit(nogil=True)
 def held_bytes(device, p):
-    """float64 [D]: the bytes of all tensors that are ever on each device; device: int32 [N], p: Prepared."""
-    ptr, edges, incoming, output_bytes = p.ptr, p.edges, p.incoming, p.output_bytes
+    """float64 [D]: the bytes of all tensors that are ever on each device. Args: device: int32 [N]; p: Prepared."""
+    ptr, edges, incoming, item_bytes, count = p.ptr, p.edges, p.incoming, p.item_bytes, len(device)
     held, seen = np.zeros(len(p.slots)), np.full(len(p.slots), -1)
-    for v in range(len(device)):
-        if incoming[v] >= 0:
-            seen[device[v]] = v
-            held[device[v]] += output_bytes[v]
+    for v in range(count):
+        home = device[v] if incoming[v] >= 0 else -1
+        if home >= 0:
+            held[home] += item_bytes[v]
         for i in range(ptr[v], ptr[v + 1]):
-            d = device[edges[i].vertex]
-            if seen[d] != v:
-                seen[d] = v
-                held[d] += output_bytes[v]
+            d, tensor = device[edges[i].vertex], edges[i].tensor
+            if d != home and seen[d] != tensor:
+                seen[d] = tensor
+                held[d] += item_bytes[count + tensor]
     return held
 
 
 @compiled
 def may_run_short(devices, p):
-    """bool [B]: whether all tensors that are ever on some device need more bytes than it has. If not, no limit can bind."""
+    """bool [B]: whether the tensors that are ever on some device exceed its memory together. If not, no limit can bind."""
     short = np.zeros(len(devices), np.bool_)
     for b in range(len(devices)):
         short[b] = (held_bytes(devices[b], p) > p.memory_bytes).any()
@@ -82,11 +85,12 @@ def may_run_short(devices, p):
 
 @numba.njit(nogil=True)
 def makespan_bound(devices, p, limit_s, tail):
-    """A lower bound of the makespan of `devices` (int32 [1, N]), told without simulating: the longest path, or the work of a device.
+    """A lower bound of the makespan of `devices` (int32 [1, N]) without simulation: the longest path, or the work of a device.
 
     Args:
-      p: Prepared; limit_s: only whether the bound is larger matters.
-      tail: float64 [N], filled with the least seconds from a vertex's start to the end of all that follows it, unless the bound is larger.
+      p: Prepared.
+      limit_s: the computation stops when the bound exceeds this.
+      tail: float64 [N], filled with the least seconds from a vertex's start to the end of everything that depends on it, unless it stops.
     """
     load = np.zeros(len(p.slots))
     bound_s = 0.0
@@ -109,11 +113,13 @@ def makespan_bound(devices, p, limit_s, tail):
     return bound_s
 
 
-@numba.njit(nogil=True, inline="always")  # else its code, which is long, would be compiled once more by itself
-def makespan(devices, p, limit_s, tail, awaited):
-    """Seconds that `devices` (int32 [1, N]) take, infinity where memory runs out for good; where that must be more than `limit_s`, a lower
-    bound that is; p: Prepared; tail: float64 [N], awaited: int32 [N * (D + 1) + 1] or [0], see `queued_links.simulate`."""
+@numba.njit(nogil=True, inline="always")  # otherwise Numba would also compile its long code separately
+def makespan(devices, p, limit_s, tail, waited_for):
+    """The makespan of `devices` (int32 [1, N]); infinity at a deadlock; if it must exceed `limit_s`, a lower bound above it.
+
+    Args: p: Prepared; tail: float64 [N]; waited_for: int32 [N + T * D + 1] or [0], see `queued_links.simulate`.
+    """
     limited = p.limited and may_run_short(devices, p)[0]
     if limited or p.link_slots >= 0:
-        return _simulate_queued(devices, p, limited, limit_s, tail, awaited)[0]
-    return _simulate_free(devices, p, limit_s, tail, awaited)[0]
+        return _simulate_queued(devices, p, limited, limit_s, tail, waited_for)[0]
+    return _simulate_free(devices, p, limit_s, tail, waited_for)[0]

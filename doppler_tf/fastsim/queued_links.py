@@ -1,4 +1,4 @@
-"""The rules of time where transfers queue for links, and where memory may be short."""
+"""The rules of time for transfers that queue for links and for memory that may run short."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, hea
 
 
 @numba.njit(nogil=True)
-def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges):
-    """Turns sorted queues into what suits long ones."""
+def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker):
+    """Turns sorted queues into trees (if memory is limited) or heaps, which are faster for long queues."""
     if limited:
-        plant(trees, vertices, lanes, queue, by_bytes, edges)
+        plant(trees, vertices, lanes, queue, by_bytes, edges, maker)
     else:
         heap(queue, lanes)
     return True
@@ -22,7 +22,7 @@ def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges):
 
 @numba.njit(nogil=True, forceinline=True)
 def _sort(touched, noted):
-    """Sorts the few lanes noted, without the allocation that NumPy's sort makes."""
+    """Sorts the few noted lanes without the allocation that NumPy's sort makes."""
     for i in range(1, noted):
         k, j = touched[i], i
         while j > 0 and touched[j - 1] > k:
@@ -33,7 +33,7 @@ def _sort(touched, noted):
 
 @numba.njit(nogil=True)
 def _unblock(lanes, touched, noted, blocked, d):
-    """Memory is free on device d: what was too large for it, there and on the links that lead there, is tried again."""
+    """After memory was freed on device d, notes its lane and the lanes of links to it if their entries did not fit before."""
     num_devices = len(blocked)
     for k in range(d, len(lanes), num_devices):
         if lanes[k].blocked:
@@ -44,44 +44,46 @@ def _unblock(lanes, touched, noted, blocked, d):
 
 
 @compiled
-def simulate(devices, prepared, limited, limit_s, tail, awaited):
+def simulate(devices, prepared, limited, limit_s, tail, waited_for):
     """Makespans of a batch.
 
     Args:
       devices: int32 [B, N]; prepared: Prepared.
-      limited: whether memory may run short; else it is not accounted for.
-      limit_s: of a batch of one, a simulation is abandoned once it must take longer; infinity: never.
-      tail: float64 [N] where there is a limit, no more than the seconds from a vertex's start to the end of all that follows it.
-      awaited: int32 [N * (D + 1) + 1], or [0] where nobody asks; filled with the item whose end vertex v (item v) and p's transfer to d,
-        where there is one (item N + p * D + d), waited for, -1: none; at its end the item that ended last. What memory let start names
-        one that ended just then.
+      limited: whether memory may run short; if not, it is not tracked.
+      limit_s: a simulation is abandoned when its makespan must exceed this; only for a batch of one; infinity: never.
+      tail: float64 [N] if there is a limit: a lower bound on the seconds from a vertex's start to the end of everything that depends on it.
+      waited_for: int32 [N + T * D + 1], or [0] to record nothing. Event v is the execution of vertex v, event N + t * D + d the transfer of
+        tensor t to d. The entry of an event becomes the event whose end it waited for (-1: none), the last entry the event that ended last.
+        An event that waited for memory names one that ended at that instant.
 
     Returns:
-      float64 [B] seconds, infinity where memory runs out for good; of an abandoned one a lower bound above `limit_s`.
+      float64 [B] seconds; infinity at a deadlock; for an abandoned simulation a lower bound above `limit_s`.
     """
     priority, fifo, link_slots = prepared.priority, prepared.fifo, prepared.link_slots
     patience = prepared.patience_limited if limited else prepared.patience
-    ptr, edges, incoming, in_ptr, producer = prepared.ptr, prepared.edges, prepared.incoming, prepared.in_ptr, prepared.producer
+    ptr, edges, incoming, in_ptr, in_tensor = prepared.ptr, prepared.edges, prepared.incoming, prepared.in_ptr, prepared.in_tensor
     exec_s, latency_s, bandwidth, factor, slots = prepared.exec_s, prepared.latency_s, prepared.bandwidth, prepared.factor, prepared.slots
-    output_bytes, memory_bytes, by_bytes = prepared.output_bytes, prepared.memory_bytes, prepared.by_bytes
+    item_bytes, memory_bytes, by_bytes, maker = prepared.item_bytes, prepared.memory_bytes, prepared.by_bytes, prepared.maker
     batch, count = devices.shape
+    tensor_bytes = item_bytes[count:]
     num_devices = len(slots)
     num_lanes = num_devices + num_devices * num_devices
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf
     makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes = np.empty(count, VERTEX), np.empty(num_lanes, LANE)
-    # An edge causes at most one transfer, so edges bound both the links' queues and the transfers in flight.
+    # An edge causes at most one transfer, so the number of edges bounds the links' queues and the transfers in flight.
     places = count + len(edges)
     queue, events = np.empty(places, ENTRY), np.empty(places + 1, ENTRY)
     touched, seen, blocked = np.empty(num_lanes, np.int64), np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
-    asked = len(awaited) > 0
-    since, freed = np.empty(len(awaited)), np.empty(num_lanes, np.int64)
-    cells, memory_left = count if limited else 0, memory_bytes.copy()
-    uses, leaves = np.empty((cells, num_devices), np.int32), np.empty((cells, num_devices), np.int32)
+    recording = len(waited_for) > 0
+    since, freed = np.empty(len(waited_for)), np.empty(num_lanes, np.int64)
+    memory_left = memory_bytes.copy()
+    uses = np.empty((len(maker) if limited else 0, num_devices), np.int32)
+    leaves = np.empty((len(item_bytes) if limited else 0, num_devices), np.int32)
     trees = Trees(np.empty(2 * places if limited else 0, np.int32), np.empty(places if limited else 0, np.int32), leaves)
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
-        # Regions of the queues: as many places as vertices on a device, as transfers on a link.
+        # Each lane gets a region of the queue, with a place for each vertex of the device or transfer of the link.
         for k in range(num_lanes):
             lanes[k].tail, lanes[k].touched, lanes[k].blocked, lanes[k].free = 0, False, False, link_slots if link_slots >= 0 else places
         for d in range(num_devices):
@@ -96,10 +98,10 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                 vertex.device = -1
                 if limited:
                     for i in range(ptr[v], ptr[v + 1]):
-                        d = device[edges[i].vertex]
-                        if uses[v, d] == 0:
-                            memory_left[d] -= output_bytes[v]
-                        uses[v, d] += 1
+                        d, t = device[edges[i].vertex], edges[i].tensor
+                        if uses[t, d] == 0:
+                            memory_left[d] -= tensor_bytes[t]
+                        uses[t, d] += 1
                 continue
             home = device[v]
             vertex.key, vertex.exec_s, vertex.device, vertex.missing = rank[v], exec_s[v, home], home, incoming[v]
@@ -109,14 +111,14 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
             if watched:
                 load[home] += vertex.exec_s / slots[home]
             for i in range(vertex.first, vertex.last):
-                d = device[edges[i].vertex]
+                d, t = device[edges[i].vertex], edges[i].tensor
                 if limited:
-                    uses[v, d] += 1
-                if d != home and seen[d] != v:
-                    seen[d] = v
+                    uses[t, d] += 1
+                if d != home and seen[d] != t:
+                    seen[d] = t
                     lanes[num_devices + home * num_devices + d].tail += 1
                     if limited:
-                        uses[v, home] += 1
+                        uses[t, home] += 1
         base = 0
         for k in range(num_lanes):
             lane = lanes[k]
@@ -128,21 +130,22 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                 if fifo:
                     vertices[v].key = now
                 if long and limited:
-                    wait_in_tree(trees, vertices, lanes[d], v, d)
+                    wait_in_tree(trees, vertices, maker, lanes[d], v, d)
                 else:
                     moved += wait(queue, lanes[d], vertices[v].key, v, long)
                 noted = touch(lanes, touched, noted, d)
                 if moved > patience and not long:
-                    long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges)
+                    long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
         seen[:], blocked[:] = -1, 0
-        if asked:
-            awaited[:count], awaited[-1], since[:count], freed[:] = -1, -1, 0.0, -1
+        if recording:
+            waited_for[:count], waited_for[-1], since[:count], freed[:] = -1, -1, 0.0, -1
         while True:
-            # 1. All that ends at this instant.
+            # 1. Apply everything that ends at this instant.
             while running and events[0].key == now:
                 item = pop(events, 0, running)
                 ended = item
                 running -= 1
+                tensor = -1
                 if item < count:
                     p = item
                     home = vertices[p].device
@@ -153,57 +156,60 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                     if fifo:
                         vertices[p].key = now
                 else:
-                    p, arrived = (item - count) // num_devices, (item - count) % num_devices
-                    home = -1
+                    tensor, arrived = (item - count) // num_devices, (item - count) % num_devices
+                    p, home = maker[tensor], -1
                     source = vertices[p].device
                     k = num_devices + source * num_devices + arrived
                     lanes[k].free += 1
                     noted = touch(lanes, touched, noted, k)
-                if asked:
-                    freed[home if home >= 0 else k], awaited[-1] = ended, ended
+                if recording:
+                    freed[home if home >= 0 else k], waited_for[-1] = ended, ended
                 for i in range(vertices[p].first, vertices[p].last):
-                    w = edges[i].vertex
+                    w, t = edges[i].vertex, edges[i].tensor
+                    if home < 0 and t != tensor:
+                        continue
                     vertex = vertices[w]
                     d = vertex.device
                     if d == arrived:
                         vertex.missing -= 1
                         if vertex.missing > 0:
                             continue
-                        k, item, begun = d, w, w
                         if fifo:
                             vertex.key = now
-                    elif d != home and home >= 0 and seen[d] != p:
-                        seen[d] = p
-                        k, item, begun = num_devices + home * num_devices + d, p, count + p * num_devices + d
+                        k, item, begun, key = d, w, w, vertex.key
+                    elif d != home and home >= 0 and seen[d] != t:
+                        seen[d] = t
+                        k, item, begun = num_devices + home * num_devices + d, count + t, count + t * num_devices + d
+                        key = vertices[p].key
                     else:
                         continue
-                    if asked:
-                        awaited[begun], since[begun] = ended, now
+                    if recording:
+                        waited_for[begun], since[begun] = ended, now
                     if long and limited:
-                        wait_in_tree(trees, vertices, lanes[k], item, d)
+                        wait_in_tree(trees, vertices, maker, lanes[k], item, d)
                     else:
-                        moved += wait(queue, lanes[k], vertices[item].key, item, long)
+                        moved += wait(queue, lanes[k], key, item, long)
                     noted = touch(lanes, touched, noted, k)
                     if moved > patience and not long:
-                        long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges)
+                        long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
                 if limited:
                     if home < 0:
-                        uses[p, source] -= 1
-                        if uses[p, source] == 0:
-                            memory_left[source] += output_bytes[p]
+                        uses[tensor, source] -= 1
+                        if uses[tensor, source] == 0:
+                            memory_left[source] += tensor_bytes[tensor]
                             if blocked[source]:
                                 noted = _unblock(lanes, touched, noted, blocked, source)
                     else:
                         for i in range(in_ptr[p], in_ptr[p + 1]):
-                            u = producer[i]
-                            uses[u, home] -= 1
-                            if uses[u, home] == 0:
-                                memory_left[home] += output_bytes[u]
+                            t = in_tensor[i]
+                            uses[t, home] -= 1
+                            if uses[t, home] == 0:
+                                memory_left[home] += tensor_bytes[t]
                                 if blocked[home]:
                                     noted = _unblock(lanes, touched, noted, blocked, home)
             if moved > patience and not long:
-                long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges)
-            # 2. All that can start: devices by index, then links, who compete for memory in that order.
+                long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
+            # 2. Start everything that can start. Lanes compete for memory in this order: devices by index, then links.
             if limited:
                 _sort(touched, noted)
             for t in range(noted):
@@ -213,39 +219,41 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                 d = k if k < num_devices else (k - num_devices) % num_devices
                 while lane.free:
                     if long and limited:
-                        p = first_in_tree(trees, vertices, lane, output_bytes, memory_left[d])
-                        if p >= 0:
-                            leave_tree(trees, vertices, lane, p, d)
+                        item = first_in_tree(trees, vertices, maker, lane, item_bytes, memory_left[d])
+                        if item >= 0:
+                            leave_tree(trees, vertices, maker, lane, item, d)
                     elif lane.head == lane.tail:
                         break
                     elif limited:
-                        p, passed = take_fitting(queue, lane, output_bytes, memory_left[d])
+                        item, passed = take_fitting(queue, lane, item_bytes, memory_left[d])
                         moved += passed
                     else:
-                        p = take(queue, lane, long)
-                    if p < 0:
+                        item = take(queue, lane, long)
+                    if item < 0:
                         blocked[d] += not lane.blocked
                         lane.blocked = True
                         break
                     lane.free -= 1
-                    memory_left[d] -= output_bytes[p]
-                    if asked:
-                        begun = p if k < num_devices else count + p * num_devices + d
+                    memory_left[d] -= item_bytes[item]
+                    if recording:
+                        begun = item if k < num_devices else count + (item - count) * num_devices + d
                         if since[begun] < now:
-                            awaited[begun] = freed[k] if freed[k] >= 0 else awaited[-1]
+                            waited_for[begun] = freed[k] if freed[k] >= 0 else waited_for[-1]
                     if k < num_devices:
                         if watched:
-                            makespan[b] = now + max(tail[p], load[k])
+                            makespan[b] = now + max(tail[item], load[k])
                             if makespan[b] > limit_s:
                                 return makespan
-                            load[k] -= vertices[p].exec_s / slots[k]
-                        push(events, 0, running, now + vertices[p].exec_s, p)
-                        prefetch(edges, vertices[p].first)
-                        prefetch(vertices, p + AHEAD)
+                            load[k] -= vertices[item].exec_s / slots[k]
+                        push(events, 0, running, now + vertices[item].exec_s, item)
+                        prefetch(edges, vertices[item].first)
+                        prefetch(vertices, item + AHEAD)
                     else:
+                        tensor = item - count
+                        p = maker[tensor]
                         source, longest, after_s = vertices[p].device, 0.0, 0.0
                         for i in range(vertices[p].first, vertices[p].last):
-                            if vertices[edges[i].vertex].device == d:
+                            if edges[i].tensor == tensor and vertices[edges[i].vertex].device == d:
                                 longest = max(longest, edge_cost(edges[i].cost, source, d, latency_s, bandwidth))
                                 if watched:
                                     after_s = max(after_s, tail[edges[i].vertex])
@@ -253,7 +261,8 @@ def simulate(devices, prepared, limited, limit_s, tail, awaited):
                             makespan[b] = now + longest + after_s
                             if makespan[b] > limit_s:
                                 return makespan
-                        push(events, 0, running, now + (longest * factor[p, d] if noisy else longest), count + p * num_devices + d)
+                        push(events, 0, running, now + (longest * factor[p, d] if noisy else longest),
+                             count + tensor * num_devices + d)
                     running += 1
                 freed[k] = -1
             noted = 0

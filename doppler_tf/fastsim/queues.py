@@ -1,4 +1,4 @@
-"""What waits and what runs, compiled: sorted queues that become heaps once they are long, and the records they are made of."""
+"""Compiled queues, which are sorted arrays and become heaps when they are long, and their records."""
 
 from __future__ import annotations
 
@@ -6,32 +6,33 @@ import numba
 import numpy as np
 
 from doppler_tf.costs import CostModel
-from doppler_tf.graph import CSR
+from doppler_tf.graph import CSR, DataflowGraph
 
-# Fields that are read together lie in one cache line: on large graphs a simulation is a chain of cache misses.
+# Fields that are read together share a cache line, because cache misses dominate the simulation of large graphs.
 ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
-EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32)], align=True)
+EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32), ("tensor", np.int32)], align=True)
 VERTEX = np.dtype([("key", np.float64), ("exec_s", np.float64), ("first", np.int32), ("last", np.int32), ("missing", np.int32),
                    ("device", np.int32)], align=True)
-# What waits in a lane (a device or a link) stands in `queue[head:tail]`, whose places begin at `base`.
+# `queue[head:tail]` holds the waiting entries of a lane (a device or a link); `base` is the first place of its region.
 LANE = np.dtype([("base", np.int64), ("head", np.int64), ("tail", np.int64), ("free", np.int64), ("touched", np.bool_),
                  ("blocked", np.bool_)], align=True)
 
-# How many vertices ahead of the one that starts are fetched: those that it and its neighbours make ready, as indices go.
+# The vertex this many indices ahead of a starting vertex is prefetched, because it is likely to become ready soon.
 AHEAD = 384
 
 
-def edge_records(adjacency: CSR, costs: CostModel) -> np.ndarray:
-    """EDGE [E] in the order of `adjacency`: the other end, and the explicit cost, or else the negative of the bytes."""
+def edge_records(graph: DataflowGraph, adjacency: CSR, costs: CostModel) -> np.ndarray:
+    """EDGE [E] in the order of `adjacency`: the neighbour, the tensor, and the explicit cost or, without one, minus the bytes."""
     explicit_s, edge_bytes = costs.explicit_transfer_s[adjacency.edge], costs.edge_bytes[adjacency.edge]
     edges = np.empty(len(adjacency.edge), EDGE)
     edges["cost"], edges["vertex"] = np.where(np.isnan(explicit_s), -edge_bytes, np.abs(explicit_s)), adjacency.vertex
+    edges["tensor"] = graph.edge_tensor[adjacency.edge]
     return edges
 
 
 @numba.njit(nogil=True, forceinline=True)
 def insert(queue, head, tail, key, item):
-    """Inserts into the sorted `queue[head:tail]` from its end (under `fifo` keys come in order); returns how many entries moved."""
+    """Inserts into the sorted `queue[head:tail]`, searching from its end (under `fifo` keys come in order); returns the entries moved."""
     i = tail
     while i > head and (queue[i - 1].key > key or (queue[i - 1].key == key and queue[i - 1].item > item)):
         queue[i].key, queue[i].item = queue[i - 1].key, queue[i - 1].item
@@ -42,7 +43,7 @@ def insert(queue, head, tail, key, item):
 
 @numba.njit(nogil=True, forceinline=True)
 def push(queue, base, size, key, item):
-    """Adds to the binary heap `queue[base:base + size]`, smallest (key, item) first."""
+    """Adds to the binary heap `queue[base:base + size]` with the smallest (key, item) first."""
     i = size
     while i > 0:
         above = (i - 1) >> 1
@@ -77,7 +78,7 @@ def pop(queue, base, size):
 
 @numba.njit(nogil=True, forceinline=True)
 def wait(queue, lane, key, item, heaped):
-    """Queues an item in a lane; returns how many entries moved, where the lane is no heap."""
+    """Adds an item to a lane; returns the number of entries moved, which is 0 for a heap."""
     if heaped:
         push(queue, lane.base, lane.tail - lane.base, key, item)
         moved = 0
@@ -101,7 +102,7 @@ def take(queue, lane, heaped):
 
 @numba.njit(nogil=True, forceinline=True)
 def take_fitting(queue, lane, output_bytes, left):
-    """Removes the first item of a sorted lane that has at most `left` bytes; returns it (-1: none) and how many were passed by."""
+    """Removes the first item of a sorted lane with at most `left` bytes; returns it (-1: none) and the number of items skipped."""
     for at in range(lane.head, lane.tail):
         item = queue[at].item
         if output_bytes[item] <= left:
@@ -114,7 +115,7 @@ def take_fitting(queue, lane, output_bytes, left):
 
 @numba.njit(nogil=True, forceinline=True)
 def heap(queue, lanes):
-    """Makes every lane a heap, which what is sorted already is; it must begin at the lane's base."""
+    """Makes every lane a heap. A sorted array already is one; it only has to start at the lane's base."""
     for k in range(len(lanes)):
         lane = lanes[k]
         size = lane.tail - lane.head
@@ -125,7 +126,7 @@ def heap(queue, lanes):
 
 @numba.njit(nogil=True, forceinline=True)
 def touch(lanes, touched, count, k):
-    """Notes that lane k may be able to start something; returns how many lanes are noted."""
+    """Notes that lane k may be able to start something; returns the number of noted lanes."""
     if lanes[k].touched:
         return count
     lanes[k].touched = True
@@ -135,7 +136,7 @@ def touch(lanes, touched, count, k):
 
 @numba.njit(nogil=True, forceinline=True)
 def edge_cost(cost, source, destination, latency_s, bandwidth):
-    """Seconds of a transfer: what the edge says, or where that is the negative of its bytes, what the link says."""
+    """Seconds of a transfer: the edge's explicit cost or, if `cost` is minus its bytes, the link's."""
     if np.signbit(cost):
         return latency_s[source, destination] + -cost / bandwidth[source, destination]
     return cost

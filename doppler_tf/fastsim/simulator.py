@@ -1,4 +1,4 @@
-"""Many assignments of one graph at once, on the processor's threads."""
+"""Simulates many assignments of one graph at once, on all cores."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from doppler_tf.fastsim.queues import edge_records
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels, least_levels
 
-# The processors that this process may use, which in a container are fewer than there are.
+# The cores that this process may use, which may be fewer than the machine has.
 _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _POOL = ThreadPoolExecutor(_THREADS, "fastsim")
-# Vertices and edges below which handing rows to threads takes longer than simulating them.
+# Below this many vertices and edges, passing rows to threads takes longer than simulating them.
 _SERIAL_SIZE = 2_000
-# Entries moved in sorted queues, by vertex and edge, before queues become heaps, or under a memory limit trees: what these cost more.
+# Entries moved in sorted queues, per vertex and edge, before queues become heaps or, under a memory limit, trees. They are slower at first.
 _PATIENCE, _PATIENCE_LIMITED = 32, 256
-# No simulation of a batch is abandoned, and none tells what its vertices waited for.
-_TO_THE_END = np.inf, np.empty(0), np.empty(0, np.int32)
+# Arguments for batches, whose simulations are never abandoned and record no waiting.
+_COMPLETE = np.inf, np.empty(0), np.empty(0, np.int32)
 
 
 class FastSimulator:
@@ -39,32 +39,33 @@ class FastSimulator:
         rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else np.zeros(graph.num_vertices)
         incoming = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
         incoming[graph.is_input] = -1
+        item_bytes = np.concatenate([costs.output_bytes, costs.tensor_bytes])
         self._size = graph.num_vertices + graph.num_edges
         self._prepared = Prepared(
             priority=rank[None], fifo=dispatch == "fifo", patience=self._size * _PATIENCE, patience_limited=self._size * _PATIENCE_LIMITED,
-            ptr=out.ptr.astype(np.int32), edges=edge_records(out, costs), incoming=incoming,
+            ptr=out.ptr.astype(np.int32), edges=edge_records(graph, out, costs), maker=graph.tensor_producer, incoming=incoming,
             exec_s=np.ascontiguousarray(costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]),
             latency_s=topology.latency_s, bandwidth=topology.bandwidth_bytes_per_s,
             factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
             link_slots=-1 if topology.link_slots is None else topology.link_slots,
-            # A device holds each tensor once at most: where all of them fit, no limit can ever bind.
-            limited=bool((costs.output_bytes.sum() > costs.memory_bytes).any()),
-            in_ptr=into.ptr.astype(np.int32), producer=into.vertex, output_bytes=costs.output_bytes, memory_bytes=costs.memory_bytes,
-            by_bytes=np.argsort(costs.output_bytes, kind="stable").astype(np.int32),
+            # A device holds each tensor at most once. If all of them fit, no limit can ever bind.
+            limited=bool((costs.tensor_bytes.sum() > costs.memory_bytes).any()),
+            in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,
+            memory_bytes=costs.memory_bytes, by_bytes=np.argsort(item_bytes, kind="stable").astype(np.int32),
             topological=np.empty(0, np.int32), least_tail=np.empty(0))
 
     def makespans(self, devices: np.ndarray, orders: np.ndarray | None = None) -> np.ndarray:
         """Simulates a batch.
 
         Args:
-          devices: int [B, N] device by vertex, anything for inputs.
-          orders: int [B, M], the work vertices as chosen; needed by dispatch rule `order`, else ignored.
+          devices: int [B, N] device by vertex; values of inputs are ignored.
+          orders: int [B, M], the work vertices in the order of choice; dispatch rule `order` needs them, other rules ignore them.
 
         Returns:
-          float64 [B] seconds; infinity where memory runs out for good.
+          float64 [B] seconds; infinity at a deadlock.
 
         Raises:
-          AssignmentError: a device that does not exist, or no orders for rule `order`.
+          AssignmentError: a device does not exist, or orders are missing for rule `order`.
         """
         if np.ndim(devices) != 2:
             raise AssignmentError(f"{self._graph.name}: device: expected shape [assignments, {self._graph.num_vertices}], got "
@@ -78,16 +79,18 @@ class FastSimulator:
         return np.concatenate(list(_POOL.map(lambda r: _run(devices[r], _of_rows(prepared, r)), rows)))
 
     def prepared(self, order: np.ndarray | None = None) -> Prepared:
-        """What compiled loops hand to `prepared.makespan` and `prepared.makespan_bound`; order: int [M], for dispatch rule `order`. Raises
-        ConfigError where there is noise, because the bounds do not hold for it."""
+        """The argument of `prepared.makespan` and `prepared.makespan_bound` in compiled loops.
+
+        Args: order: int [M], for dispatch rule `order`. Raises ConfigError if there is noise, because the bounds do not hold with it.
+        """
         if self._noisy:
-            raise ConfigError(f"{self._graph.name}: noise: expected none where simulations may be abandoned, got factors; leave it out")
+            raise ConfigError(f"{self._graph.name}: noise: expected none if simulations may be abandoned, got factors; leave it out")
         prepared = self._ordered(1, None if order is None else order[None])
         return prepared._replace(topological=self._graph.topological_order.astype(np.int32),
                                  least_tail=least_levels(self._graph, self._costs))
 
     def _ordered(self, batch: int, orders: np.ndarray | None) -> Prepared:
-        """With the assignments' own queue keys, which only dispatch rule `order` has."""
+        """Prepared arrays with the assignments' own queue keys, if the dispatch rule is `order`."""
         if self._dispatch != "order":
             return self._prepared
         if orders is None:
@@ -96,7 +99,7 @@ class FastSimulator:
         orders = np.asarray(orders)
         if orders.shape != (batch, work.size) or orders.dtype.kind not in "iu" or (np.sort(orders, axis=1) != work).any():
             raise AssignmentError(f"{self._graph.name}: order: expected for each of {batch} assignments all {work.size} vertices that are "
-                                  f"no inputs, once each, got {orders.dtype} of shape {list(orders.shape)}")
+                                  f"not inputs, once each, got {orders.dtype} of shape {list(orders.shape)}")
         priority = np.zeros((batch, self._graph.num_vertices))
         np.put_along_axis(priority, np.asarray(orders, np.int64), np.arange(np.shape(orders)[1], dtype=np.float64)[None], axis=1)
         return self._prepared._replace(priority=priority)
@@ -107,7 +110,7 @@ def _of_rows(prepared: Prepared, rows: np.ndarray) -> Prepared:
 
 
 def _run(devices: np.ndarray, prepared: Prepared) -> np.ndarray:
-    """Rows whose tensors all fit where they are ever needed are simulated without limits, which is faster."""
+    """Simulates a batch. Rows that cannot run short of memory are simulated without limits, which is faster."""
     if not prepared.limited:
         return _simulate(devices, prepared, limited=False)
     short = may_run_short(devices, prepared)
@@ -121,5 +124,5 @@ def _run(devices: np.ndarray, prepared: Prepared) -> np.ndarray:
 
 def _simulate(devices: np.ndarray, prepared: Prepared, limited: bool) -> np.ndarray:
     if limited or prepared.link_slots >= 0:
-        return queued_links.simulate(devices, prepared, limited, *_TO_THE_END)
-    return free_links.simulate(devices, prepared, *_TO_THE_END)
+        return queued_links.simulate(devices, prepared, limited, *_COMPLETE)
+    return free_links.simulate(devices, prepared, *_COMPLETE)

@@ -17,7 +17,7 @@ from doppler_tf.errors import TraceError, field_error
 from doppler_tf.formats.assignment_json import assignment_from_json, assignment_to_json
 from doppler_tf.formats.files import read_json, write_json
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph_records import MOST_OUTPUTS, graph_from_records, graph_to_records
 from doppler_tf.topology import Topology
 from doppler_tf.trace import DEVICE_KINDS, Trace, memory_profiles
 
@@ -75,11 +75,14 @@ def read_trace(path: str | Path) -> TraceFile:
         vertices = [e["args"] for e in record["traceEvents"] if e.get("cat") == "vertex"]
         transfers = [e["args"] for e in record["traceEvents"] if e.get("cat") == "transfer"]
         limits = graph.num_vertices, built.num_devices
+        outputs = np.diff(graph.tensor_ptr)
         kind, rule, log = str(metadata["device_kind"]), str(metadata["dispatch"]), metadata.get("log")
         if kind not in DEVICE_KINDS or rule not in (*DISPATCH_RULES, "levels"):
             raise ValueError(f"device_kind {kind!r}, dispatch {rule!r}")
         trace = _trace(vertices, transfers, limits, rule, kind,
                        None if log is None else _trace(log["vertices"], log["transfers"], limits, rule, kind))
+        if (trace.output >= outputs[trace.producer]).any():
+            raise ValueError("output of a vertex that has not so many")
         trace = replace(trace, lost=tuple(int(d) for d in metadata.get("lost", ())),
                         **{name: _bytes(metadata.get(name), built.num_devices) for name in _peaks(trace)})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
@@ -123,15 +126,16 @@ def _trace(vertices: list, transfers: list, limits: tuple[int, int], dispatch: s
     return Trace(index(vertices, "vertex", count), index(vertices, "device", devices), times(vertices, "start_s"),
                  times(vertices, "end_s"), index(transfers, "producer", count), index(transfers, "source", devices),
                  index(transfers, "destination", devices), times(transfers, "start_s"), times(transfers, "end_s"),
-                 dispatch, device_kind, log)
+                 dispatch, device_kind, log, output=index([{"output": 0, **row} for row in transfers], "output", MOST_OUTPUTS))
 
 
 def _times(trace: Trace) -> dict:
     vertices = zip(trace.vertex.tolist(), trace.device.tolist(), trace.start_s.tolist(), trace.end_s.tolist(), strict=True)
-    transfers = zip(trace.producer.tolist(), trace.source.tolist(), trace.destination.tolist(), trace.transfer_start_s.tolist(),
-                    trace.transfer_end_s.tolist(), strict=True)
+    transfers = zip(trace.producer.tolist(), trace.output.tolist(), trace.source.tolist(), trace.destination.tolist(),
+                    trace.transfer_start_s.tolist(), trace.transfer_end_s.tolist(), strict=True)
     return {"vertices": [{"vertex": v, "device": d, "start_s": s, "end_s": e} for v, d, s, e in vertices],
-            "transfers": [{"producer": p, "source": a, "destination": b, "start_s": s, "end_s": e} for p, a, b, s, e in transfers]}
+            "transfers": [{"producer": p, **({"output": k} if k else {}), "source": a, "destination": b, "start_s": s, "end_s": e}
+                          for p, k, a, b, s, e in transfers]}
 
 
 def _names(costs: CostModel) -> list[dict]:
@@ -157,10 +161,10 @@ def _transfer_events(graph: DataflowGraph, costs: CostModel, trace: Trace) -> li
     device_of = dict(zip(trace.vertex.tolist(), trace.device.tolist(), strict=True))
     start_of = dict(zip(trace.vertex.tolist(), trace.start_s.tolist(), strict=True))
     end_of = dict(zip(trace.vertex.tolist(), trace.end_s.tolist(), strict=True))
-    first_use: dict[tuple[int, int], float] = {}
-    for p, v in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True):
+    first_use: dict[tuple[int, int, int], float] = {}
+    for p, k, v in zip(graph.sources.tolist(), graph.edge_output.tolist(), graph.targets.tolist(), strict=True):
         if v in device_of:
-            key = (p, device_of[v])
+            key = (p, k, device_of[v])
             first_use[key] = min(first_use.get(key, np.inf), start_of[v])
     events = []
     for i, row in enumerate(_times(trace)["transfers"]):
@@ -171,7 +175,7 @@ def _transfer_events(graph: DataflowGraph, costs: CostModel, trace: Trace) -> li
         events.append({**flow, "ph": "s", "pid": _DEVICES, "tid": source, "ts": end_of.get(p, row["start_s"]) * 1e6})
         events.append({**flow, "ph": "t", "pid": _LINKS, "tid": link, "ts": row["start_s"] * 1e6})
         events.append({**flow, "ph": "f", "bp": "e", "pid": _DEVICES, "tid": destination,
-                       "ts": first_use.get((p, destination), row["end_s"]) * 1e6})
+                       "ts": first_use.get((p, row.get("output", 0), destination), row["end_s"]) * 1e6})
     return events
 
 
@@ -189,11 +193,11 @@ def _queue_counters(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     """Ready vertices that wait on each device: +1 when the last input is resident, -1 at the start."""
     start, resident = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
     start[trace.vertex], resident[trace.vertex] = trace.start_s, trace.end_s
-    copies = zip(trace.producer.tolist(), trace.destination.tolist(), strict=True)
+    copies = zip(trace.tensor(graph).tolist(), trace.destination.tolist(), strict=True)
     arrived = dict(zip(copies, trace.transfer_end_s.tolist(), strict=True))
     ready = np.zeros(graph.num_vertices)
-    for p, v in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True):
-        ready[v] = max(ready[v], arrived.get((p, int(assignment.device[v])), resident[p]))
+    for p, t, v in zip(graph.sources.tolist(), graph.edge_tensor.tolist(), graph.targets.tolist(), strict=True):
+        ready[v] = max(ready[v], arrived.get((t, int(assignment.device[v])), resident[p]))
     events = []
     for d, name in enumerate(costs.topology.device_names):
         members = np.flatnonzero(assignment.device == d)

@@ -1,4 +1,4 @@
-"""Simulated annealing on the simulator's own makespans."""
+"""Simulated annealing on simulated makespans."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker
 
-# Steps of the first round by unit, and by how much each further round is longer.
+# Steps per unit in the first round, and the factor by which each further round is longer.
 _FIRST_STEPS, _GROWTH = 300, 1.5
-# Temperatures at the begin and the end of a round, in typical losses.
+# Temperatures at the start and the end of a round, in multiples of a typical loss.
 _HOT, _COLD = 0.3, 0.001
 
 
 def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """Annealing from the best of some heuristics, with the default budget; `anneal` says how."""
+    """`anneal` from the best of some heuristics, with the default budget."""
     return anneal(graph, costs, rng).assignment
 
 
 def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
            start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Found:
-    """Rounds of annealing, each half as long again as the one before and from the best so far; never worse than its start.
+    """Rounds of annealing, each from the best so far and 1.5 times as long as the one before; never worse than its start.
 
-    (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, measured before. A
-    round that would outlast a budget of seconds is shortened, so that it ends cold.
+    (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, which is measured
+    first. If a round would outlast a budget of seconds, it is shortened, so that it still ends cold.
     """
     walker = Walker("annealing", graph, costs, rng, budget, start, dispatch, incumbent)
     typical_s = walker.typical_loss_s()
     steps = _FIRST_STEPS * walker.num_units
     while not walker.over:
         walker.return_to_best()
-        walker.walk((typical_s or walker.levels[1]) * np.geomspace(_HOT, _COLD, min(steps, walker.affordable)))
+        walker.walk((typical_s or walker.state.levels[1]) * np.geomspace(_HOT, _COLD, min(steps, walker.affordable)))
         steps = int(steps * _GROWTH)
     return walker.found()

@@ -1,4 +1,4 @@
-"""Constraint programming with OR-tools: an assignment and a proof of how much better any other could be."""
+"""Constraint programming with OR-tools: finds an assignment and proves a lower bound."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ from doppler_tf.heuristics.search import ROUNDING, Budget, Found, Incumbent, def
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.simulator import Simulator
 
-# Pairs of a unit and a link, and of a unit and a device, up to which the model is worth building.
+# The model is worth building up to this many pairs of a vertex and a link, and this many vertices.
 MOST_PAIRS, MOST_UNITS = 8_000, 300
-# CP-SAT's deterministic time, about a second each, that stands for one simulation of a budget without seconds.
-_TIME_A_SIMULATION = 1e-4
+# A budget of simulations is converted to CP-SAT's deterministic time, whose unit is about a second.
+_TIME_PER_SIMULATION = 1e-4
 
 
 @dataclass(frozen=True)
 class Proven(Found):
-    """What was found, and what was proven.
+    """The result of a search that also proves a bound.
 
     Attributes:
-      optimal: whether the model was solved to its end; the makespan may still be above `lower_bound_s`, as schedules of the model may
-        wait on purpose and start in any order, where the rules of time do not.
+      optimal: whether the model was solved to optimality. The makespan may still be above `lower_bound_s`, because schedules of the model
+        may wait on purpose and start vertices in any order, which the rules of time do not allow.
     """
 
     optimal: bool = False
 
 
 def cp_sat(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """The best assignment that CP-SAT finds from the best of some heuristics, with the default budget; `solve` says how."""
+    """`solve` from the best of some heuristics, with the default budget."""
     return solve(graph, costs, rng).assignment
 
 
 def small_enough(graph: DataflowGraph, costs: CostModel) -> bool:
-    """Whether `solve` takes the graph: 300 vertices on 4 devices, 140 on 8."""
+    """Whether `solve` accepts the graph: up to 300 vertices on 4 devices, 140 on 8."""
     return graph.work_vertices.size <= MOST_UNITS and pairs(graph, costs) <= MOST_PAIRS
 
 
 def pairs(graph: DataflowGraph, costs: CostModel) -> int:
-    """Pairs of a vertex and a link, by which the model grows."""
+    """Pairs of a vertex and a link. The model grows with their number."""
     return graph.work_vertices.size * costs.num_devices * max(1, costs.num_devices - 1)
 
 
 def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
           start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Proven:
-    """Solves `cp_model.Model`, simulates every assignment on the way and keeps the fastest; never worse than its start.
+    """Solves `cp_model.Model`, simulates every assignment that the solver finds, and keeps the fastest; never worse than its start.
 
     (Perron, Didier and Gay, "The CP-SAT-LP solver", CP 2023.)
 
     Args:
-      budget: seconds, which other threads' load makes differ; or simulations, each of which stands for 0.1 ms of CP-SAT's
-        deterministic time: the outcome then depends on the seed alone. With seconds alone it has all processors.
-      incumbent: is told of assignments and of bounds, and ends the solver, which then has one processor.
+      budget: with seconds alone the solver uses all processors, and its result depends on their load. With simulations the result depends
+        on the seed alone; each counts as 0.1 ms of CP-SAT's deterministic time.
+      incumbent: receives assignments and bounds, and ends the solver, which then uses one processor.
 
     Raises:
-      ConfigError: a graph that is too large.
+      ConfigError: the graph is too large.
     """
     if not small_enough(graph, costs):
         raise field_error(ConfigError, "cp_sat", graph.name, "vertices", f"at most {MOST_UNITS} vertices that are no inputs, and at most "
@@ -88,7 +88,7 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     if optimal or budget.reached(best_s):
         return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s, optimal)
     program = Model(graph, costs, latest_s, known_s)
-    with contextlib.suppress(DeadlockError):  # then there is nothing to start from
+    with contextlib.suppress(DeadlockError):  # an assignment that does not fit in memory gives no hint
         program.hint(begin.device, Simulator(dispatch).execute(graph, costs, begin))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = int(rng.integers(2**31 - 1))
@@ -96,7 +96,7 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     one = counted or incumbent is not None or not hasattr(os, "sched_getaffinity")
     solver.parameters.num_workers = 1 if one else len(os.sched_getaffinity(0))
     if counted:
-        solver.parameters.max_deterministic_time = budget.simulations * _TIME_A_SIMULATION
+        solver.parameters.max_deterministic_time = budget.simulations * _TIME_PER_SIMULATION
     if budget.seconds is not None:
         solver.parameters.max_time_in_seconds = max(0.0, budget.seconds - (time.perf_counter() - started))
 
@@ -115,7 +115,7 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
 
     if incumbent is not None:
         solver.best_bound_callback = lambda bound: incumbent.raise_target(proven(bound))
-        incumbent.at_end(solver.stop_search)  # which does nothing before the solver runs
+        incumbent.at_end(solver.stop_search)  # stop_search has no effect before the solver runs, so `over` is checked next
         if incumbent.over:
             return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s)
     status = solver.solve(program.model, _on_solution(cp_model, program, graph, take))
@@ -127,7 +127,7 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
 
 
 def _on_solution(cp_model, program: Model, graph: DataflowGraph, take: Callable[[np.ndarray], None]):
-    """A callback that hands the devices of every solution to `take`; a function because OR-tools is imported late."""
+    """A callback that passes the devices of every solution to `take`. The class is local because OR-tools is imported late."""
 
     class OnSolution(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:

@@ -12,23 +12,23 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels
 
 _TIES = 2.0**31
-# One cache line a vertex: on large graphs a schedule is a chain of cache misses. `missing` is -1 for inputs.
+# One cache line per vertex, because cache misses dominate the time of a schedule of a large graph. `missing` is -1 for inputs.
 _VERTEX = np.dtype([("rank", np.float64), ("end", np.float64), ("exec_s", np.float64), ("output_bytes", np.float64),
                     ("first_in", np.int32), ("last_in", np.int32), ("first_out", np.int32), ("last_out", np.int32),
                     ("missing", np.int32), ("device", np.int32), ("name", np.int32)], align=True)
 
 
 class CriticalPath:
-    """Among the candidates the one with the largest b-level, on the device where it starts earliest; ties at random.
+    """Places the candidate with the largest b-level on the device where it starts earliest, with random ties.
 
     (The teacher of DOPPLER, Yao et al. 2026, section 4; after Graham's list scheduling.) Earliest starts come from the episode's own
-    timeline: end of the device's last vertex, inputs' ends plus transfers. A device whose memory the outputs placed on it would
-    exceed is avoided while another one is left.
+    timeline: the end of the device's last vertex, and the inputs' ends plus transfers. A device whose memory the outputs placed on it would
+    exceed is used only if no permitted device has room.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel):
         level_s = b_levels(graph, costs).value_s
-        # Vertices are chosen almost in the order of their b-levels; what is chosen together is stored together.
+        # Vertices are stored in the order of their b-levels, because they are chosen almost in this order.
         name = np.argsort(-level_s, kind="stable").astype(np.int32)
         vertices = np.zeros(graph.num_vertices, _VERTEX)
         vertices["rank"] = np.cumsum(np.diff(level_s[name], prepend=level_s[name[:1]]) != 0)
@@ -43,41 +43,42 @@ class CriticalPath:
             vertices[last] = np.cumsum(degree)
             vertices[first] = vertices[last] - degree
             at = np.repeat(adjacency.ptr[name] - vertices[first], degree) + np.arange(graph.num_edges)
-            records = edge_records(adjacency, costs)[at]
+            records = edge_records(graph, adjacency, costs)[at]
             records["vertex"] = position[records["vertex"]]
             edges.append(records)
         uniform = bool((costs.exec_s == costs.exec_s[:, :1]).all())
         constrained = bool((costs.colocate >= 0).any() or not costs.allowed.all())
-        # Used again by every sample: fresh memory of that size would cost more than what is done with it.
-        self._tie, self._vertices = np.empty((graph.num_vertices, costs.num_devices)), np.empty_like(vertices)
+        # Every sample reuses these arrays. Allocating them would cost more than filling them.
+        self._device_tie, self._vertices = np.empty((graph.num_vertices, costs.num_devices)), np.empty_like(vertices)
         self._arrays = (vertices, edges[0], edges[1]["vertex"].copy(), uniform, costs.exec_s, constrained, costs.allowed, costs.colocate,
                         costs.memory_bytes, costs.topology.latency_s, costs.topology.bandwidth_bytes_per_s)
 
     def sample(self, rng: np.random.Generator) -> Assignment:
-        """One assignment with the order in which the vertices were chosen; by one thread at a time."""
+        """One assignment with the order in which the vertices were chosen. Only one thread at a time may call this."""
         choice_tie = rng.random(len(self._vertices))
-        device, order = _schedule(choice_tie, rng.random(out=self._tie), self._vertices, *self._arrays)
+        device, order = _schedule(choice_tie, rng.random(out=self._device_tie), self._vertices, *self._arrays)
         return Assignment(device, order, "critical_path")
 
 
 def critical_path(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """One randomised critical-path assignment; `CriticalPath` for many of one graph."""
+    """One randomised critical-path assignment. For many on one graph, `CriticalPath` is faster."""
     return CriticalPath(graph, costs).sample(rng)
 
 
 @compiled
-def _schedule(choice_tie, tie, vertices, prepared, in_edges, consumer, uniform, exec_s, constrained, allowed, colocate, memory_bytes,
+def _schedule(choice_tie, device_tie, vertices, prepared, in_edges, consumer, uniform, exec_s, constrained, allowed, colocate, memory_bytes,
               latency_s, bandwidth):
-    """One schedule.
+    """Makes one schedule.
 
     Args:
-      choice_tie: float64 [N], says which of several vertices of one b-level comes first; tie: float64 [N, D], which device.
-      vertices: _VERTEX [N], anything; prepared: _VERTEX [N], by b-level, with the number of the b-level (the largest has 0) as rank;
-        in_edges: EDGE [E], consumer: int32 [E], whose vertices are positions in it. All else is by vertex.
-      uniform: whether all devices take equally long; constrained: whether there are pins or groups.
+      choice_tie: float64 [N], breaks ties between vertices of equal b-level; device_tie: float64 [N, D], between devices.
+      vertices: _VERTEX [N], overwritten.
+      prepared: _VERTEX [N], sorted by b-level; its rank numbers the b-levels, from 0 for the largest.
+      in_edges, consumer: EDGE [E] and int32 [E]; their vertices are positions in `prepared`. All other arrays are by vertex.
+      uniform: whether all devices are equally fast; constrained: whether there are pins or groups.
 
     Returns:
-      int32 [N], the device by vertex, -1 for inputs, and int32 [M], the vertices in the order of choice.
+      int32 [N] device by vertex, -1 for inputs; int32 [M] vertices in the order of choice.
     """
     count, num_devices = exec_s.shape
     vertices[:] = prepared
@@ -87,7 +88,7 @@ def _schedule(choice_tie, tie, vertices, prepared, in_edges, consumer, uniform, 
     candidates, waiting, chosen = np.empty(count, ENTRY), 0, 0
     for p in range(count):
         vertex = vertices[p]
-        # 31 bits for the tie leave the sum exact for 4 million levels.
+        # The tie takes 31 bits, so that the sum is exact for up to 4 million levels.
         vertex.rank += np.floor(choice_tie[vertex.name] * _TIES) / _TIES
         if vertex.missing == 0:
             push(candidates, 0, waiting, vertex.rank, p)
@@ -116,7 +117,7 @@ def _schedule(choice_tie, tie, vertices, prepared, in_edges, consumer, uniform, 
                 continue
             fits = memory_left[d] >= vertex.output_bytes
             if best >= 0 and fits == best_fits:
-                better = start[d] < start[best] or (start[d] == start[best] and tie[v, d] < tie[v, best])
+                better = start[d] < start[best] or (start[d] == start[best] and device_tie[v, d] < device_tie[v, best])
             else:
                 better = best < 0 or fits
             if better:

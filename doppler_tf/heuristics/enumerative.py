@@ -1,4 +1,4 @@
-"""The paper's enumerative optimizer: one meta-op after the other, its vertices spread evenly at the least transfer."""
+"""The paper's enumerative optimizer: distributes each meta-op's vertices evenly over the devices with the least transfer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
 from doppler_tf.heuristics.planning import PlanningData, planning_data
 
-# More spreads than this are not tried one by one; more vertices than that are not spread at once.
-_MOST_SPREADS, _MOST_AT_ONCE = 50_000, 128
+# The most distributions that are enumerated, and the most vertices that are distributed together.
+_MOST_DISTRIBUTIONS, _MOST_AT_ONCE = 50_000, 128
 
 
 def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """Meta-ops in topological order; of each the shard vertices, then the others, spread evenly where that transfers least.
+    """Takes meta-ops in topological order, and distributes first their shards, then their other vertices, evenly with the least transfer.
 
-    (EnumerativeOptimizer of DOPPLER, Yao et al. 2026.) A device takes its share of the vertices by its speed, give or take one; a copy
-    that is there already costs nothing; among equals devices with less work win. Up to 50,000 spreads are all tried. Where there are
-    more, what each vertex would transfer by itself makes an assignment problem, which is solved exactly: the same, unless vertices of
-    one group share inputs. Vertices without a meta-op form groups by level; more than 128 are spread in portions. Pinned ones count
-    in their device's share. Where a device's memory is full, its vertices go to the cheapest one that has room.
+    (EnumerativeOptimizer of DOPPLER, Yao et al. 2026.) The number of vertices on a device is proportional to its speed, within one. A copy
+    that is already on a device costs nothing. Ties go to devices with less work. Up to 50,000 distributions are enumerated. If there are
+    more, a linear assignment problem over each vertex's own transfers is solved exactly; its result differs only if vertices of one group
+    share inputs. Vertices without a meta-op form groups by level. A group of more than 128 is distributed in portions. Pinned vertices
+    count towards their device's share. If a device's memory is full, its vertices go to the cheapest device with room.
     """
     p = planning_data(graph, costs)
-    state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_vertices, costs.num_devices)),
+    state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_tensors, costs.num_devices)),
                    np.zeros(costs.num_devices), costs.memory_bytes.copy(), np.full(len(graph.groups) + 1, -1, np.int64))
     share = work_shares(graph, costs)
     for members in _groups(graph):
@@ -38,7 +38,7 @@ def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator
 
 
 def _groups(graph: DataflowGraph) -> list[np.ndarray]:
-    """Vertices that are spread together, in the order in which the groups are placed."""
+    """Groups of vertices that are distributed together, in the order in which they are placed."""
     level = np.empty(graph.num_vertices, np.int64)
     for depth, vertices in enumerate(graph.levels):
         level[vertices] = depth
@@ -54,7 +54,7 @@ def _groups(graph: DataflowGraph) -> list[np.ndarray]:
     for v in graph.topological_order.tolist():
         if not graph.is_input[v]:
             name = graph.meta_op[v]
-            # What is no shard waits for the shards; of a meta-op it is spread level by level.
+            # Other vertices of a meta-op come after its shards, level by level.
             key = (int(level[v]), -1, 0, 0) if name is None else (begin[name], first[name], 0, 0) if graph.role[v] == "shard" else (
                 begin[name], first[name], 1, int(level[v]))
             members.setdefault(key, []).append(v)
@@ -62,51 +62,51 @@ def _groups(graph: DataflowGraph) -> list[np.ndarray]:
 
 
 class _State:
-    """What is placed so far."""
+    """A partial assignment."""
 
     def __init__(self, p: PlanningData, device: np.ndarray, sent_s: np.ndarray, load_s: np.ndarray, room: np.ndarray,
                  group_device: np.ndarray):
-        """Args: sent_s: float64 [N, D], what the copy of each output to each device costs already."""
+        """Args: sent_s: float64 [T, D], the cost of the copies that have been sent, by tensor and device."""
         self.device = device
         self._p, self._sent_s, self._load_s, self._room, self._group_device = p, sent_s, load_s, room, group_device
 
     def place(self, vertices: np.ndarray, share: np.ndarray) -> None:
-        """Spreads one group; share: float64 [D], sums to 1."""
+        """Distributes one group. Args: share: float64 [D], sums to 1."""
         p = self._p
-        fixed, free, followers = [], [], []
+        fixed, free, colocated = [], [], []
         seen = set()
         for v in vertices.tolist():
             group = int(p.colocate[v])
             if p.allowed[v].sum() == 1 or (group >= 0 and self._group_device[group] >= 0):
                 fixed.append(v)
             elif group in seen:
-                followers.append(v)
+                colocated.append(v)
             else:
                 free.append(v)
                 seen.update([group] if group >= 0 else [])
-        taken = np.zeros(len(share), np.int64)
+        num_fixed = np.zeros(len(share), np.int64)
         for v in fixed:
             d = int(np.argmax(p.allowed[v])) if p.allowed[v].sum() == 1 else int(self._group_device[p.colocate[v]])
             self._put(v, d)
-            taken[d] += 1
+            num_fixed[d] += 1
         if free:
             count = len(free)
-            places = np.maximum(np.floor(len(vertices) * share + 1e-9).astype(np.int64) - taken, 0)
+            places = np.maximum(np.floor(len(vertices) * share + 1e-9).astype(np.int64) - num_fixed, 0)
             while places.sum() > count:
                 places[np.argmax(places)] -= 1
-            for v, d in zip(free, self._spread(np.array(free), places, count - int(places.sum())), strict=True):
+            for v, d in zip(free, self._distribution(np.array(free), places, count - int(places.sum())), strict=True):
                 self._put(v, self._with_room(v, int(d)))
-        for v in followers:
+        for v in colocated:
             self._put(v, int(self._group_device[p.colocate[v]]))
 
-    def _spread(self, free: np.ndarray, places: np.ndarray, extras: int) -> np.ndarray:
-        """int64 [len(free)] devices: `places` [D] on each device, and one more on `extras` of them (or on any, were there too few)."""
+    def _distribution(self, free: np.ndarray, places: np.ndarray, extras: int) -> np.ndarray:
+        """int64 [len(free)] devices: `places` [D] on each device, and one more on `extras` of them, or more than one if D < extras."""
         extra_places = np.full(len(places), -(-extras // len(places)), np.int64)
         most = places + extra_places
-        # At most as many spreads as if each device had all the places that it may have.
-        spreads = math.lgamma(most.sum() + 1) - sum(math.lgamma(n + 1) for n in most.tolist())
+        # An upper bound: the number of distributions if every device had its most places.
+        distributions = math.lgamma(most.sum() + 1) - sum(math.lgamma(n + 1) for n in most.tolist())
         transfer_s = _transfers(self._p, free, self.device, self._sent_s)
-        if spreads <= math.log(_MOST_SPREADS):
+        if distributions <= math.log(_MOST_DISTRIBUTIONS):
             return _cheapest(self._p, free, self.device, self._sent_s, self._load_s, places, extra_places, extras)
         columns = np.repeat(np.arange(len(places)), most)
         cost = np.full((len(columns), len(columns)), np.inf)
@@ -118,7 +118,7 @@ class _State:
         return columns[linear_sum_assignment(cost)[:len(free)]]
 
     def _with_room(self, v: int, d: int) -> int:
-        """d, or where its memory is full and another's is not, the one of these that costs least."""
+        """d if its memory has room, else the cheapest device with room, else d."""
         room = self._room >= self._p.output_bytes[v]
         if room[d] or not room.any():
             return d
@@ -136,31 +136,34 @@ class _State:
 
 @compiled
 def _transfers(p, vertices, device, sent_s):
-    """float64 [n, D]: what each vertex by itself would transfer to each device beyond what is sent."""
+    """float64 [n, D]: the cost of the transfers that each vertex alone would add on each device."""
     cost_s = np.zeros((len(vertices), p.exec_s.shape[1]))
     for k in range(len(vertices)):
         v = vertices[k]
         for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
-            u = p.in_edges[i].vertex
+            u, tensor = p.in_edges[i].vertex, p.in_edges[i].tensor
             for d in range(p.exec_s.shape[1]):
                 if device[u] >= 0 and device[u] != d:
-                    cost_s[k, d] += max(0.0, edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth) - sent_s[u, d])
+                    cost_s[k, d] += max(0.0, edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth) - sent_s[tensor, d])
     return cost_s
 
 
 @compiled
 def _send(p, v, d, device, sent_s):
-    """Notes the copies that v needs on d."""
+    """Records the copies that v needs on d."""
     for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
-        u = p.in_edges[i].vertex
+        u, tensor = p.in_edges[i].vertex, p.in_edges[i].tensor
         if device[u] >= 0 and device[u] != d:
-            sent_s[u, d] = max(sent_s[u, d], edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth))
+            sent_s[tensor, d] = max(sent_s[tensor, d], edge_cost(p.in_edges[i].cost, device[u], d, p.latency_s, p.bandwidth))
 
 
 @compiled
 def _cheapest(p, vertices, device, sent_s, load_s, places, extra_places, extras):
-    """int64 [n]: of all spreads (`places` on each device, and up to `extra_places` more on it, `extras` in all) the one that transfers
-    least, copies counted once; among equals the least work on the devices chosen. Depth first, cut where it costs more already."""
+    """int64 [n]: the distribution with the least transfer, counting each copy once; ties go to the least work on the chosen devices.
+
+    Each device takes `places` vertices and up to `extra_places` more, `extras` in total. The search is depth first and skips branches that
+    already cost more than the best.
+    """
     count, num_devices = len(vertices), len(places)
     choice, best = np.full(count, -1), np.full(count, -1)
     cost_s, work_s, best_s, best_work_s = np.zeros(count + 1), np.zeros(count + 1), np.inf, np.inf
@@ -172,10 +175,10 @@ def _cheapest(p, vertices, device, sent_s, load_s, places, extra_places, extras)
     k = 0
     while k >= 0:
         if k < count and choice[k] >= 0:
-            # Back from below: takes the last choice back.
+            # Backtracks: undoes the last choice.
             v, d = vertices[k], choice[k]
             for j in range(ptr[k + 1] - ptr[k] - 1, -1, -1):
-                sent_s[p.in_edges[p.in_ptr[v] + j].vertex, d] = before[ptr[k] + j]
+                sent_s[p.in_edges[p.in_ptr[v] + j].tensor, d] = before[ptr[k] + j]
             used[d] -= 1
             extras_left += used[d] >= places[d]
         elif k == count:
@@ -198,13 +201,13 @@ def _cheapest(p, vertices, device, sent_s, load_s, places, extra_places, extras)
         cost_s[k + 1], work_s[k + 1] = cost_s[k], work_s[k] + load_s[d] + used[d] * p.exec_s[v, d]
         for j in range(ptr[k + 1] - ptr[k]):
             edge = p.in_edges[p.in_ptr[v] + j]
-            u = edge.vertex
-            before[ptr[k] + j] = sent_s[u, d]
+            u, tensor = edge.vertex, edge.tensor
+            before[ptr[k] + j] = sent_s[tensor, d]
             if device[u] >= 0 and device[u] != d:
                 cost = edge_cost(edge.cost, device[u], d, p.latency_s, p.bandwidth)
-                if cost > sent_s[u, d]:
-                    cost_s[k + 1] += cost - sent_s[u, d]
-                    sent_s[u, d] = cost
+                if cost > sent_s[tensor, d]:
+                    cost_s[k + 1] += cost - sent_s[tensor, d]
+                    sent_s[tensor, d] = cost
         if cost_s[k + 1] <= best_s:
             k += 1
     return best

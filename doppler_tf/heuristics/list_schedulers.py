@@ -1,4 +1,4 @@
-"""The list schedulers of the literature. Each sets a priority and a rule for the device; `by_priority` or `by_ready` does the rest."""
+"""List schedulers of the literature. Each sets a priority and a rule for the device; `by_priority` or `by_ready` makes the schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOTHING_EXTRA = np.zeros((1, 1))
 
 
 def heft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """HEFT: vertices by upward rank (the b-level), each where it ends soonest; it may fill a gap between two placed earlier.
+    """HEFT: vertices by upward rank (the b-level), each where it ends soonest. A vertex may fill a gap between earlier ones.
 
     (Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.1.)
     """
@@ -25,9 +25,9 @@ def heft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
 
 
 def cpop(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """CPoP: the critical path's vertices on the device that runs them soonest, all others where they end soonest, gaps filled.
+    """CPoP: the critical path's vertices on the device that runs them fastest, every other vertex where it ends soonest.
 
-    Priority is b-level plus t-level. (Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.2.)
+    Priority is b-level plus t-level, and vertices may fill gaps. (Topcuoglu, Hariri and Wu, IEEE TPDS 13(3), 2002, section 4.2.)
     """
     below = b_levels(graph, costs)
     preferred = _anywhere(graph)
@@ -35,7 +35,7 @@ def cpop(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
     while v >= 0:
         path.append(v)
         v = int(below.next_vertex[v])
-    # The device that pins allow for most of the path; among equals the one that takes the least time.
+    # The device that pins permit for most of the path; ties go to the fastest device.
     forbidden = (~costs.allowed[path]).sum(axis=0)
     preferred[path] = np.lexsort((costs.exec_s[path].sum(axis=0), forbidden))[0]
     priority = below.value_s + t_levels(graph, costs).value_s
@@ -43,7 +43,7 @@ def cpop(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
 
 
 def peft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """PEFT: vertices by their mean optimistic cost, each where its end plus what must still follow is least; gaps are filled.
+    """PEFT: vertices by mean optimistic cost, each where its end plus its optimistic cost is least. A vertex may fill a gap.
 
     (Arabnejad and Barbosa, IEEE TPDS 25(3), 2014.)
     """
@@ -52,9 +52,10 @@ def peft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
 
 
 def fcp(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """FCP: vertices by b-level, each on the device that sends its last input or the one that is free first: two looks instead of all.
+    """FCP: vertices by b-level, each on the better of two devices: the one that sends its last input and the one that is free first.
 
-    Of the two the one where it ends first, which with equal devices is the paper's earliest start; all devices where neither will do.
+    The better one is where the vertex ends first; on equal devices this is the paper's earliest start. If neither is permitted and has
+    memory, all devices are compared.
     (Radulescu and van Gemund, "On the complexity of list scheduling algorithms for distributed-memory systems", ICS 1999.)
     """
     made = by_priority.schedule(planning_data(graph, costs), b_levels(graph, costs).value_s, _NOTHING_EXTRA, _anywhere(graph), False, True)
@@ -62,7 +63,7 @@ def fcp(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Ass
 
 
 def etf(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """ETF: of all pairs of candidate and device the one that starts first; among equals the larger b-level.
+    """ETF: takes the pair of candidate and device that starts first; ties go to the larger b-level.
 
     (Hwang, Chow, Anger and Lee, SIAM J. Computing 18(2), 1989.)
     """
@@ -71,9 +72,9 @@ def etf(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Ass
 
 
 def min_min(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """Min-min: of all pairs of candidate and device the one that ends first; among equals the larger b-level.
+    """Min-min: takes the pair of candidate and device that ends first; ties go to the larger b-level.
 
-    (Ibarra and Kim, JACM 24(2), 1977, algorithm D for independent tasks; here among the candidates, inputs' arrivals counted.)
+    (Ibarra and Kim, JACM 24(2), 1977, algorithm D for independent tasks; here it chooses among the candidates and counts transfers.)
     """
     name = _by_level(graph, costs)
     return planned(by_ready.schedule(planning_data(graph, costs), np.argsort(name), name, True), "min_min")
@@ -90,7 +91,7 @@ def _by_level(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
 
 
 def optimistic_costs(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
-    """PEFT's table, float64 [N, D]: what must follow a vertex that ran on d if every successor had its best device free."""
+    """PEFT's table, float64 [N, D]: seconds that must follow a vertex on d, even if every successor finds its best device free."""
     out = graph.successors
     return _table(graph.topological_order[::-1].copy(), out.ptr, out.vertex, costs.mean_transfer_s[out.edge], costs.exec_s, costs.allowed)
 

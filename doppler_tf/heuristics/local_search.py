@@ -1,4 +1,4 @@
-"""Hill climbing with kicks on the simulator's own makespans."""
+"""Hill climbing with kicks on simulated makespans."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker
 
-# Steps by unit without gain after which a climb has ended, and steps of a kick.
+# A climb ends after this many steps per unit without gain. A kick has this many steps.
 _PATIENCE, _KICK = 30, 3
 
 
 def local_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """Hill climbing from the best of some heuristics, with the default budget; `climb` says how."""
+    """`climb` from the best of some heuristics, with the default budget."""
     return climb(graph, costs, rng).assignment
 
 
 def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
           start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Found:
-    """Changes that lose nothing, until none is found for long; then a kick, some random changes to the best so far; and again. Never worse
-    than its start.
+    """Repeats climbs, which accept changes that are not worse, and kicks, a few random changes to the best; never worse than its start.
 
     (Iterated local search: Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003.)
     """
@@ -29,8 +28,8 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     steps = _PATIENCE * walker.num_units
     while not walker.over:
         before = np.inf
-        while walker.levels[0] < before and not walker.over:
-            before = walker.levels[0]
+        while walker.state.levels[0] < before and not walker.over:
+            before = walker.state.levels[0]
             walker.walk(np.zeros(steps))
         walker.return_to_best()
         walker.walk(np.full(_KICK, np.inf))

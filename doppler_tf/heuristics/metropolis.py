@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
@@ -24,6 +26,31 @@ _MARGIN = 1e-9
 _EACH, _LOOKED_THROUGH, _WORTH = 1000, 32, 0.1
 
 
+class WalkState(NamedTuple):
+    """The state of a walk; its arrays are changed in place.
+
+    Attributes:
+      current, best: int32 [1, N], devices.
+      levels: float64 [2], the makespans of `current` and `best`; infinite where not known yet, above all makespans where memory runs out.
+      critical: int64 [2, N + E + 1], of `current` and of `best`: how many units are on the critical chain and can move, then these
+        units, some more than once; none where memory runs out.
+      looks: int64 [3]: the number of the last assignments, of those looked through, and of those that this showed to be hopeless.
+    """
+
+    current: np.ndarray
+    best: np.ndarray
+    levels: np.ndarray
+    critical: np.ndarray
+    looks: np.ndarray
+
+
+def walk_state(device: np.ndarray, num_edges: int) -> WalkState:
+    """The state before the first step; device: int32 [N], where the walk begins."""
+    current = device[None].astype(np.int32)
+    return WalkState(current, current.copy(), np.full(2, np.inf), np.zeros((2, len(device) + num_edges + 1), np.int64),
+                     np.zeros(3, np.int64))
+
+
 @numba.njit(nogil=True)
 def _put(sets, unit, d, unit_device, devices, changed, old, count):
     """Moves a unit where it may go, and notes where it was; returns the number of notes."""
@@ -38,7 +65,7 @@ def _put(sets, unit, d, unit_device, devices, changed, old, count):
 
 @numba.njit(nogil=True)
 def _change(sets, draw, critical, unit_device, devices, changed, old):
-    """Makes one random change; returns how many units it moved; critical: see `walk`."""
+    """Makes one random change; returns how many units it moved; critical: a row of `WalkState.critical`."""
     units, num_devices = sets.allowed.shape
     num_kinds = len(sets.kind_ptr) - 1
     if critical[0] == 0:
@@ -79,10 +106,10 @@ def _change(sets, draw, critical, unit_device, devices, changed, old):
 
 
 @numba.njit(nogil=True, inline="always")
-def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
+def _energy(devices, prepared, ceiling_s, limit_s, tail, waited_for):
     """Makespan of `devices` (int32 [1, N]), or of one above `limit_s` a lower bound; where memory runs out, above `ceiling_s`, and more so
-    the more bytes there are too many; tail, awaited: see `makespan`."""
-    seconds = makespan(devices, prepared, limit_s, tail, awaited)
+    the more bytes there are too many; tail, waited_for: see `makespan`."""
+    seconds = makespan(devices, prepared, limit_s, tail, waited_for)
     if seconds < np.inf:
         return seconds
     held, over = held_bytes(devices[0], prepared), 0.0
@@ -93,45 +120,42 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail, awaited):
 
 
 @numba.njit(nogil=True)
-def _trace_back(sets, awaited, num_devices, critical):
-    """Writes the units on the critical chain that can move into `critical`, see `walk`: from the last end back, each vertex, or the
-    producer of each transfer, that was awaited."""
-    count, item, length = len(sets.unit_of), awaited[-1], 0
+def _trace_back(sets, waited_for, num_devices, maker, critical):
+    """Writes the movable units on the critical chain into `critical`, a row of `WalkState.critical`. It goes back from the last end by each
+    vertex, or the producer of each transfer, that was awaited."""
+    count, item, length = len(sets.unit_of), waited_for[-1], 0
     while item >= 0:
-        unit = sets.unit_of[item if item < count else (item - count) // num_devices]
+        unit = sets.unit_of[item if item < count else maker[(item - count) // num_devices]]
         if sets.movable[unit] and (length == 0 or critical[length] != unit):
             length += 1
             critical[length] = unit
-        item = awaited[item]
+        item = waited_for[item]
     critical[0] = length
 
 
 @compiled
-def walk(sets, prepared, draws, temperature, ceiling_s, current, best, levels, critical, measure, looks):
+def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
     """As many steps as there are rows of draws; each makes a change and keeps it with probability min(1, exp(-loss / temperature)).
 
     Args:
-      sets: MoveSets; prepared: Prepared; draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept.
-      ceiling_s: more than any makespan; current, best: int32 [1, N], changed in place; levels: float64 [2], their energies, too, infinite
-        where that of `current` is not known yet.
-      critical: int64 [2, N + E + 1], changed in place: how many units of `current` and of `best` are on the critical chain and can
-        move, then these, some more than once; none where memory runs out.
-      measure: whether losses are to be known; else a simulation is abandoned once its assignment cannot be kept.
-      looks: int64 [3], changed in place: of the last assignments all, those looked through, those that this showed to be hopeless.
+      sets: MoveSets; prepared: Prepared; state: WalkState, changed in place.
+      draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept; ceiling_s: more than any makespan.
+      measure: whether all losses are needed; else a simulation is abandoned once its assignment cannot be kept.
 
     Returns:
       the sum of the logarithms of all losses seen, and their number, where measured.
     """
+    current, best, levels, critical, looks = state
     units = len(sets.allowed)
     unit_device = np.empty(units, np.int64)
     for u in range(units):
         unit_device[u] = current[0, sets.member[sets.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
     tail, num_devices = np.empty(current.shape[1]), len(prepared.slots)
-    awaited = np.empty(current.shape[1] * (num_devices + 1) + 1, np.int32)
+    waited_for = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
-        # The first step of all takes things as they are.
+        # The very first step simulates `current` without a change.
         count = 0 if levels[0] == np.inf else _change(sets, draws[step], critical[0], unit_device, current, changed, old)
         if count == 0 and levels[0] < np.inf:
             continue
@@ -147,7 +171,7 @@ def walk(sets, prepared, draws, temperature, ceiling_s, current, best, levels, c
             looks[1] += 1
             looks[2] += level > limit_s
         if level <= limit_s:
-            level = _energy(current, prepared, ceiling_s, limit_s, least, awaited)
+            level = _energy(current, prepared, ceiling_s, limit_s, least, waited_for)
         loss = level - levels[0]
         if measure and loss > 0 and level < ceiling_s:
             log_loss += np.log(loss)
@@ -155,7 +179,7 @@ def walk(sets, prepared, draws, temperature, ceiling_s, current, best, levels, c
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
             levels[0], critical[0, 0] = level, 0
             if level < ceiling_s:
-                _trace_back(sets, awaited, num_devices, critical[0])
+                _trace_back(sets, waited_for, num_devices, prepared.maker, critical[0])
             if level < levels[1]:
                 levels[1] = level
                 best[:] = current

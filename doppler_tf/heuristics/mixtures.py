@@ -1,4 +1,4 @@
-"""Mixtures of good and bad assignments: a sample of all qualities, on which a cost model can be judged."""
+"""Mixtures of good and bad assignments, on which a cost model can be judged."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FAMILIES = (ONE_TO_RANDOM, ONE_TO_CRITICAL_PATH, CRITICAL_PATH_TO_RANDOM)
 
 
 def spread_assignments(graph: DataflowGraph, costs: CostModel, count: int, rng: np.random.Generator) -> list[Assignment]:
-    """`count` assignments on three lines: one device, critical path and random are the corners, what lies between is a mixture.
+    """`count` assignments between three corners: one device, critical path and random.
 
-    A mixture takes each vertex (or colocation group as a whole) from one corner or the other, in shares that are evenly spaced; the
-    corners honour pins and groups, and so do mixtures. `method` is the name of the line. The first is the one on a single device.
+    A mixture takes each vertex, or each colocation group as a whole, from one of two corners. The shares of the corners are evenly spaced.
+    Corners honour pins and groups, and so do mixtures. `method` names the two corners. The first assignment is on one device.
     """
     teacher = CriticalPath(graph, costs)
     corners = {ONE_TO_RANDOM: (lambda: one_device(graph, costs, rng), lambda: random(graph, costs, rng)),
@@ -31,14 +31,14 @@ def spread_assignments(graph: DataflowGraph, costs: CostModel, count: int, rng: 
     made = []
     for i in range(count):
         family, step = FAMILIES[i % len(FAMILIES)], i // len(FAMILIES)
-        # The ends of one line are the beginnings of others: only the first line starts at its corner.
+        # Only the first family starts at its corner, because the corners of the families coincide.
         share = step / max(steps - 1, 1) if family == ONE_TO_RANDOM else (step + 1) / steps
         start, end = (corner().device for corner in corners[family])
-        made.append(Assignment(np.where(_drawn(graph, costs, share, rng), end, start).astype(np.int32), None, family))
+        made.append(Assignment(np.where(_random_subset(graph, costs, share, rng), end, start).astype(np.int32), None, family))
     return made
 
 
-def _drawn(graph: DataflowGraph, costs: CostModel, share: float, rng: np.random.Generator) -> np.ndarray:
-    """bool [N]: a random `share` of the vertices; a colocation group is in or out as a whole."""
+def _random_subset(graph: DataflowGraph, costs: CostModel, share: float, rng: np.random.Generator) -> np.ndarray:
+    """bool [N]: a random `share` of the vertices, with whole colocation groups."""
     by_group = rng.random(len(graph.groups) + 1)[costs.colocate]
     return np.where(costs.colocate >= 0, by_group, rng.random(graph.num_vertices)) < share

@@ -1,4 +1,4 @@
-"""What a search moves together: units (a vertex, or a colocation group as one) and sets of units that belong together."""
+"""The sets of vertices that searches move together: units (a vertex or a colocation group) and sets of related units."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.graph import DataflowGraph
 
-# Sizes of clusters, as shares of the work that a device gets if all get equally much: from all of it down by halves.
+# Sizes of clusters, as multiples of the total work divided by the number of devices.
 _CLUSTER_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
 class Units(NamedTuple):
-    """What is placed as one.
+    """Vertices and colocation groups, each of which is placed on one device.
 
     Attributes: unit_of: int32 [N], -1 for inputs; allowed: bool [U, D].
     """
@@ -34,9 +34,9 @@ class MoveSets(NamedTuple):
 
     Attributes:
       unit_of: int32 [N], -1 for inputs; unit u is `member[member_ptr[u]:member_ptr[u + 1]]` (vertices).
-      allowed: bool [U, D]; movable: bool [U], whether that are two devices or more.
-      near: int32, the units that share an edge with unit u in `near[near_ptr[u]:near_ptr[u + 1]]`.
-      set k is `set_unit[set_ptr[k]:set_ptr[k + 1]]` (units); kind c of sets is `kind_ptr[c]` to `kind_ptr[c + 1]`.
+      allowed: bool [U, D]; movable: bool [U], whether a unit may use two devices or more.
+      near: int32, the units that share an edge with unit u are `near[near_ptr[u]:near_ptr[u + 1]]`.
+      set_unit: int32, set k holds the units `set_unit[set_ptr[k]:set_ptr[k + 1]]`; sets of kind c are `kind_ptr[c]` to `kind_ptr[c + 1]`.
     """
 
     unit_of: np.ndarray
@@ -57,7 +57,7 @@ class MoveSets(NamedTuple):
 
 
 def units(graph: DataflowGraph, costs: CostModel) -> Units:
-    """Vertices that are no inputs, those of a colocation group as one."""
+    """The units of a graph: each colocation group, and each other work vertex."""
     work = graph.work_vertices
     keys = np.where(costs.colocate[work] >= 0, graph.num_vertices + costs.colocate[work], work)
     _, first, unit = np.unique(keys, return_index=True, return_inverse=True)
@@ -67,8 +67,11 @@ def units(graph: DataflowGraph, costs: CostModel) -> Units:
 
 
 def move_sets(graph: DataflowGraph, costs: CostModel) -> MoveSets:
-    """Kinds of sets: a unit with its producers, a unit with its consumers, clusters of each size along the costliest edges, whole
-    connected components, the vertices of a meta-op; sets of one unit or of all are left out, and so are kinds without sets."""
+    """The move sets of a graph.
+
+    The kinds are: a unit with its producers; a unit with its consumers; clusters of each size along the costliest edges; connected
+    components; the vertices of a meta-op. Sets of one unit or of all units are left out, and so are kinds without sets.
+    """
     work = graph.work_vertices
     unit_of, allowed = units(graph, costs)
     unit, count = unit_of[work], len(allowed)
@@ -103,15 +106,15 @@ def move_sets(graph: DataflowGraph, costs: CostModel) -> MoveSets:
 
 
 def _rows(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [count + 1] pointers and the values by key, each once."""
+    """int64 [count + 1] pointers, and the distinct values of each key."""
     pairs = np.unique(np.stack([keys, values], axis=1), axis=0) if len(keys) else np.empty((0, 2), np.int64)
     return np.concatenate([[0], np.cumsum(np.bincount(pairs[:, 0], minlength=count))]), pairs[:, 1]
 
 
 @compiled
 def clusters(source, target, exec_s, most):
-    """int64 [U] cluster of each unit, named after one of its members: joined along the edges, in the order given, while a cluster's work
-    stays within `most`.
+    """int64 [U]: the cluster of each unit, named after one of its members. It joins units along the edges, in the given order, while a
+    cluster's work stays within `most`.
 
     (Greedy edge contraction under a load cap, in the spirit of Sarkar 1989 and of the coarsening of METIS, Karypis and Kumar 1998.)
     """

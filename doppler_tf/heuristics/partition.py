@@ -1,4 +1,4 @@
-"""Graph partitioning: as little transfer as balanced parts allow, without regard to time."""
+"""Graph partitioning: balanced parts with little transfer between them; it does not consider when vertices run."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
 from doppler_tf.heuristics.move_sets import units
 
-# METIS takes whole weights: the largest becomes this.
-_LARGEST = 10_000
-# With so few units a device METIS runs into empty halves, and says so on standard output.
-_FEW = 2
+# METIS needs integer weights. The largest is scaled to this.
+_LARGEST_WEIGHT = 10_000
+# With at most this many units per device, METIS can produce empty parts and complains on standard output.
+_FEW_UNITS = 2
 
 
 def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """METIS: as many parts as devices, each with its device's share of the work, the least transfer between them (of up to two units a
-    device, the shares alone).
+    """METIS: one part per device, with the device's share of the work and the least transfer between parts.
 
-    (Karypis and Kumar, SIAM J. Scientific Computing 20(1), 1998.) Weights are exec and transfer, averaged; parts then go to the devices
-    where pins and exec suit them best. Vertices whose device is full move to the one with most room.
+    (Karypis and Kumar, SIAM J. Scientific Computing 20(1), 1998.) With up to two units per device it balances the work only. Weights are
+    the mean exec and transfer. Each part then goes to the device that suits its pins and exec best. If a device is full, vertices move to
+    the device with most room.
     """
     own = units(graph, costs)
     unit_of = own.unit_of[graph.work_vertices]
     exec_s = np.zeros((own.num_units, costs.num_devices))
     np.add.at(exec_s, unit_of, costs.exec_s[graph.work_vertices])
     part = np.zeros(own.num_units, np.int64)
-    if own.num_units <= _FEW * costs.num_devices:
-        part = _by_shares(exec_s.mean(axis=1), work_shares(graph, costs))
+    if own.num_units <= _FEW_UNITS * costs.num_devices:
+        part = _balanced_parts(exec_s.mean(axis=1), work_shares(graph, costs))
     elif costs.num_devices > 1:
-        part = _parts(graph, costs, own.unit_of, exec_s, int(rng.integers(2**31 - 1)))
+        part = _metis_parts(graph, costs, own.unit_of, exec_s, int(rng.integers(2**31 - 1)))
     cost = np.zeros((costs.num_devices, costs.num_devices))
-    # A pin that a part would break weighs more than all exec together.
-    weighed = np.where(own.allowed, exec_s, 1.0 + exec_s.sum())
-    np.add.at(cost, part, weighed)
+    # Breaking a pin costs more than the exec of everything.
+    unit_cost = np.where(own.allowed, exec_s, 1.0 + exec_s.sum())
+    np.add.at(cost, part, unit_cost)
     device = linear_sum_assignment(cost)[part]
     forced = own.allowed.sum(axis=1) == 1
     device[forced] = np.argmax(own.allowed[forced], axis=1)
     output_bytes = np.bincount(unit_of, costs.output_bytes[graph.work_vertices], own.num_units)
-    _make_fit(device, own.allowed, output_bytes, costs.memory_bytes)
+    _relieve_full_devices(device, own.allowed, output_bytes, costs.memory_bytes)
     placed = np.full(graph.num_vertices, -1, np.int32)
     placed[graph.work_vertices] = device[unit_of]
     return Assignment(placed, graph.topological_order[~graph.is_input[graph.topological_order]], "partition")
 
 
-def _by_shares(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """int64 [U]: a part for each unit, the longest first, where least of the share is used up."""
+def _balanced_parts(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """int64 [U]: a part for each unit. The longest unit comes first, and each goes where the smallest fraction of the share is used."""
     part, used_s = np.zeros(len(exec_s), np.int64), np.zeros(len(shares))
     for u in np.argsort(-exec_s, kind="stable").tolist():
         part[u] = np.argmin((used_s + exec_s[u]) / shares)
@@ -55,7 +55,7 @@ def _by_shares(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return part
 
 
-def _parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: np.ndarray, seed: int) -> np.ndarray:
+def _metis_parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: np.ndarray, seed: int) -> np.ndarray:
     """int64 [U]: METIS's part of each unit."""
     import pymetis
 
@@ -66,18 +66,18 @@ def _parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: 
     transfer_s = np.bincount(inverse, np.tile(costs.mean_transfer_s[edges], 2)[np.tile(across, 2)], len(keys))
     pointers = np.concatenate([[0], np.cumsum(np.bincount(keys // count, minlength=count))])
     found = pymetis.part_graph(costs.num_devices, xadj=pointers.tolist(), adjncy=(keys % count).tolist(),
-                               vweights=_whole(exec_s.mean(axis=1)).tolist(), eweights=np.maximum(_whole(transfer_s), 1).tolist(),
+                               vweights=_integers(exec_s.mean(axis=1)).tolist(), eweights=np.maximum(_integers(transfer_s), 1).tolist(),
                                tpwgts=work_shares(graph, costs).tolist(), recursive=costs.num_devices <= 8,
                                options=pymetis.Options(seed=seed))
     return np.array(found.vertex_part, np.int64)
 
 
-def _whole(seconds: np.ndarray) -> np.ndarray:
-    return np.round(seconds * (_LARGEST / (seconds.max(initial=0.0) or 1.0))).astype(np.int64)
+def _integers(seconds: np.ndarray) -> np.ndarray:
+    return np.round(seconds * (_LARGEST_WEIGHT / (seconds.max(initial=0.0) or 1.0))).astype(np.int64)
 
 
-def _make_fit(device: np.ndarray, allowed: np.ndarray, output_bytes: np.ndarray, memory_bytes: np.ndarray) -> None:
-    """Moves units from where outputs exceed the memory, large ones first, to the device with most room that may have them."""
+def _relieve_full_devices(device: np.ndarray, allowed: np.ndarray, output_bytes: np.ndarray, memory_bytes: np.ndarray) -> None:
+    """Moves units, large outputs first, from devices whose memory is exceeded to the permitted device with most room."""
     room = memory_bytes - np.bincount(device, output_bytes, len(memory_bytes))
     for u in np.argsort(-output_bytes, kind="stable").tolist() if (room < 0).any() else []:
         target = int(np.argmax(np.where(allowed[u], room, -np.inf)))

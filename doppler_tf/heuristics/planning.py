@@ -1,6 +1,6 @@
 """The planned timeline that all list schedulers share, compiled: when inputs arrive, which gap fits a vertex, what it then occupies.
 
-A device runs one vertex at a time in the plan, whatever its slots. An output is sent to a device once; where links carry a limited
+A device runs one vertex at a time in the plan, whatever its slots. A tensor is sent to a device once; where links carry a limited
 number at once, transfers queue in the order in which they are planned. Plans are estimates: the simulator judges the assignment.
 """
 
@@ -21,7 +21,7 @@ class PlanningData(NamedTuple):
     """Graph and costs as the compiled schedulers read them.
 
     Edges: `in_edges` EDGE [E] by consumer, `consumer` int32 [E] by producer, `in_ptr`, `out_ptr` int64 [N + 1]. `missing` int32 [N]:
-    predecessors that are no inputs, -1 for inputs. `link_share`: the part of a link that a transfer takes, 0 where links never wait.
+    edges from work vertices, -1 for inputs. `link_share`: the part of a link that a transfer takes, 0 where links never wait.
     """
 
     in_ptr: np.ndarray
@@ -37,6 +37,7 @@ class PlanningData(NamedTuple):
     latency_s: np.ndarray
     bandwidth: np.ndarray
     link_share: float
+    num_tensors: int
 
 
 def planning_data(graph: DataflowGraph, costs: CostModel) -> PlanningData:
@@ -45,9 +46,9 @@ def planning_data(graph: DataflowGraph, costs: CostModel) -> PlanningData:
     missing[graph.is_input] = -1
     into, out, topology = graph.predecessors, graph.successors, costs.topology
     share = 0.0 if topology.link_slots is None else 1.0 / topology.link_slots
-    return PlanningData(into.ptr, edge_records(into, costs), out.ptr, out.vertex, missing, np.ascontiguousarray(costs.exec_s),
+    return PlanningData(into.ptr, edge_records(graph, into, costs), out.ptr, out.vertex, missing, np.ascontiguousarray(costs.exec_s),
                         costs.allowed, costs.colocate, costs.output_bytes, costs.memory_bytes, topology.latency_s,
-                        topology.bandwidth_bytes_per_s, share)
+                        topology.bandwidth_bytes_per_s, share, graph.num_tensors)
 
 
 def planned(schedule: tuple[np.ndarray, np.ndarray, np.ndarray], method: str) -> Assignment:
@@ -64,42 +65,36 @@ def permitted(p, v, d, group_device):
 
 @numba.njit(nogil=True)
 def arrival(p, v, d, device, end, copy, link_end):
-    """When the inputs of v are on device d; copy: float64 [N, D] arrivals of what is sent (infinite: not sent), link_end: [D, D]."""
-    latest = 0.0
-    for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
-        u = p.in_edges[i].vertex
-        source = device[u]
-        if source < 0:
-            continue
-        there = end[u]
-        if source != d:
-            cost = edge_cost(p.in_edges[i].cost, source, d, p.latency_s, p.bandwidth)
-            queued = max(there, link_end[source, d]) + cost
-            there = queued if copy[u, d] == np.inf else max(copy[u, d], there + cost)
-        latest = max(latest, there)
-    return latest
+    """When the inputs of v are on device d; copy: float64 [T, D] arrivals of tensors (infinite: not sent), link_end: [D, D]."""
+    return _arrival(p, v, d, device, end, copy, link_end, False)
 
 
 @numba.njit(nogil=True)
 def send(p, v, d, device, end, copy, link_end):
-    """Sends to device d what v needs there and is not there yet; returns when all of it has arrived."""
+    """Plans the transfers of those inputs of v that device d lacks; returns when all inputs have arrived. Arguments: as of `arrival`."""
+    return _arrival(p, v, d, device, end, copy, link_end, True)
+
+
+@numba.njit(nogil=True, inline="always")  # a call would take a third longer
+def _arrival(p, v, d, device, end, copy, link_end, sends):
     latest = 0.0
     for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
-        u = p.in_edges[i].vertex
+        u, tensor = p.in_edges[i].vertex, p.in_edges[i].tensor
         source = device[u]
         if source < 0:
             continue
         there = end[u]
         if source != d:
             cost = edge_cost(p.in_edges[i].cost, source, d, p.latency_s, p.bandwidth)
-            if copy[u, d] == np.inf:
+            if copy[tensor, d] == np.inf:
                 there = max(there, link_end[source, d])
-                if p.link_share > 0:
+                if sends and p.link_share > 0:
                     link_end[source, d] = there + cost * p.link_share
                 there += cost
             else:
-                there = max(copy[u, d], there + cost)
-            copy[u, d] = there
+                there = max(copy[tensor, d], there + cost)
+            if sends:
+                copy[tensor, d] = there
         latest = max(latest, there)
     return latest
 

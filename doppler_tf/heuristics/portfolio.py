@@ -1,4 +1,4 @@
-"""Annealing, hill climbing and CP-SAT side by side, within one budget of seconds."""
+"""Annealing, hill climbing and CP-SAT in parallel, within one budget of seconds."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.starting_point import starting_point
 
-# Of 24 random graphs with 400 to 1,000 pairs CP-SAT improved one bound and no assignment, and took a tenth of the searches' steps.
+# On 24 random graphs with 400 to 1,000 pairs, CP-SAT improved one bound and no assignment, and cost the searches a tenth of their steps.
 _MOST_PAIRS = 400
-# Setting up the searches takes so long by vertex and edge. They do not begin where that alone would outlast the budget.
-_SETTING_UP_S = 5e-5
+# Seconds per vertex and edge to set up the searches. If the set-up would outlast the budget, no search starts.
+_SETUP_S = 5e-5
 
 
 def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, known: Assignment,
                     dispatch: str) -> dict[str, Found]:
-    """Annealing, hill climbing and, where the graph is small, CP-SAT: each in a thread, all from one start, which is at least as good as
-    `known`.
+    """Annealing, hill climbing and, on a small graph, CP-SAT, each in a thread, from one start that is at least as good as `known`.
 
-    Each search goes on from the best of all whenever it goes back to its best. Where simulations are counted it keeps to its own best,
-    so that the result depends on the seed alone. All end when one of them meets the lower bound.
+    When a search returns to its best, it takes the best of all searches. If simulations are counted, it keeps to its own best instead, so
+    that the result depends on the seed alone. All searches end when one of them meets the lower bound.
 
     Args:
-      budget: with seconds; `simulations` bounds each search by itself.
+      budget: with seconds; `simulations` limits each search separately.
 
     Returns:
-      the best of each search by its name. An assignment's `method` names the search that found it, which may be another one; among equals
-      the finder comes first.
+      The best of each search by its name. An assignment's `method` names the search that found it, which may be another one. Searches that
+      found theirs come first.
     """
     started = time.perf_counter()
-    if budget.seconds < _SETTING_UP_S * (graph.num_vertices + graph.num_edges):
+    if budget.seconds < _SETUP_S * (graph.num_vertices + graph.num_edges):
         return {}
     searches = {"annealing": anneal, "local_search": climb}
     if small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS:
@@ -57,7 +56,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
             for ended in as_completed(running.values()):
                 ended.result()
         except BaseException:
-            incumbent.stop()  # the pool waits for all of them
+            incumbent.stop()  # because the pool waits for all threads
             raise
     found = {name: future.result() for name, future in running.items()}
     return dict(sorted(found.items(), key=lambda item: item[1].assignment.method != item[0]))

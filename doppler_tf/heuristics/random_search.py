@@ -1,4 +1,4 @@
-"""Random assignments, the best kept: the control that a search must beat."""
+"""The best of many random assignments: the control that a search must beat."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.search import Budget, Found, default_budget
 
-# Vertices simulated between two looks at the clock: some milliseconds.
+# Vertices simulated between two checks of the clock, which take some milliseconds.
 _BATCH_SIZE = 50_000
 
 
 def random_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """The best of as many random assignments as the default budget has simulations."""
+    """`draw_best` with the default budget."""
     return draw_best(graph, costs, rng).assignment
 
 
 def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
               start: Assignment | None = None, dispatch: str = "fifo") -> Found:
-    """The best of `start` (None: nothing) and of random assignments, every allowed device of a unit equally likely."""
+    """The best of `start`, if given, and random assignments; every permitted device of a unit is equally likely."""
     started, budget = time.perf_counter(), budget or default_budget(graph)
     own, fast = units(graph, costs), FastSimulator(graph, costs, dispatch)
     order = graph.topological_order[~graph.is_input[graph.topological_order]] if start is None else start.order
@@ -33,14 +33,14 @@ def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, 
     if start is not None:
         best_s, made = float(fast.makespans(best[None], None if order is None else order[None])[0]), 1
     choices = own.allowed.sum(axis=1)
-    # Row u: the devices that unit u may have, first.
-    listed = np.argsort(~own.allowed, axis=1, kind="stable")
+    # Row u lists the permitted devices of unit u first.
+    ranked = np.argsort(~own.allowed, axis=1, kind="stable")
     deadline = math.inf if budget.seconds is None else started + budget.seconds
     while best is None or (made < budget.most and not budget.reached(best_s) and time.perf_counter() < deadline):
         count = int(min(batch, budget.most - made))
         drawn = (rng.random((count, own.num_units)) * choices).astype(np.int64)
         devices = np.full((count, graph.num_vertices), -1, np.int32)
-        devices[:, graph.work_vertices] = listed[np.arange(own.num_units), drawn][:, own.unit_of[graph.work_vertices]]
+        devices[:, graph.work_vertices] = ranked[np.arange(own.num_units), drawn][:, own.unit_of[graph.work_vertices]]
         makespans = fast.makespans(devices, None if order is None else np.broadcast_to(order, (count, order.size)))
         first = int(np.argmin(makespans))
         if best is None or makespans[first] < best_s:

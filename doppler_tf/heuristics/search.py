@@ -1,4 +1,4 @@
-"""What the searches have in common: a budget, what was found, the best of several, and the walk that annealing and climbing take."""
+"""Shared by the searches: the budget, the result, the best of several searches, and the walk of annealing and hill climbing."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.metropolis import DRAWS, walk
+from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.starting_point import starting_point
 
-# Vertices and edges simulated between two looks at the clock, some milliseconds; and the default budget, about a second's worth.
+# Vertices and edges simulated between two checks of the clock (some milliseconds), and in the default budget (about a second).
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
-# Bounds and makespans add the same seconds in different orders, which differ by rounding.
+# Bounds and makespans add the same seconds in different orders, so that they may differ by this much.
 ROUNDING = 1e-11
 
 
 @dataclass(frozen=True)
 class Budget:
-    """When a search ends: after so many simulations or seconds (None: no such limit), or at a makespan of `target_s`, which cannot be
-    beaten.
+    """A search ends after this many simulations or seconds (None: no limit), or at the makespan `target_s`, which cannot be beaten.
 
-    With a number of simulations the result depends on the seed alone. A larger number is never worse: the search takes the same steps and
-    goes on.
+    With a number of simulations the result depends on the seed alone. A larger number is never worse, because the search first takes the
+    same steps.
     """
 
     simulations: int | None = None
@@ -49,29 +48,29 @@ class Budget:
 
     @property
     def most(self) -> float:
-        """Simulations, infinite without such a limit."""
+        """The limit of simulations; infinity without one."""
         return math.inf if self.simulations is None else self.simulations
 
     def reached(self, makespan_s: float) -> bool:
-        """Whether a makespan is the target's or better, but for rounding."""
+        """Whether a makespan is at most the target, apart from rounding."""
         return makespan_s <= self.target_s * (1 + ROUNDING)
 
 
 def default_budget(graph: DataflowGraph) -> Budget:
-    """About a second's worth: 200,000 simulations, fewer of graphs above 200 vertices and edges."""
+    """About a second of simulations: 200,000, or fewer for a graph with more than 200 vertices and edges."""
     return Budget(max(1, min(_MOST_DEFAULT, _DEFAULT_SIZE // (graph.num_vertices + graph.num_edges))))
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
       assignment: the best; `method` names the search that found it.
-      makespan_s: simulated; infinite where nothing found fits in memory.
-      simulations: how many were made, the start's included.
+      makespan_s: simulated; infinite if no assignment fits in memory.
+      simulations: the number made, including that of the start.
       seconds: wall-clock time.
-      lower_bound_s: what was proven on the way: no assignment is faster; 0 where nothing was.
+      lower_bound_s: the bound that the search proved; 0 if it proved none.
     """
 
     assignment: Assignment
@@ -82,12 +81,12 @@ class Found:
 
 
 class Incumbent:
-    """The best that searches in several threads have found. All of them end once it is as good as the target.
+    """The best assignment of searches in several threads. All searches end when it meets the target.
 
     Attributes:
-      target_s: no makespan is below, as far as is known.
-      shared: whether searches go on from it, whoever found it.
-      best: makespan, or above all makespans a measure of missing memory, and assignment, whose `method` names the search.
+      target_s: the largest known lower bound.
+      shared: whether every search may continue from it.
+      best: its level (see `Walker.levels`) and the assignment, whose `method` names the search.
     """
 
     def __init__(self, target_s: float, shared: bool = True):
@@ -100,18 +99,18 @@ class Incumbent:
         with self._lock:
             if makespan_s < self.best[0]:
                 self.best = makespan_s, assignment
-        self._end()
+        self._end_if_over()
 
     def raise_target(self, target_s: float) -> None:
-        """Notes a lower bound."""
+        """Raises the target to a proven lower bound."""
         with self._lock:
             self.target_s = max(self.target_s, target_s)
-        self._end()
+        self._end_if_over()
 
     def at_end(self, stop: Callable[[], None]) -> None:
-        """Has `stop` called, in some thread, when all searches are to end: for a search that cannot ask."""
+        """Registers `stop`, which some thread calls when all searches must end. For a search that cannot check `over`."""
         self._at_end.append(stop)
-        self._end()
+        self._end_if_over()
 
     def stop(self) -> None:
         """Ends all searches."""
@@ -119,125 +118,120 @@ class Incumbent:
 
     @property
     def over(self) -> bool:
-        """Whether all searches are to end."""
+        """Whether all searches must end."""
         return self.best[0] <= self.target_s * (1 + ROUNDING)
 
-    def _end(self) -> None:
+    def _end_if_over(self) -> None:
         if self.over:
             for stop in self._at_end:
                 stop()
 
 
 class Walker:
-    """A search in progress: where it stands, the best so far, and how much of its budget is spent.
+    """A search in progress: its current assignment, the best so far, and the spent budget.
 
     Attributes:
-      current, best: int32 [1, N] devices.
-      levels: float64 [2], their makespans, or above all makespans a measure of missing memory.
-      critical: see `metropolis.walk`.
+      state: the current and the best assignment, with their makespans.
       steps: simulations so far.
     """
 
     def __init__(self, method: str, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None,
                  start: Assignment | None, dispatch: str, incumbent: Incumbent | None = None):
-        """Args: start: where to begin (None: `starting_point`); dispatch: rule of the simulations, `order` keeps the start's order."""
+        """Args: start: None: `starting_point`; dispatch: rule of the simulations (`order` uses the start's order)."""
         self._started = time.perf_counter()
         self._method = self._found_by = method
         self._budget, self._rng, self._incumbent = budget or default_budget(graph), rng, incumbent
         self._sets = move_sets(graph, costs)
-        self._stuck = not self._sets.movable.any()
+        self._immovable = not self._sets.movable.any()
         self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
         self._prepared = FastSimulator(graph, costs, dispatch).prepared(self._start.order)
         self._ceiling_s = 1.0 + 2.0 * serial_s(costs)
         self._slice = max(1, min(1000, _SLICE_SIZE // (graph.num_vertices + graph.num_edges)))
-        self.current = np.ascontiguousarray(self._start.device, np.int32)[None].copy()
-        self.best = self.current.copy()
-        self.levels = np.array([math.inf, math.inf])
-        self.critical = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
-        self.steps, self._looks = 0, np.zeros(3, np.int64)
-        self._look()
-        self._tell()
-        self._ready = time.perf_counter()
+        self.state, self.steps = walk_state(self._start.device, graph.num_edges), 0
+        self._simulate()
+        self._offer()
+        self._walk_started = time.perf_counter()
 
     @property
     def num_units(self) -> int:
-        """How many vertices or groups can move."""
+        """The number of units."""
         return self._sets.num_units
 
     @property
     def over(self) -> bool:
-        """Whether the budget is spent, or nothing can be better or move."""
+        """Whether the budget is spent, the target is reached, or no unit can move."""
         budget = self._budget
         if self._incumbent is not None and self._incumbent.over:
             return True
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
-        return late or self.steps >= budget.most or budget.reached(self.levels[1]) or self._stuck
+        return late or self.steps >= budget.most or budget.reached(self.state.levels[1]) or self._immovable
 
     @property
     def affordable(self) -> int | float:
-        """How many steps fit into the seconds left, at least one. Infinite where simulations are counted: a larger budget must not change
-        the steps taken within a smaller one."""
+        """The number of steps that fit into the seconds left, at least one.
+
+        It is infinite if simulations are counted, because the steps within a smaller budget must be the first steps within a larger one.
+        """
         if self._budget.seconds is None or self._budget.simulations is not None:
             return math.inf
         now = time.perf_counter()
-        pace = self.steps / max(now - self._ready, 1e-9)
+        pace = self.steps / max(now - self._walk_started, 1e-9)
         return max(1, int((self._budget.seconds - (now - self._started)) * pace))
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
-        """One step for each temperature (float64 [steps]), fewer where the budget ends.
+        """Takes one step for each temperature (float64 [steps]), or fewer if the budget ends.
 
         Args:
-          measure: whether to return the sum of losses' logarithms and their number, which takes longer; else zeros.
+          measure: returns the sum of the losses' logarithms and their number, which takes longer; otherwise returns zeros.
         """
         log_loss, losses, done = 0.0, 0, 0
         while done < len(temperature_s) and not self.over:
-            steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.levels[1]
-            more = walk(self._sets, self._prepared, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps], self._ceiling_s,
-                        self.current, self.best, self.levels, self.critical, measure, self._looks)
+            steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.state.levels[1]
+            more = walk(self._sets, self._prepared, self.state, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps],
+                        self._ceiling_s, measure)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
-            if self.levels[1] < before:
+            if self.state.levels[1] < before:
                 self._found_by = self._method
-                self._tell()
+                self._offer()
         return log_loss, losses
 
     def typical_loss_s(self) -> float:
-        """The geometric mean of the losses in as many steps as there are units, of which it keeps none; 0 where there is none."""
+        """The geometric mean of the losses of as many steps as there are units; 0 without losses. Steps with a loss are undone."""
         log_loss, losses = self.walk(np.zeros(self.num_units), measure=True)
         return float(np.exp(log_loss / losses)) if losses else 0.0
 
     def return_to_best(self) -> None:
-        """Goes on from the best so far, or where it is shared from the best of all."""
+        """Continues from the best so far or, if the incumbent is shared, from the best of all searches."""
+        state = self.state
         if self._incumbent is not None and self._incumbent.shared:
             shared_s, shared = self._incumbent.best
-            if shared_s < self.levels[1]:
-                self.current[0], self.levels[0] = shared.device, math.inf
-                self._look()
+            if shared_s < state.levels[1]:
+                state.current[0], state.levels[0] = shared.device, math.inf
+                self._simulate()
                 self._found_by = shared.method
-        self.current[:], self.critical[0] = self.best, self.critical[1]
-        self.levels[0] = self.levels[1]
+        state.current[:], state.critical[0], state.levels[0] = state.best, state.critical[1], state.levels[1]
 
-    def _look(self) -> None:
-        """Simulates where it stands."""
-        walk(self._sets, self._prepared, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, self.current, self.best, self.levels,
-             self.critical, True, self._looks)
+    def _simulate(self) -> None:
+        """Simulates the current assignment."""
+        walk(self._sets, self._prepared, self.state, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, True)
         self.steps += 1
 
-    def _tell(self) -> None:
+    def _offer(self) -> None:
         if self._incumbent is not None:
-            self._incumbent.offer(float(self.levels[1]), self._best_assignment())
+            self._incumbent.offer(float(self.state.levels[1]), self._best_assignment())
 
     def _best_assignment(self) -> Assignment:
-        return Assignment(self.best[0].copy(), self._start.order, self._found_by)
+        return Assignment(self.state.best[0].copy(), self._start.order, self._found_by)
 
     def found(self) -> Found:
         """The best so far."""
-        makespan_s = math.inf if self.levels[1] >= self._ceiling_s else float(self.levels[1])
+        makespan_s = math.inf if self.state.levels[1] >= self._ceiling_s else float(self.state.levels[1])
         return Found(self._best_assignment(), makespan_s, self.steps, time.perf_counter() - self._started)
 
 
 def serial_s(costs: CostModel) -> float:
-    """At least as long as any schedule without needless waiting: everything on its slowest device, each transfer over the slowest link,
-    one after the other."""
-    dearest_s = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
-    transfer_s = np.where(np.isnan(costs.explicit_transfer_s), dearest_s, costs.explicit_transfer_s)
+    """An upper bound on schedules without needless waiting: all vertices on their slowest device and all transfers over the slowest link,
+    one after another."""
+    slowest_s = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
+    transfer_s = np.where(np.isnan(costs.explicit_transfer_s), slowest_s, costs.explicit_transfer_s)
     return float(costs.exec_s.max(axis=1).sum() + costs.num_devices * transfer_s.sum())

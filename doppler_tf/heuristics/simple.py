@@ -1,4 +1,4 @@
-"""The baselines that look at nothing: one device, round robin, random. Pins and colocation groups are honoured."""
+"""Simple baselines: one device, round robin, random. They honour pins and colocation groups and ignore transfers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from doppler_tf.graph import DataflowGraph
 
 
 def one_device(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """All vertices on the device that runs them all soonest; pinned ones on theirs."""
+    """All vertices on the device with the least total exec; pinned vertices on theirs."""
     return all_on(graph, costs, int(np.argmin(costs.exec_s[graph.work_vertices].sum(axis=0))))
 
 
 def all_on(graph: DataflowGraph, costs: CostModel, device: int) -> Assignment:
-    """All vertices on that device; pinned ones on theirs."""
+    """All vertices on `device`; pinned vertices on theirs."""
     ranked = np.tile(np.roll(np.arange(costs.num_devices), -device), (graph.num_vertices, 1))
     return Assignment(_first_allowed(graph, costs, ranked), graph.topological_order[~graph.is_input[graph.topological_order]], "one_device")
 
 
 def round_robin(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """Vertices in topological order to devices in turn."""
+    """Vertices in topological order, on one device after another."""
     order = graph.topological_order[~graph.is_input[graph.topological_order]]
     turn = np.zeros(graph.num_vertices, np.int64)
     turn[order] = np.arange(order.size)
@@ -30,13 +30,13 @@ def round_robin(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator
 
 
 def random(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """Every vertex on an allowed device drawn uniformly."""
+    """Each vertex on a permitted device drawn uniformly."""
     ranked = np.argsort(rng.random((graph.num_vertices, costs.num_devices)), axis=1)
     return Assignment(_first_allowed(graph, costs, ranked), graph.topological_order[~graph.is_input[graph.topological_order]], "random")
 
 
 def _first_allowed(graph: DataflowGraph, costs: CostModel, ranked: np.ndarray) -> np.ndarray:
-    """The first allowed device by vertex in its row of `ranked` [N, D]; a colocation group follows its first vertex."""
+    """The first permitted device in each vertex's row of `ranked` [N, D]; a colocation group gets the device of its first vertex."""
     permitted = np.take_along_axis(costs.allowed, ranked, axis=1)
     device = np.take_along_axis(ranked, np.argmax(permitted, axis=1)[:, None], axis=1)[:, 0].astype(np.int32)
     device[graph.is_input] = -1

@@ -1,1 +1,1 @@
-"""What is shown to persons: tables, pictures, pages; and what is said of a trace."""
+"""Tables, pictures and pages for people, and the figures reported of a trace."""

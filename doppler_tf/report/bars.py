@@ -1,4 +1,4 @@
-"""A picture of methods side by side: a panel a graph, a bar a method, how far it is above the best known, with the spread over seeds."""
+"""A bar chart of methods: one panel per graph, one bar per method for its distance from the best known, with the range over seeds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from doppler_tf.report.figures import INK, PALETTE, PAPER, names_as_text, new_figure, png_bytes, style_axes
 
 _BAR_IN, _PANEL_IN = 0.235, 2.9
-# Percent up to which the axis is linear; logarithmic beyond, so that 0.5% and 300% both can be seen.
+# The axis is linear up to this percentage and logarithmic beyond, so that 0.5% and 300% are both visible.
 _LINEAR = 1.0
 LEARNED, OTHERS = PALETTE[4], PALETTE[0]
 
 
 def bars_png(title: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """The picture as PNG: a panel a graph and topology, a bar a method.
+    """The picture as PNG: one panel per graph and topology, one bar per method.
 
     Args:
-      rows: of `results.summarise`; those without `best_known_s` are left out.
+      rows: of `results.summarise`; rows without `best_known_s` are left out.
     """
     rows = [row for row in rows if row.get("best_known_s")]
     methods = list(dict.fromkeys(row["method"] for row in rows))
@@ -44,7 +44,7 @@ def bars_png(title: str, rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def in_percent(axis: Axis, set_scale: Callable[..., None], most: float) -> None:
-    """An axis of percentages, linear up to _LINEAR and logarithmic beyond; `most`: the largest that is shown."""
+    """Formats an axis of percentages, linear up to _LINEAR and logarithmic beyond. Args: most: the largest percentage shown."""
     set_scale("symlog", linthresh=_LINEAR)
     axis.set_ticks([0, *[tick for tick in (1, 3, 10, 30, 100, 300, 1000, 10000) if tick <= most]])
     axis.set_minor_locator(NullLocator())
@@ -55,7 +55,7 @@ def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], methods: Sequence[str])
     most = 0.0
     for row in rows:
         y, colour = methods.index(row["method"]), OTHERS if row["greedy_s"] is None else LEARNED
-        # Sums of floating-point costs differ in the last places between equally good assignments.
+        # The makespans of equally good assignments may differ in the last digits.
         above, low, high = (max(100 * (row[key] / row["best_known_s"] - 1), 0.0) for key in ("mean_s", "least_s", "most_s"))
         axes.barh(y, above, height=0.72, color=colour, zorder=2)
         if high > low:

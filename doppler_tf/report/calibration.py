@@ -1,4 +1,4 @@
-"""How well a cost model tells what is measured: figures, and the report in Markdown."""
+"""How well a cost model predicts measurements: figures, and the report in Markdown."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from doppler_tf.trace import Trace
 
 TRANSFER = "transfer"
 GIVEN, PROFILED = "given", "profiled"
-MODELS = {GIVEN: "the costs that graph and topology give",
-          PROFILED: "each kernel and link as measured in other runs of the graph; `graph.json` and `topology.json` hold these"}
+MODELS = {GIVEN: "the costs of the graph and topology as given",
+          PROFILED: "kernels and links as measured in other runs of the graph, stored in `graph.json` and `topology.json`"}
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Agreement:
 
     Attributes:
       median_error, worst_error: of |simulated / measured - 1|.
-      bias: median of simulated / measured - 1; above 0 the model is too slow.
-      rank_correlation: Spearman's, NaN where either is constant.
+      bias: median of simulated / measured - 1; if it is above 0, the model is too slow.
+      rank_correlation: Spearman's; NaN if either is constant.
     """
 
     median_error: float
@@ -39,18 +39,18 @@ class Agreement:
 
 
 def agreement(simulated_s: np.ndarray, measured_s: np.ndarray) -> Agreement:
-    """Args: simulated_s, measured_s: float64 [A], one makespan an assignment, measured ones above 0."""
+    """Args: simulated_s, measured_s: float64 [A], one makespan per assignment; measured ones are above 0."""
     error = simulated_s / measured_s - 1
     return Agreement(float(np.median(np.abs(error))), float(np.abs(error).max()), float(np.median(error)),
                      rank_correlation(simulated_s, measured_s))
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman's: the correlation of ranks, equal values sharing their mean rank; NaN where all of `x` or all of `y` are equal."""
+    """Spearman's correlation of ranks, where equal values share their mean rank; NaN if all of `x` or all of `y` are equal."""
     a, b = (_ranks(np.asarray(values)) for values in (x, y))
     a, b = a - a.mean(), b - b.mean()
-    spread = float(np.sqrt((a @ a) * (b @ b)))
-    return float(a @ b) / spread if spread > 0 else float("nan")
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm > 0 else float("nan")
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
@@ -59,10 +59,10 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 class Durations:
-    """Seconds that vertices and transfers took in runs, beside what models say of the same ones.
+    """Seconds that vertices and transfers took in runs, and that models predict for them.
 
-    A vertex takes the time between instruction and news of the end where the trace has a log: so long its device was taken. A transfer
-    takes its own time; what it waits for its destination before is not the link's.
+    If the trace has a log, a vertex takes from the instruction to the news of its end. This is how long its device was occupied. A transfer
+    takes its own time only; its wait for the destination does not occupy the link.
     """
 
     def __init__(self, graph: DataflowGraph, models: Mapping[str, CostModel]):
@@ -72,27 +72,27 @@ class Durations:
         self._transfer: dict[tuple, list[tuple[float, ...]]] = defaultdict(list)
 
     def add(self, trace: Trace, assignment: Assignment) -> None:
-        """Takes in one run, whose transfers stand in the order of `plan_transfers`."""
+        """Adds one run. Its transfers must be in the order of `plan_transfers`."""
         log = trace.log or trace
         for v, d, seconds in zip(log.vertex.tolist(), log.device.tolist(), (log.end_s - log.start_s).tolist(), strict=True):
             self._vertex[v, d].append(seconds)
-        told = [plan_transfers(self._graph, model, assignment.device).cost_s for model in self._models.values()]
-        rows = np.stack([trace.transfer_end_s - trace.transfer_start_s, *told], axis=1).tolist()
-        for key, row in zip(np.stack([trace.producer, trace.source, trace.destination], axis=1).tolist(), rows, strict=True):
+        modelled = [plan_transfers(self._graph, model, assignment.device).cost_s for model in self._models.values()]
+        rows = np.stack([trace.transfer_end_s - trace.transfer_start_s, *modelled], axis=1).tolist()
+        for key, row in zip(np.stack([trace.tensor(self._graph), trace.source, trace.destination], axis=1).tolist(), rows, strict=True):
             self._transfer[tuple(key)].append(row)
 
     def by_kind(self) -> dict[str, dict[str, float]]:
-        """Mean seconds, by kind of vertex (the costliest first) and of all transfers.
+        """Mean seconds by kind of vertex (the costliest first), and of all transfers.
 
         Returns:
-          By kind `count` (of different vertices, or transfers, that ran), `measured_s`, and NAME_s for each model. What ran several
-          times at one place counts with its median.
+          By kind `count` (of distinct vertices or transfers that ran), `measured_s`, and NAME_s for each model. If a vertex ran several
+          times on one device, its median counts.
         """
         at = np.array(list(self._vertex), np.int64)
         measured_s = np.array([np.median(seconds) for seconds in self._vertex.values()])
-        told_s = [model.exec_s[at[:, 0], at[:, 1]] for model in self._models.values()]
+        modelled_s = [model.exec_s[at[:, 0], at[:, 1]] for model in self._models.values()]
         kinds = np.array(self._graph.kinds)[at[:, 0]]
-        rows = {kind: self._row(len(np.unique(at[kinds == kind, 0])), *(times[kinds == kind] for times in (measured_s, *told_s)))
+        rows = {kind: self._row(len(np.unique(at[kinds == kind, 0])), *(times[kinds == kind] for times in (measured_s, *modelled_s)))
                 for kind in np.unique(kinds).tolist()}
         rows = dict(sorted(rows.items(), key=lambda row: -row[1]["count"] * row[1]["measured_s"]))
         if self._transfer:
@@ -107,7 +107,7 @@ class Durations:
 
 def compare_models(graph: DataflowGraph, models: Mapping[str, CostModel], assignments: Sequence[Assignment],
                    runs_s: np.ndarray) -> dict[str, Any]:
-    """`models`: agreement by model; `makespans`: a record an assignment; `spread`: how far its runs lie apart, median over assignments."""
+    """`models`: agreement by model; `makespans`: one record per assignment; `spread`: the median relative range of an assignment's runs."""
     measured_s = np.median(runs_s, axis=1)
     simulated_s = {name: [Simulator().execute(graph, model, assignment).makespan_s for assignment in assignments]
                    for name, model in models.items()}
@@ -119,7 +119,7 @@ def compare_models(graph: DataflowGraph, models: Mapping[str, CostModel], assign
 
 
 def link_records(costs: CostModel) -> list[dict[str, Any]]:
-    """A record a link: source, destination, latency and bandwidth."""
+    """One record per link: source, destination, latency and bandwidth."""
     topology, names = costs.topology, costs.topology.device_names
     return [{"source": names[s], "destination": names[t], "latency_s": float(topology.latency_s[s, t]),
              "bandwidth_bytes_per_s": float(topology.bandwidth_bytes_per_s[s, t])}
@@ -127,36 +127,36 @@ def link_records(costs: CostModel) -> list[dict[str, Any]]:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The report of what `calibrate` found, for people; the picture is `scatter.png` beside it."""
+    """The report of `calibrate` in Markdown, with `scatter.png` beside it."""
     models, runs = result["models"], result["repeats"]
     each = "each run once" if runs == 1 else f"each with the median of {runs} runs"
     lines = [f"# {result['graph']} on {result['topology']}: simulated and measured", "",
              f"{result['assignments']} assignments, from one device to all, on the `{result['executor']}` executor, {each}. Models:", "",
              *(f"- `{name}`: {MODELS[name]}" for name in models), "",
              "## Makespans", "", "![simulated against measured makespans](scatter.png)", "", markdown_table(*makespan_table(models)), "",
-             f"Error is |simulated / measured - 1|, bias its median with sign; rank correlation is Spearman's.{_spread(result)}", "",
+             f"Error is |simulated / measured - 1|, bias its median with sign; rank correlation is Spearman's.{_noise(result)}", "",
              "## One vertex or transfer", "", markdown_table(*kind_table(result["kinds"], list(models))), "",
-             "Means by kind; *in runs* is from the instruction to the news of its end, beside whatever else ran."]
+             "Means by kind. *In runs* is the time from the instruction to the news of the end, while other vertices ran too."]
     if result["links"]:
         lines += ["", "## Links", "", markdown_table(*link_table(result["links"]))]
     return "\n".join(lines) + "\n"
 
 
-def _spread(result: Mapping[str, Any]) -> str:
+def _noise(result: Mapping[str, Any]) -> str:
     if result["spread"] is None:
         return ""
-    return f" Runs of one assignment lie {percent(result['spread'])} apart: no model can be told from another more finely than that."
+    return f" Runs of one assignment lie {percent(result['spread'])} apart. Smaller differences between models mean nothing."
 
 
 def makespan_table(models: Mapping[str, Mapping[str, float]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and rows: a row a model."""
+    """Columns, and one row per model."""
     rows = [(name, percent(row["median_error"]), percent(row["worst_error"]), _signed(row["bias"]),
              number(row["rank_correlation"])) for name, row in models.items()]
     return ("model", "median error", "worst error", "bias", "rank correlation"), rows
 
 
 def kind_table(kinds: Mapping[str, Mapping[str, float]], models: Sequence[str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and rows: a row a kind, for each model its time and how far that is from the one measured in runs."""
+    """Columns, and one row per kind: for each model its time, and its error against the time measured in runs."""
     unit = time_unit([row["measured_s"] for row in kinds.values()])
     rows = [(kind, f"{row['count']:,}", unit.text(row["measured_s"]),
              *(cell for name in models for cell in (unit.text(row[f"{name}_s"]), _error(row[f"{name}_s"], row["measured_s"]))))
@@ -165,7 +165,7 @@ def kind_table(kinds: Mapping[str, Mapping[str, float]], models: Sequence[str]) 
 
 
 def link_table(links: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and rows: a row a link, those of equal figures together."""
+    """Columns, and one row for each group of links with equal figures."""
     groups: dict[tuple, list[str]] = defaultdict(list)
     for link in links:
         groups[link["latency_s"], link["bandwidth_bytes_per_s"]].append(f"{link['source']} to {link['destination']}")
@@ -175,7 +175,7 @@ def link_table(links: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], lis
 
 
 def number(value: float) -> str:
-    """Three digits after the point."""
+    """A number with three decimals."""
     return f"{value:.3f}" if np.isfinite(value) else NOTHING
 
 

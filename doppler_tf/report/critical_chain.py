@@ -1,4 +1,4 @@
-"""The critical chain of a run: from its last end back to its begin, what each start waited for."""
+"""The critical chain of a run: from its last end back to its start, what each start waited for."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.report.trace_tasks import trace_tasks
 from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
 
-# What a start may have waited for: an input computed on the same device, an input's transfer, the device's slot, the link's slot, memory;
-# nothing at all is the begin of the run.
+# A start may have waited for an input computed on the same device, an input's transfer, a slot of the device or link, or memory. At the
+# start of the run it waited for nothing.
 WAITED_FOR = ("input", "transfer", "device", "link", "memory", "nothing")
 
 
@@ -24,10 +24,10 @@ class ChainElement:
 
     Attributes:
       vertex: the vertex that ran, or whose output was sent.
-      source, destination: devices; the same for an execution.
+      source, destination: devices; equal for an execution.
       start_s, end_s: as in the trace.
-      waited_for: one of WAITED_FOR; the element before is the very execution or transfer whose end was awaited.
-      waiting_s: from that end (or from 0) to the start: 0 under the virtual clock, else overhead, or a barrier.
+      waited_for: one of WAITED_FOR. The previous element is the execution or transfer whose end this one waited for.
+      waiting_s: from that end (or from 0) to the start. It is 0 under the virtual clock, otherwise overhead or a barrier.
     """
 
     vertex: int
@@ -40,19 +40,19 @@ class ChainElement:
 
     @property
     def is_transfer(self) -> bool:
-        """Whether a link did it."""
+        """Whether it is a transfer over a link."""
         return self.source != self.destination
 
     @property
     def seconds(self) -> float:
-        """How long it took, the waiting before it not counted."""
+        """Its duration, without the waiting before it."""
         return self.end_s - self.start_s
 
 
 def critical_chain(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> list[ChainElement]:
-    """The chain, from the begin of the run to its last end; durations and waitings sum to the makespan.
+    """The chain from the start of the run to its last end. Durations and waiting times sum to the makespan.
 
-    Each start is traced to the latest of the ends that it needed: of an input, of what held the slot, of what held memory.
+    Each start is traced to the latest end that it needed: of an input, of the task that held the slot, or of one that held memory.
 
     Args:
       trace: holds every vertex and transfer once.
@@ -71,7 +71,7 @@ def critical_chain(graph: DataflowGraph, costs: CostModel, assignment: Assignmen
 
 
 class _Lane:
-    """A device or a link: since when it had a free slot, and what ended when. Full: `slots` tasks run."""
+    """A device or link, with the times at which it was full (`slots` tasks ran) and at which its tasks ended."""
 
     def __init__(self, tasks: np.ndarray, start: np.ndarray, end: np.ndarray, slots: int | None):
         self.tasks = tasks[np.argsort(end[tasks], kind="stable")]
@@ -84,7 +84,7 @@ class _Lane:
         self._free_since = np.append(self._instants, np.inf)[last_full + 1]
 
     def free_since(self, at_s: float) -> float:
-        """The end of the last stretch before `at_s` in which all slots were taken, 0 if there was none."""
+        """The end of the last interval before `at_s` in which all slots were occupied; 0 if there was none."""
         i = int(np.searchsorted(self._instants, at_s)) - 1
         return 0.0 if i < 0 else min(float(self._free_since[i]), at_s)
 
@@ -94,10 +94,10 @@ class _Lane:
 
 
 class _Walk:
-    """Steps back from a task to the one whose end it waited for.
+    """Steps back from a task to the task whose end it waited for.
 
-    An end after the start (a wall clock may show one, within the tolerance) is no cause, and what held a slot or memory started before
-    its own end; so every step goes back in time, or stays at one instant and goes up the graph: no walk runs in circles.
+    On a wall clock an end may be later than the start, within the tolerance; such an end is no cause. A task that held a slot or memory
+    started before its own end. So every step goes back in time, or stays at one instant and goes up the graph, and the walk ends.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace):
@@ -111,7 +111,7 @@ class _Walk:
         self._lanes: dict[int, _Lane] = {}
 
     def cause(self, task: int) -> tuple[int | None, str]:
-        """The task whose end let this one start, None at the begin of the run, and what was waited for."""
+        """The task whose end let this one start (None at the start of the run), and what this one waited for."""
         start = float(self.tasks.start_s[task])
         before, since, waited_for = self._input(task, start)
         lane = self._lane(int(self.lane[task]))
@@ -128,7 +128,7 @@ class _Walk:
         return (before, waited_for) if since > 0 else (None, "nothing")
 
     def _input(self, task: int, start: float) -> tuple[int | None, float, str]:
-        """The input that came last: its task, when it was resident, and how it came."""
+        """The last input to arrive: its task, the time when it was resident, and whether it was computed here or transferred."""
         tasks, count = self.tasks, self.graph.num_vertices
         if task >= count:
             producer = int(tasks.vertex[task])
@@ -152,9 +152,9 @@ class _Walk:
         return self._lanes[lane]
 
     def _first(self, tasks: list[int], at_s: float, freed: int | None = None) -> int | None:
-        """The first that had been running before `at_s`; with `freed` those first that gave memory back on that device.
+        """The first of the tasks that ran before `at_s`. With `freed`, tasks that freed memory on that device come first.
 
-        What has no length of its own is passed over: it started only because something else ended at that instant.
+        Tasks of zero length are skipped, because they started only when something else ended at that instant.
         """
         running = [task for task in tasks if self.tasks.start_s[task] < at_s]
         if freed is not None:
@@ -162,13 +162,15 @@ class _Walk:
         return running[0] if running else None
 
     def _fits_since(self, task: int, since: float, start: float) -> float:
-        """The end of the last stretch in (since, start) in which the task's output did not fit, 0 if there was none."""
+        """The end of the last interval in (since, start) in which the task's output did not fit; 0 if there was none."""
         d = int(self.tasks.destination[task])
-        profile, size = self._profiles[d], self.costs.output_bytes[self.tasks.vertex[task]]
+        count = self.graph.num_vertices
+        needed = self.costs.output_bytes[task] if task < count else self.costs.tensor_bytes[self.tasks.plan.tensor[task - count]]
+        profile, size = self._profiles[d], needed
         earliest = max(int(np.searchsorted(profile.time_s, since, side="right")) - 1, 0)
         last = int(np.searchsorted(profile.time_s, start))
         first, width = last, 1
-        while first > earliest:  # in growing steps, as the stretch is mostly the last one of a long wait
+        while first > earliest:  # in growing steps, because the interval is mostly near the end of a long wait
             begin, width = max(first - width, earliest), 2 * width
             short = np.flatnonzero(self.costs.memory_bytes[d] - profile.used_bytes[begin:first] < size)
             if short.size:
@@ -187,12 +189,12 @@ class _Walk:
 
     @cached_property
     def _frees(self) -> np.ndarray:
-        """bool [N + T]: whether the task's end was the last use of a tensor where it was used."""
+        """bool [N + T]: whether the task's end was the last use of a tensor on its device."""
         graph, tasks, devices = self.graph, self.tasks, self.costs.num_devices
         transfers = np.arange(graph.num_vertices, len(self.lane))
         user = np.concatenate([graph.targets, transfers])
-        tensor = np.concatenate([graph.sources, tasks.vertex[transfers]]).astype(np.int64) * devices + tasks.source[user]
-        last = np.zeros(graph.num_vertices * devices)
+        tensor = np.concatenate([graph.edge_tensor, tasks.plan.tensor]).astype(np.int64) * devices + tasks.source[user]
+        last = np.zeros(graph.num_tensors * devices)
         np.maximum.at(last, tensor, tasks.end_s[user])
         frees = np.zeros(len(self.lane), bool)
         frees[user[tasks.end_s[user] == last[tensor]]] = True

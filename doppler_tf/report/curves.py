@@ -1,4 +1,4 @@
-"""A picture of learning: how far the greedy makespan is above the best known, by episodes; a panel a graph, a band over seeds."""
+"""Learning curves: the greedy makespan's distance from the best known by episodes, one panel per graph, with a band over seeds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def curves_png(title: str, records: Sequence[Mapping[str, Any]], best_known_s: M
 
     Args:
       records: of cells that trained on one topology: `method`, `graph`, `greedy_makespan_s`, `episodes` and `curve`, a list of `episodes`
-        and `greedy_s`. A method without a curve (imitation, which simulates nothing) is a point at its end.
-      best_known_s: by graph, of all methods, learned or not.
+        and `greedy_s`. A method without a curve (imitation simulates nothing) is drawn as a point at its end.
+      best_known_s: by graph, over all methods, learned or not.
     """
     graphs, methods = (list(dict.fromkeys(record[key] for record in records)) for key in ("graph", "method"))
     with names_as_text():
@@ -43,7 +43,7 @@ def curves_png(title: str, records: Sequence[Mapping[str, Any]], best_known_s: M
 
 
 def mean_curve(curves: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[np.ndarray, np.ndarray]:
-    """Episodes [P] and the greedy seconds of each curve at these [C, P]: the last value told up to there, NaN before the first."""
+    """Episodes [P], and the greedy seconds of each curve at them [C, P]: the last value up to there, NaN before the first."""
     last = min(curve[-1]["episodes"] for curve in curves)
     grid = np.unique(np.concatenate([[point["episodes"] for point in curve] for curve in curves]))
     grid = grid[grid <= last]
@@ -51,8 +51,8 @@ def mean_curve(curves: Sequence[Sequence[Mapping[str, Any]]]) -> tuple[np.ndarra
         grid = grid[np.unique(np.linspace(0, len(grid) - 1, _POINTS).round().astype(int))]
     values = np.full((len(curves), len(grid)), np.nan)
     for row, curve in zip(values, curves, strict=True):
-        told = np.array([point["episodes"] for point in curve])
-        at = np.searchsorted(told, grid, side="right") - 1
+        episodes = np.array([point["episodes"] for point in curve])
+        at = np.searchsorted(episodes, grid, side="right") - 1
         row[at >= 0] = np.array([point["greedy_s"] for point in curve])[at[at >= 0]]
     return grid, values
 
@@ -79,9 +79,9 @@ def _line(axes: Axes, method: str, records: Sequence[Mapping[str, Any]], colour:
                   markeredgecolor="white", label=method, zorder=4)
         return max(ends)
     episodes, values = mean_curve(curves)
-    told = ~np.isnan(values).any(axis=0)
-    episodes, values = episodes[told], _percent(values[:, told], best_s)
-    # Where one method goes on from another their lines are the same: the shorter one on top.
+    known = ~np.isnan(values).any(axis=0)
+    episodes, values = episodes[known], _percent(values[:, known], best_s)
+    # If one method continues another, their lines coincide at first. The shorter line is drawn on top.
     axes.plot(episodes, values.mean(axis=0), color=colour, linewidth=1.4, label=method, zorder=3 + 1 / (1 + episodes[-1]))
     if len(curves) > 1:
         axes.fill_between(episodes, values.min(axis=0), values.max(axis=0), color=colour, alpha=0.16, linewidth=0, zorder=2)
@@ -89,5 +89,5 @@ def _line(axes: Axes, method: str, records: Sequence[Mapping[str, Any]], colour:
 
 
 def _percent(makespan_s, best_s: float):
-    """How far above the best; what float32 summaries round below it counts as equal."""
+    """Percent above the best. Values below it, which come from rounding to float32, count as equal."""
     return np.maximum(100 * (makespan_s / best_s - 1), 0.0)

@@ -1,4 +1,4 @@
-"""What the matplotlib pictures share: a new figure, the look of its axes, and the figure as PNG."""
+"""Shared by the matplotlib pictures: a new figure, the look of its axes, and the figure as PNG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-# Paul Tol's "muted" scheme, distinct for every kind of colour vision, and grey for the rest (https://personal.sron.nl/~pault/).
+# Paul Tol's "muted" scheme, which is distinct for every kind of colour vision (https://personal.sron.nl/~pault/); grey for the rest.
 PALETTE = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
 OTHER, LINK, INK, PAPER = "#BBBBBB", "#8A8F98", "#22252B", "#F4F5F7"
 DPI = 150
@@ -19,19 +19,19 @@ _GRID, _AXIS = "#DFE2E7", "#C9CCD2"
 
 
 def names_as_text() -> AbstractContextManager[None]:
-    """A context in which dollar signs in names are no mathematics."""
+    """A context in which matplotlib does not read dollar signs in names as mathematics."""
     return rc_context({"text.parse_math": False})
 
 
 def new_figure(width: float, height: float, dpi: int = DPI) -> Figure:
-    """An empty figure of so many inches."""
+    """An empty figure. Args: width, height: in inches."""
     figure = Figure((width, height), dpi=dpi, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def style_axes(axes: Axes, rows: bool = False, row_size: float = 8) -> None:
-    """The look that all axes share. Args: rows: the y axis names rows, in letters of `row_size` points."""
+    """Applies the common look. Args: rows: the y axis names rows, in letters of `row_size` points."""
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom" or (side == "left" and not rows))
         spine.set_color(_AXIS)
@@ -43,7 +43,7 @@ def style_axes(axes: Axes, rows: bool = False, row_size: float = 8) -> None:
 
 
 def png_bytes(figure: Figure) -> bytes:
-    """The figure as PNG. A character that the font lacks is drawn as a box, which needs no warning."""
+    """The figure as PNG. A character that the font lacks is drawn as a box without a warning."""
     content = io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)

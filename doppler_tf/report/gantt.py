@@ -1,4 +1,4 @@
-"""A Gantt picture of a trace: a row a device, a thin row a link, vertices coloured by what they belong to."""
+"""A Gantt picture of a trace: one row per device, one thin row per link, vertices coloured by group."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ _MAX_SNAPPED = 500
 
 @dataclass(frozen=True)
 class _Size:
-    """How large a picture is: inches of its width and of a row, pixels an inch; columns of the legend at most, and characters in
-    a row of it."""
+    """The size of a picture: inches of its width and of a row, pixels per inch, and the most columns and characters of a legend's row."""
 
     width: float
     dpi: int
@@ -41,13 +40,13 @@ class _Size:
     characters: int
 
 
-# A page of its own; a card of TensorBoard, which is 350 pixels wide and leaves pixels out of what is wider, so that no text survives.
+# A page, and a card of TensorBoard. A card is 350 pixels wide; TensorBoard shrinks wider pictures so much that no text is legible.
 _PAGE, _CARD = _Size(13.0, DPI, 0.42, 0.17, 99, 1000), _Size(3.5, 100, 0.24, 0.14, 3, 33)
 
 
 def write_gantt(path: str | Path, graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None,
                 method: str = "") -> None:
-    """Writes `gantt_png` atomically. Raises FormatError where the place cannot be written."""
+    """Writes `gantt_png` atomically. Raises FormatError if the file cannot be written."""
     write_bytes(path, gantt_png(graph, costs, trace, lower_bound_s, method))
 
 
@@ -56,9 +55,9 @@ def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_
     """The picture as PNG.
 
     Args:
-      lower_bound_s: drawn as a line and stated in the title, where given.
-      method: what made the assignment, for the title.
-      card: 350 pixels wide, as TensorBoard shows pictures, instead of 1,950.
+      lower_bound_s: drawn as a line and stated in the title; None: neither.
+      method: that made the assignment, for the title.
+      card: a picture of TensorBoard's width, 350 pixels, instead of 1,950.
     """
     with names_as_text():
         return png_bytes(_figure(graph, costs, trace, lower_bound_s, method, _CARD if card else _PAGE))
@@ -95,7 +94,7 @@ def _title(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: 
 
 
 def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Trace, unit: TimeUnit, size: _Size) -> list[Patch]:
-    """Bars by device, devices with several slots in several lanes; returns the legend."""
+    """Draws bars by device, in one lane per slot; returns the legend."""
     groups, names, others = groups_of(graph, trace)
     colours = np.array([*PALETTE[:len(names)], OTHER])
     lane, lanes = lanes_of(trace, costs)
@@ -116,7 +115,7 @@ def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Tra
 
 def _label(axes: Axes, graph: DataflowGraph, trace: Trace, groups: np.ndarray, start: np.ndarray, width: np.ndarray, middle: np.ndarray,
            colours: np.ndarray, span: float, size: _Size) -> None:
-    """Names in those bars that have room for them."""
+    """Writes names into bars that have room for them."""
     if len(trace.vertex) > _MAX_LABELS or span <= 0:
         return
     room = width / span * (size.width - 2.0) / _CHARACTER_IN
@@ -127,7 +126,7 @@ def _label(axes: Axes, graph: DataflowGraph, trace: Trace, groups: np.ndarray, s
 
 
 def _draw_links(axes: Axes, rows: list[tuple[str, np.ndarray]], trace: Trace, unit: TimeUnit, size: _Size) -> None:
-    """Bars by link; overlapping transfers (links that never wait, rows of several links) show darker."""
+    """Draws bars by link. Overlapping transfers (on links that never wait, or in rows of several links) appear darker."""
     for y, (_, members) in enumerate(rows):
         start = trace.transfer_start_s[members] * unit.factor
         width = (trace.transfer_end_s[members] - trace.transfer_start_s[members]) * unit.factor
@@ -140,7 +139,7 @@ def _draw_links(axes: Axes, rows: list[tuple[str, np.ndarray]], trace: Trace, un
 
 def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has_links: bool, trace: Trace, unit: TimeUnit,
             lower_bound_s: float | None, size: _Size) -> None:
-    """Axes, grid, the bound's line and the legend."""
+    """Draws axes, grid, the line of the bound and the legend."""
     for axes in (devices, links):
         style_axes(axes, rows=True, row_size=8 if axes is devices else 6.5)
         if lower_bound_s:
@@ -160,7 +159,7 @@ def _finish(figure: Figure, devices: Axes, links: Axes, legend: list[Patch], has
 
 
 def _add_boxes(axes: Axes, boxes: np.ndarray, colours: np.ndarray | str, alpha: float, edges: np.ndarray) -> None:
-    """Snapped to pixels where they are few; many thin ones would then vanish or swell, and show their share of a pixel instead."""
+    """Adds boxes. A few are snapped to pixels. Many thin ones are not, because snapping would make them vanish or swell."""
     snap = None if len(boxes) <= _MAX_SNAPPED else False
     axes.add_collection(PolyCollection(boxes, facecolors=colours, alpha=alpha, edgecolors="white", linewidths=edges, snap=snap))
 
@@ -173,5 +172,5 @@ def _boxes(start: np.ndarray, width: np.ndarray, bottom: np.ndarray, height: np.
 
 
 def _edges(width: np.ndarray, span: float, size: _Size) -> np.ndarray:
-    """Line width by bar: none around bars so narrow that it would hide them."""
+    """Line width by bar; 0 for bars so narrow that an edge would hide them."""
     return np.where(width / (span or 1.0) * size.width * size.dpi > _EDGE_FROM_PX, 0.4, 0.0)

@@ -1,4 +1,4 @@
-"""Why devices idled: every idle slot second has one cause."""
+"""Causes of idle time: every idle slot second has one cause."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ CAUSES = ("input", "link", "memory", "overhead", "finished")
 
 
 def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> np.ndarray:
-    """Idle slot seconds of every device by what they waited for.
+    """Idle slot seconds of every device by cause.
 
-    At any instant each idle slot stands for one vertex of its device that has not started, those first that were closest to it:
+    At any instant each idle slot is matched with one vertex of its device that has not started. Vertices in the first of these states are
+    matched first:
 
-    - `overhead`: ready, fits, has not started yet (never under the virtual clock; with barriers, what they hold back);
+    - `overhead`: ready, fits, has not started (never under the virtual clock; includes waiting for barriers);
     - `memory`: ready, does not fit;
-    - `link`: all producers have ended, an input is queued for or in transfer on a link;
-    - `input`: a producer has yet to end;
+    - `link`: all producers have ended, and an input is queued or in transfer on a link;
+    - `input`: a producer has not ended;
     - `finished`: no vertex is left for the slot.
 
     Args:
@@ -41,9 +42,9 @@ def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment
     for d, slots in enumerate(costs.slots.tolist()):
         mine = np.flatnonzero(tasks.source[:count] == d)
         start = tasks.start_s[mine]
-        came = np.minimum(ready[mine], start)  # a wall clock may show it late, within the tolerance
+        came = np.minimum(ready[mine], start)  # a wall clock may show it later than the start, within the tolerance
         moments = [np.minimum(computed[mine], came), came, start, tasks.end_s[mine]]
-        # Sizes matter where something can fail to fit.
+        # Sizes are needed only if something may not fit.
         limit = float(costs.memory_bytes[d])
         memory = None if profiles is None or np.isinf(limit) else (profiles[d], limit, costs.output_bytes[mine])
         idle[d] = _device(moments, slots, trace.makespan_s, memory)
@@ -52,30 +53,30 @@ def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment
 
 def _device(moments: list[np.ndarray], slots: int, makespan_s: float,
             memory: tuple[MemoryProfile, float, np.ndarray] | None) -> np.ndarray:
-    """float64 [5] by cause, from when each vertex of a device was computed for, ready, started and ended."""
+    """float64 [5] by cause, from the times when each vertex of a device had its inputs computed, was ready, started and ended."""
     extra = [memory[0].time_s] if memory is not None else []
     instants = np.unique(np.concatenate([[0.0, makespan_s], *moments, *extra]))
     instants = instants[instants <= makespan_s]
     computed, ready, started, ended = (np.searchsorted(np.sort(moment), instants, side="right") for moment in moments)
-    fitting = ready - started if memory is None else _fitting(moments[1], moments[2], instants, *memory)
-    waiting = {"overhead": fitting, "memory": ready - started - fitting, "link": computed - ready,
+    startable = ready - started if memory is None else _count_startable(moments[1], moments[2], instants, *memory)
+    waiting = {"overhead": startable, "memory": ready - started - startable, "link": computed - ready,
                "input": len(moments[0]) - computed}
-    left, slots_of = np.maximum(slots - (started - ended), 0), {}
+    idle_slots, slots_of = np.maximum(slots - (started - ended), 0), {}
     for cause, vertices in waiting.items():
-        slots_of[cause] = np.minimum(left, vertices)
-        left = left - slots_of[cause]
-    slots_of["finished"] = left
+        slots_of[cause] = np.minimum(idle_slots, vertices)
+        idle_slots = idle_slots - slots_of[cause]
+    slots_of["finished"] = idle_slots
     return np.array([slots_of[cause][:-1] @ np.diff(instants) for cause in CAUSES])
 
 
-def _fitting(ready: np.ndarray, start: np.ndarray, instants: np.ndarray, profile: MemoryProfile, limit: float,
-             size: np.ndarray) -> np.ndarray:
-    """int64 [instants]: how many vertices are ready, have not started, and fit into what memory is left."""
+def _count_startable(ready: np.ndarray, start: np.ndarray, instants: np.ndarray, profile: MemoryProfile, limit: float,
+                     size: np.ndarray) -> np.ndarray:
+    """int64 [instants]: the number of vertices that are ready, have not started, and fit into the free memory."""
     used = np.append(profile.used_bytes, 0.0)[np.searchsorted(profile.time_s, instants, side="right") - 1]
     arrive, leave = np.argsort(ready), np.argsort(start)
     arrived, left = (np.searchsorted(moment[order], instants, side="right").tolist() for moment, order in ((ready, arrive), (start, leave)))
     entering, leaving = size[arrive].tolist(), size[leave].tolist()
-    counts, waiting, i, j = [], [], 0, 0  # waiting: the sizes of those ready, sorted
+    counts, waiting, i, j = [], [], 0, 0  # waiting: the sizes of the ready vertices, sorted
     for room, until, gone in zip((limit - used).tolist(), arrived, left, strict=True):
         for bytes_ in entering[i:until]:
             insort(waiting, bytes_)

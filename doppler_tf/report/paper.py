@@ -1,4 +1,4 @@
-"""Figures of the paper, to stand beside ours: Yao et al., ICLR 2026, arXiv 2505.23131; milliseconds on 4 x P100."""
+"""The paper's figures, for comparison with ours: Yao et al., ICLR 2026, arXiv 2505.23131; milliseconds on 4 x P100."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _transfer(llama_block_ms: float, llama_layer_ms: float) -> dict[str, float]:
     return {"llama_block": llama_block_ms, "llama_layer": llama_layer_ms}
 
 
-# Milliseconds by row and workload. The transfer table names the workload that was trained on.
+# Milliseconds by row and workload. Rows of the transfer table name the workload of the training.
 FIGURES_MS: dict[str, dict[str, float]] = {
     "critical path": _row(230.4, 217.8, 230.9, 292.6),
     "Placeto": _row(137.1, 126.3, 411.5, 295.1),
@@ -31,6 +31,6 @@ FIGURES_MS: dict[str, dict[str, float]] = {
     "ChainMM, 2,000 episodes": _transfer(184.9, 164.4),
     "ChainMM, 4,000 episodes": _transfer(174.0, 156.4),
 }
-# Where the paper tells no milliseconds: times relative to the reference (25% and 35% less than a synchronous system).
+# Times relative to the reference, if the paper gives no milliseconds (25% and 35% less than a synchronous system).
 RATIOS: dict[str, dict[str, float]] = {"work conserving": {"chainmm": 0.75, "ffnn": 0.65}}
 ROWS = (*FIGURES_MS, *RATIOS)

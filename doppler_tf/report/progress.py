@@ -1,4 +1,4 @@
-"""The progress bar of everything that takes long."""
+"""The progress bar of long operations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.table import Column
 
 @contextmanager
 def progress_bar(label: str, done: int = 0, total: int | None = None, show: bool = True) -> Iterator[Callable[..., None]]:
-    """A bar on stderr with the time elapsed and the time left; nothing is shown unless `show`.
+    """A bar on stderr with elapsed and remaining time. Args: show: False shows nothing.
 
     Yields:
-      A function of (done, total, status) that moves the bar. `total` is None where it stays; `status` says what goes on.
+      A function of (done, total, status) that moves the bar. With `total` None the total stays; `status` is shown beside the bar.
     """
     last = TextColumn("{task.fields[status]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1))
     with Progress(TextColumn("{task.description}"), BarColumn(10), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),

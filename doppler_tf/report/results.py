@@ -1,8 +1,8 @@
-"""From the records of a `bench` to rows, tables and the page: pure functions.
+"""Pure functions that turn the records of a `bench` into rows, tables and the page.
 
-A record is what one cell leaves: `method`, `graph`, `topology`, `seed`, `status` (`done` or `failed`), `best_makespan_s` (best of all
-samples), `greedy_makespan_s`, `best_seen_s` (while learning), `lower_bound_s`, `seconds`, `episodes`, `simulations`, `executed` (by the
-wall clock, thus no figure of the model). What a record does not have is None.
+A record is the result of one cell: `method`, `graph`, `topology`, `seed`, `status` (`done` or `failed`), `best_makespan_s` (best of all
+samples), `greedy_makespan_s`, `best_seen_s` (while learning), `lower_bound_s`, `seconds`, `episodes`, `simulations`, and `executed`
+(measured by the wall clock, not simulated). A missing figure is None.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIELDS = ("topology", "graph", "method", "seeds", "failed", "mean_s", "least_s",
 
 
 def best_known(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, Any]]:
-    """By (graph, topology): `lower_bound_s`, the largest that any cell proved, and `best_known_s`, the fastest that any cell simulated."""
+    """By (graph, topology): `lower_bound_s`, the largest bound that a cell proved, and `best_known_s`, the fastest simulated makespan."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for record in _modelled(records):
         here = found.setdefault((record["graph"], record["topology"]), {"lower_bound_s": 0.0, "best_known_s": math.inf})
@@ -35,18 +35,18 @@ def best_known(records: Iterable[Record]) -> dict[tuple[str, str], dict[str, Any
 
 
 def fastest(records: Iterable[Record], graph: str, topology: str) -> Record | None:
-    """The record with the fastest simulated assignment, the first among equals."""
+    """The record with the fastest simulated assignment; ties go to the first."""
     here = [record for record in _modelled(records) if (record["graph"], record["topology"]) == (graph, topology)]
     return min(here, key=lambda record: record["best_makespan_s"], default=None)
 
 
 def summarise(records: Sequence[Record], methods: Sequence[str], graphs: Sequence[str], topologies: Sequence[str],
               seeds: int | None = None) -> list[dict[str, Any]]:
-    """A row for each method on each graph and topology, over the seeds below `seeds` (None: all); bests are those of all records.
+    """One row per method, graph and topology, over the seeds below `seeds` (None: all). Best figures are those of all records.
 
     Returns:
-      Rows with FIELDS. Seconds, episodes and greedy makespans are means over seeds; `least_s` and `most_s` the extremes; `above_bound` and
-      `above_best` how far the mean is above them, 0.1 for 10%; where every seed failed, figures are None and `error` says why.
+      Rows with FIELDS. Seconds, episodes and greedy makespans are means over seeds, `least_s` and `most_s` the extremes. `above_bound` and
+      `above_best` are the mean's relative distances, 0.1 for 10%. If every seed failed, figures are None and `error` gives the reason.
     """
     known = best_known(records)
     rows = []
@@ -62,11 +62,11 @@ def summarise(records: Sequence[Record], methods: Sequence[str], graphs: Sequenc
 
 def matrix_table(rows: Sequence[Mapping[str, Any]], reference: str = "", paper: Mapping[str, str] | None = None,
                  spread: bool = True) -> Table:
-    """A row a method, a column a graph: mean (least to most), how many times the `reference` method's mean, and the paper's beside it.
+    """One row per method, one column per graph: mean (least to most), ratio to the mean of `reference`, and the paper's figure beside it.
 
     Args:
       paper: by method, the paper's row, a key of FIGURES_MS or RATIOS.
-      spread: whether least and most are told.
+      spread: whether to show least and most.
     """
     paper, places = paper or {}, list(dict.fromkeys((row["graph"], row["topology"]) for row in rows))
     several = len({topology for _, topology in places}) > 1
@@ -79,7 +79,8 @@ def matrix_table(rows: Sequence[Mapping[str, Any]], reference: str = "", paper: 
         columns.append(f"{graph} on {topology}" if several else graph)
         for line, row in zip(table, mine, strict=True):
             line.append(NOTHING if row is None else "failed" if row["mean_s"] is None else
-                        (_spread(row, unit) if spread else unit.text(row["mean_s"])) + (f" ×{row['mean_s'] / base:.3f}" if base else ""))
+                        (_mean_and_range(row, unit) if spread else unit.text(row["mean_s"]))
+                        + (f" ×{row['mean_s'] / base:.3f}" if base else ""))
         theirs = [_paper(paper.get(line[0]), graph, paper.get(reference)) for line in table]
         if any(theirs):
             columns.append("paper")
@@ -89,9 +90,9 @@ def matrix_table(rows: Sequence[Mapping[str, Any]], reference: str = "", paper: 
 
 
 def long_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A row a graph and method, with all figures; graph and topology where there are several, no columns that hold nothing."""
-    told = [key for key in ("topology", "graph") if len({row[key] for row in rows}) > 1]
-    columns = [*told, "method", "mean", "least to most", "greedy", "above bound", "above best",
+    """One row per graph and method with all figures. Graph and topology have columns if they differ; empty columns are left out."""
+    varying = [key for key in ("topology", "graph") if len({row[key] for row in rows}) > 1]
+    columns = [*varying, "method", "mean", "least to most", "greedy", "above bound", "above best",
                "episodes", "simulations", "seconds"]
     units = {(row["graph"], row["topology"]): time_unit([r["mean_s"] for r in rows if (r["graph"], r["topology"]) ==
                                                          (row["graph"], row["topology"])]) for row in rows}
@@ -101,18 +102,18 @@ def long_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         figures = ["failed", *[NOTHING] * 7] if row["mean_s"] is None else [
             unit.text(row["mean_s"]), _range(row, unit), unit.text(row["greedy_s"]), over(row["mean_s"], row["lower_bound_s"]),
             over(row["mean_s"], row["best_known_s"]), _count(row["episodes"]), _count(row["simulations"]), _seconds(row["seconds"])]
-        table.append([*(row[key] for key in told), row["method"], *figures])
-    kept = [i for i, column in enumerate(columns) if i <= len(told) + 1 or any(line[i] != NOTHING for line in table)]
+        table.append([*(row[key] for key in varying), row["method"], *figures])
+    kept = [i for i, column in enumerate(columns) if i <= len(varying) + 1 or any(line[i] != NOTHING for line in table)]
     return [columns[i] for i in kept], [[line[i] for i in kept] for line in table]
 
 
 def results_page(title: str, text: str, sections: Sequence[Mapping[str, Any]], failures: Mapping[str, str], made_by: str) -> str:
-    """The page of a `bench` in Markdown: prose as given, tables and pictures as measured.
+    """The page of a `bench` in Markdown: the suite's text with tables and pictures of the results.
 
     Args:
-      sections: each with `title`, `text`, `table` (None: prose alone), and `pictures`, paths from the page by caption.
-      failures: by cell, why it failed; they end the page.
-      made_by: the command, which opens it.
+      sections: each with `title`, `text`, `table` (None: only text), and `pictures`, paths relative to the page by caption.
+      failures: errors by cell, for the end of the page.
+      made_by: the command, for the head of the page.
     """
     parts = [f"# {title}" if title else "", f"<!-- made by `{made_by}`; do not edit -->", text.strip()]
     for section in sections:
@@ -127,7 +128,7 @@ def results_page(title: str, text: str, sections: Sequence[Mapping[str, Any]], f
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV with a head line; what is not known is empty."""
+    """Rows as CSV with a header line; missing figures are empty."""
     content = io.StringIO()
     writer = csv.DictWriter(content, FIELDS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -153,7 +154,7 @@ def _row(topology: str, graph: str, method: str, here: Sequence[Record], known: 
 
 
 def _modelled(records: Iterable[Record]) -> Iterable[Record]:
-    """Those with a simulated makespan."""
+    """The records with a simulated makespan."""
     return (record for record in records
             if record["status"] == "done" and record.get("best_makespan_s") is not None and not record.get("executed"))
 
@@ -167,19 +168,19 @@ def _above(value: float, base: float) -> float | None:
     return value / base - 1 if base else None
 
 
-def _spread(row: Mapping[str, Any], unit) -> str:
-    spread = _range(row, unit)
-    return unit.text(row["mean_s"]) if spread == NOTHING else f"{unit.text(row['mean_s'])} ({spread})"
+def _mean_and_range(row: Mapping[str, Any], unit) -> str:
+    extremes = _range(row, unit)
+    return unit.text(row["mean_s"]) if extremes == NOTHING else f"{unit.text(row['mean_s'])} ({extremes})"
 
 
 def _range(row: Mapping[str, Any], unit) -> str:
-    """Least and most; nothing where they look the same."""
+    """Least and most; NOTHING if they print alike."""
     least, most = (unit.text(row[key]).removesuffix(unit.suffix) for key in ("least_s", "most_s"))
     return NOTHING if least == most else f"{least} to {most}"
 
 
 def _paper(name: str | None, graph: str, reference: str | None) -> str:
-    """The paper's figure and its ratio to the paper's reference; empty where it tells none."""
+    """The paper's figure and its ratio to the paper's reference; empty if the paper has none."""
     if name in RATIOS:
         ratio = RATIOS[name].get(graph)
         return "" if ratio is None else f"×{ratio:.3f}"

@@ -1,4 +1,4 @@
-"""A picture of simulated against measured makespans: a panel a model, a point an assignment, and the diagonal where both agree."""
+"""A scatter plot of simulated against measured makespans: one panel per model, one point per assignment, and the diagonal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from doppler_tf.report.figures import INK, names_as_text, new_figure, png_bytes,
 from doppler_tf.report.tables import TimeUnit, time_unit
 
 _PANEL_IN = 4.2
-# The dark ones of the Gantt picture's colours: points are small and the paper is white.
-_LOOKS = (("#CC6677", "o"), ("#332288", "s"), ("#117733", "^"), ("#882255", "D"), ("#999933", "v"))
+# The dark colours of the Gantt picture, because points are small and the background is white.
+_STYLES = (("#CC6677", "o"), ("#332288", "s"), ("#117733", "^"), ("#882255", "D"), ("#999933", "v"))
 
 
 def write_scatter(path: str | Path, title: str, measured_s: np.ndarray, simulated_s: Mapping[str, np.ndarray], families: Sequence[str],
                   captions: Mapping[str, str]) -> None:
-    """Writes `scatter_png` atomically. Raises FormatError where the place cannot be written."""
+    """Writes `scatter_png` atomically. Raises FormatError if the file cannot be written."""
     write_bytes(path, scatter_png(title, measured_s, simulated_s, families, captions))
 
 
@@ -29,10 +29,10 @@ def scatter_png(title: str, measured_s: np.ndarray, simulated_s: Mapping[str, np
     """The picture as PNG.
 
     Args:
-      measured_s: float64 [A], one makespan an assignment.
+      measured_s: float64 [A], one makespan per assignment.
       simulated_s: float64 [A] by model.
-      families: A names; a colour and a marker each.
-      captions: by model, what stands below its name.
+      families: A names; each distinct one gets a colour and a marker.
+      captions: by model, for its panel's title.
     """
     with names_as_text():
         unit = time_unit([*measured_s.tolist(), *(x for values in simulated_s.values() for x in values.tolist())])
@@ -51,7 +51,7 @@ def _draw(axes: Axes, measured: np.ndarray, simulated: np.ndarray, families: Seq
     axes.plot(limits, limits, color=INK, linewidth=1, linestyle=(0, (4, 3)), label="simulated = measured", zorder=1)
     for i, family in enumerate(dict.fromkeys(families)):
         mine = np.array([name == family for name in families])
-        colour, marker = _LOOKS[i % len(_LOOKS)]
+        colour, marker = _STYLES[i % len(_STYLES)]
         axes.scatter(measured[mine], simulated[mine], s=30, alpha=0.85, color=colour, marker=marker, edgecolors="white", linewidths=0.5,
                      label=family, zorder=2)
     axes.set_xlim(limits)
@@ -60,7 +60,7 @@ def _draw(axes: Axes, measured: np.ndarray, simulated: np.ndarray, families: Seq
 
 
 def _finish(figure: Figure, panels: Sequence[Axes], title: str, unit: TimeUnit) -> None:
-    """Axes, grid, title and legend."""
+    """Draws axes, grid, title and legend."""
     for axes in panels:
         style_axes(axes)
         axes.xaxis.set_major_formatter("{x:,.10g}")
@@ -74,5 +74,5 @@ def _finish(figure: Figure, panels: Sequence[Axes], title: str, unit: TimeUnit) 
 
 
 def _limits(*values: np.ndarray) -> tuple[float, float]:
-    """From 0 to a little beyond the largest, for both axes of all panels."""
+    """From 0 to a little above the largest value, for both axes of all panels."""
     return 0.0, float(max(part.max(initial=0.0) for part in values)) * 1.06 or 1.0

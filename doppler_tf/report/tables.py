@@ -1,4 +1,4 @@
-"""Tables for the terminal and in Markdown, and the one place where numbers are written for persons."""
+"""Tables for the terminal and in Markdown, and the only place that formats numbers for people."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from rich.text import Text
 
 SECONDS_BELOW = 1e6
 NOTHING = "–"
+_MOST_WRITTEN_OUT = 1e12  # numbers from here on are written with a power of ten
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """How the times of one table or axis are written, all alike: in ms, or in a power of 1000 where the unit is the graph's own.
+    """The format of all times in one table or axis: ms, or a power of 1000 if costs are in the graph's own unit.
 
     Attributes:
-      factor: what a value in seconds is multiplied by.
+      factor: multiplies a value in seconds.
       decimals: digits after the point.
-      suffix: what follows the number.
-      axis: the unit as an axis is labelled.
+      suffix: text after the number.
+      axis: the unit in the label of an axis.
     """
 
     factor: float
@@ -34,16 +35,19 @@ class TimeUnit:
 
     @property
     def plain_axis(self) -> str:
-        """The unit where no mathematics is set."""
+        """The unit for text that cannot show mathematics."""
         return self.axis if self.factor == 1e3 else f"1{self.suffix} units"
 
     def text(self, value_s: float | None) -> str:
-        """One time."""
-        return NOTHING if not _known(value_s) else f"{value_s * self.factor:,.{self.decimals}f}{self.suffix}"
+        """One time; one with too many digits in this unit is written in its own."""
+        if not _known(value_s):
+            return NOTHING
+        number = float(value_s) * self.factor
+        return f"{number:,.{self.decimals}f}{self.suffix}" if abs(number) < _MOST_WRITTEN_OUT else time_unit([value_s]).text(value_s)
 
 
 def time_unit(times_s: Sequence[float | None]) -> TimeUnit:
-    """The unit for times that stand together: four significant digits for the largest of them."""
+    """The unit for times shown together, with four significant digits for the largest."""
     largest = max((abs(value) for value in times_s if _known(value)), default=0.0)
     if largest < SECONDS_BELOW:
         digits = 0 if largest == 0 else 3 - math.floor(math.log10(largest * 1e3))
@@ -54,12 +58,12 @@ def time_unit(times_s: Sequence[float | None]) -> TimeUnit:
 
 def percent(share: float | None) -> str:
     """A fraction of one as a percentage: 0.123 is 12.3%."""
-    return NOTHING if not _known(share) else f"{100 * share:.1f}%"
+    return NOTHING if not _known(share) else _percentage(share)
 
 
 def over(makespan_s: float | None, bound_s: float | None) -> str:
-    """How far a makespan stands above a lower bound."""
-    return NOTHING if not (_known(makespan_s) and bound_s) else f"+{100 * (makespan_s / bound_s - 1):.1f}%"
+    """A makespan's distance above a lower bound, in percent."""
+    return NOTHING if not (_known(makespan_s) and bound_s) else _percentage(float(makespan_s) / float(bound_s) - 1, sign="+")
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -71,7 +75,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def yes_no(value: bool | None) -> str:
-    """True, False or not known."""
+    """yes, no, or NOTHING for None."""
     return NOTHING if value is None else "yes" if value else "no"
 
 
@@ -86,7 +90,7 @@ def facts(title: str, rows: Mapping[str, str]) -> RenderableType:
 
 
 def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best: int | None = None, words: bool = False) -> RenderableType:
-    """A table whose first column is a name and whose others are numbers, or `words`; row `best` stands out."""
+    """A table with names in the first column and numbers, or `words`, in the rest. Row `best` is highlighted."""
     table = Table(box=SIMPLE_HEAD, header_style="dim")
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 or words else "right")
@@ -96,14 +100,21 @@ def grid(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], best
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]], words: bool = False) -> str:
-    """A table in Markdown whose first column is a name and whose others are numbers, or `words`."""
+    """A Markdown table with names in the first column and numbers, or `words`, in the rest."""
     lines = [columns, ["---", *["---" if words else "---:"] * (len(columns) - 1)], *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def _titled(title: str, table: Table) -> RenderableType:
-    """rich's own titles are wrapped at the table's width."""
+    """Adds a title above the table. rich's own titles wrap at the table's width."""
     return Group(Text(title, style="bold"), table) if title else table
+
+
+def _percentage(share: float, sign: str = "") -> str:
+    number = 100 * float(share)  # as Python's float, which becomes infinite without a warning
+    if math.isinf(number):
+        return "over 1e308%"
+    return f"{number:{sign}z.1f}%" if number < _MOST_WRITTEN_OUT else f"{number:{sign}.1e}%"
 
 
 def _known(value: float | None) -> bool:

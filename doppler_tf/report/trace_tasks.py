@@ -1,4 +1,4 @@
-"""The tasks of a complete trace: executions and transfers by number, their lanes, and when each could have started."""
+"""The tasks of a complete trace: executions and transfers by number, with their devices, times and arrivals of inputs."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TraceTasks:
     Attributes:
       plan: the T transfers.
       start_s, end_s: float64 [N + T], 0 for input vertices.
-      vertex: int64 [N + T], the vertex whose output the task makes or carries.
-      source, destination: int64 [N + T], of an execution both its device; -1 for input vertices.
-      resident_s: float64 [E], when an edge's tensor was where its target ran; 0 from input vertices.
+      vertex: int64 [N + T], the vertex whose output the task computes or transfers.
+      source, destination: int64 [N + T]; for an execution both are its device; -1 for input vertices.
+      resident_s: float64 [E], the time when an edge's tensor was on its target's device; 0 for edges from input vertices.
     """
 
     plan: Transfers
@@ -34,11 +34,11 @@ class TraceTasks:
 
 
 def trace_tasks(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> TraceTasks:
-    """Lays out a trace that holds every vertex and every transfer once."""
+    """The tasks of a trace that holds every vertex and transfer once."""
     count, plan = graph.num_vertices, plan_transfers(graph, costs, assignment.device)
     start, end = np.zeros(count), np.zeros(count)
     start[trace.vertex], end[trace.vertex] = trace.start_s, trace.end_s
-    by_plan = np.lexsort((trace.destination, trace.producer))
+    by_plan = trace.in_plan_order
     arrived = trace.transfer_end_s[by_plan]
     moved = plan.of_edge >= 0
     resident = end[graph.sources]

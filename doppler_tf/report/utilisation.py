@@ -1,4 +1,4 @@
-"""How busy devices and links were."""
+"""Busy shares of devices and links."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from doppler_tf.trace import Trace, by_link
 
 
 def device_utilisation(costs: CostModel, trace: Trace) -> np.ndarray:
-    """float64 [D]: busy slot seconds over slots times makespan; 0 for a run that takes no time."""
+    """float64 [D]: busy slot seconds / (slots * makespan); 0 if the makespan is 0."""
     busy = np.bincount(trace.device, trace.end_s - trace.start_s, costs.num_devices)
     return busy / (costs.slots * trace.makespan_s) if trace.makespan_s > 0 else np.zeros(costs.num_devices)
 
 
 def link_utilisation(trace: Trace) -> dict[tuple[int, int], float]:
-    """By (source, destination) of every link used: the fraction of the makespan in which it carried anything."""
+    """The share of the makespan in which each used link carried a transfer, by (source, destination)."""
     return {link: _union(trace.transfer_start_s[members], trace.transfer_end_s[members]) / trace.makespan_s if trace.makespan_s > 0 else 0.0
             for link, members in by_link(trace.source, trace.destination).items()}
 

@@ -1,4 +1,4 @@
-"""What is said of a trace: whether it is possible and work conserving, how busy everything was, why devices idled, what decided it."""
+"""The figures reported of a trace: validity, work conservation, busy shares, causes of idle time, and the critical chain."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TOLERANCE_SHARE = 0.01
 def judge(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, tolerance_s: float | None = None) -> dict[str, Any]:
     """The verdict on a trace.
 
-    Times of a virtual clock are judged exactly, and so is the dispatcher's own log of a real run. Times of a wall clock are judged with
-    `tolerance_s` (default: 1% of the makespan), under `clock`. `trace_valid` is True if all of these are. `work_conserving` is the exact
-    judgement where there is one: a thread that wakes late does not make the dispatcher's decisions wrong.
+    Times of a virtual clock and the dispatcher's own log of a real run are judged exactly. Times of a wall clock are judged with
+    `tolerance_s` (default: 1% of the makespan), under `clock`. `trace_valid` is True if every report is valid. `work_conserving` comes from
+    the exact report if there is one, because a thread that wakes late does not make the dispatcher's decisions wrong.
     """
     exact = clock = None
     if trace.log is not None or trace.device_kind == "virtual":
@@ -40,8 +40,8 @@ def judge(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace:
 
 
 def usage(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
-    """Busy fractions of the makespan: `busy` by device, `busy_links` by link that carried anything; `peak_bytes` by device, as a real
-    run counted them or else as the trace gives them (None where that is not `valid`)."""
+    """Busy shares of the makespan: `busy` by device, `busy_links` by used link. `peak_bytes` by device, as counted in a real run, else
+    computed from a `valid` trace, else None."""
     names, peaks = costs.topology.device_names, trace.peak_bytes
     if peaks is None and valid:
         peaks = peak_bytes(graph, costs, assignment, trace)
@@ -51,7 +51,7 @@ def usage(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace:
 
 
 def idle(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
-    """`idle`: idle slot seconds by device and cause (`input_s`, ...); None where the trace is not `valid`."""
+    """`idle`: idle slot seconds by device and cause (`input_s`, ...); None if the trace is not `valid`."""
     if not valid:
         return {"idle": None}
     by_device = zip(costs.topology.device_names, idle_by_cause(graph, costs, assignment, trace).tolist(), strict=True)
@@ -59,7 +59,7 @@ def idle(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: 
 
 
 def chain(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
-    """`critical_chain`: all its elements, from the begin of the run, and their sums by kind; None where the trace is not `valid`."""
+    """`critical_chain`: its elements from the start of the run, and their sums by kind; None if the trace is not `valid`."""
     if not valid:
         return {"critical_chain": None}
     names, elements = costs.topology.device_names, critical_chain(graph, costs, assignment, trace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.episode import graph_batch
+from agents.episode import padded_graphs
 from agents.features import graph_arrays, padded_sizes
 from agents.networks import DualNetwork
 from doppler_tf.costs import build_costs
@@ -51,5 +51,5 @@ def learning():
     def make(graphs, devices: int = 3, features: str = "relational"):
         sizes = padded_sizes(graphs)
         arrays = [graph_arrays(g, build_costs(g, ideal(devices)), sizes) for g in graphs]
-        return arrays, graph_batch(arrays), DualNetwork(hidden=16, rounds=2, features=features, seed=1)
+        return arrays, padded_graphs(arrays), DualNetwork(hidden=16, rounds=2, features=features, seed=1)
     return make

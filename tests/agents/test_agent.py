@@ -16,7 +16,7 @@ from agents.config import CONFIGS, RUN_SCHEMA, TrainConfig, stored_config
 from agents.driver import FusedDriver
 from agents.environment import AssignmentEnvironment
 from agents.networks import DualNetwork
-from agents.rollout import Rollout, episode_log_probability
+from agents.rollout import Rollout, log_probability
 from agents.trajectories import compact, episodes_of
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
@@ -26,18 +26,18 @@ from doppler_tf.topology import ideal
 
 def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     graph = chains(2)
-    arrays, batch, network = learning([graph], devices=2)
+    arrays, encoded, network = learning([graph], devices=2)
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
-    agent = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
+    agent = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
     agent.initialize()
     experience = _collected(agent, environment)
     reward = experience.reward.numpy()[:, -1]
     assert reward.min() < reward.max()
-    before = _log_likelihood(network, batch, experience)
+    before = _log_likelihood(network, encoded, experience)
     loss = agent.train(experience)
     assert np.isfinite(loss.loss)
     assert int(agent.train_step_counter) == 1
-    change = _log_likelihood(network, batch, experience) - before
+    change = _log_likelihood(network, encoded, experience) - before
     assert np.corrcoef(change, reward)[0, 1] > 0.3
 
 
@@ -49,19 +49,19 @@ def _collected(agent, environment):
     return tf.nest.map_structure(lambda x: x[:, :6], buffer.gather_all())
 
 
-def _log_likelihood(network, batch, experience) -> np.ndarray:
-    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), episodes_of(experience, batch.num_vertices))
+def _log_likelihood(network, encoded, experience) -> np.ndarray:
+    sel, plc, _ = log_probability(network, encoded, episodes_of(experience, encoded.num_vertices))
     return tf.reduce_sum(sel.chosen + plc.chosen, axis=1).numpy()
 
 
 def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, tmp_path):
     """TF-Agents' Checkpointer finds weights, both optimizers' moments, the counter and the policies' seeds in the agent."""
     graph = chains(2)
-    arrays, batch, _ = learning([graph], devices=2)
+    arrays, encoded, _ = learning([graph], devices=2)
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
 
     def made(seed: int) -> tuple[DopplerAgent, Checkpointer]:
-        agent = DopplerAgent(DualNetwork(16, 2, seed=seed), batch, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2),
+        agent = DopplerAgent(DualNetwork(16, 2, seed=seed), encoded, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2),
                              tf.Variable(0, dtype=tf.int64))
         return agent, Checkpointer(str(tmp_path), agent=agent)
 
@@ -80,9 +80,9 @@ def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, t
 
 def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):
     graph = random_graph(8, 0)
-    arrays, batch, network = learning([graph])
+    arrays, encoded, network = learning([graph])
     config = TrainConfig(hidden=16, rounds=2, learning_rate=1e-2)
-    agent = DopplerAgent(network, batch, config, rollout=Rollout(network, jit_compile=False))
+    agent = DopplerAgent(network, encoded, config, rollout=Rollout(network, jit_compile=False))
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(3))).makespans])
     driver, imitator = FusedDriver(environment, agent.collect_policy), ImitationAgent(agent)
     action = driver.run().action
@@ -94,9 +94,9 @@ def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):
 
 
 def test_the_two_optimizers_share_no_variable(random_graph, learning):
-    _, batch, network = learning([random_graph(8, 0)])
-    DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2))
-    sel, plc = ({v.ref() for v in variables} for variables in (network.sel_variables, network.plc_variables))
+    _, encoded, network = learning([random_graph(8, 0)])
+    DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2))
+    sel, plc = ({v.ref() for v in variables} for variables in network.parameter_groups)
     assert not sel & plc
     assert sel | plc == {v.ref() for v in network.trainable_variables}
 

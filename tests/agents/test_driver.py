@@ -16,7 +16,7 @@ from agents.driver import FusedDriver
 from agents.environment import AssignmentEnvironment
 from agents.features import padded_sizes
 from agents.policy import DualPolicy
-from agents.rollout import Rollout, episode_log_probability
+from agents.rollout import Rollout, log_probability
 from agents.trajectories import episodes_of, seconds_of
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
@@ -39,10 +39,10 @@ def collect(environment: AssignmentEnvironment, policy, steps: int) -> list:
 @pytest.mark.parametrize(("count", "hub"), [pytest.param(11, False, marks=pytest.mark.thorough), (20, True)])
 def test_same_trajectories_as_the_standard_driver(random_graph, learning, count, hub):
     graph = random_graph(count, 0, hub=hub)
-    arrays, batch, network = learning([graph])
+    arrays, encoded, network = learning([graph])
     simulator = FastSimulator(graph, build_costs(graph, ideal(3)))
     environment = AssignmentEnvironment(arrays, [simulator.makespans], batch_size=5)
-    policy = DopplerAgent(network, batch, TrainConfig(hidden=16, rounds=2)).collect_policy
+    policy = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2)).collect_policy
     policy.seed.assign([7, 2])
     vertex, device, log_p, features, reward = collect(environment, policy, count)
     policy.seed.assign([7, 2])
@@ -51,7 +51,7 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
     assert seen == [fused]
     np.testing.assert_array_equal(fused.action["vertex"][:, :count], vertex)
     np.testing.assert_array_equal(fused.action["device"][:, :count], device)
-    sel, plc, _ = episode_log_probability(network, batch, network.encode(batch), episodes_of(fused, batch.num_vertices))
+    sel, plc, _ = log_probability(network, encoded, episodes_of(fused, encoded.num_vertices))
     np.testing.assert_allclose(tf.stack([sel.chosen, plc.chosen], axis=2)[:, :count], log_p, atol=1e-5)
     np.testing.assert_allclose(fused.policy_info["features"][:, :count], features, atol=1e-5)
     np.testing.assert_array_equal(fused.reward[:, :count], reward)
@@ -65,12 +65,12 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
 def test_trajectories_are_whole_episodes(random_graph, learning):
     """Of a small and a large graph: each ends after its own steps, and a replay is the same but for what it earns."""
     graphs = [random_graph(5, 1), random_graph(9, 2)]
-    arrays, batch, network = learning(graphs)
+    arrays, encoded, network = learning(graphs)
     environment = AssignmentEnvironment(arrays, [FastSimulator(g, build_costs(g, ideal(3))).makespans for g in graphs], batch_size=4)
-    policy = DualPolicy(network, batch, rollout=Rollout(network, jit_compile=False))
+    policy = DualPolicy(network, encoded, rollout=Rollout(network, jit_compile=False))
     driver = FusedDriver(environment, policy, greedy=np.array([True, True, False, False]))
     found = driver.run((0, 0))
-    steps = batch.num_vertices - 1
+    steps = encoded.num_vertices - 1
     for b, length in enumerate((5, 9, 5, 9)):
         assert found.step_type[b].numpy().tolist() == [0] + [1] * (length - 1) + [2] * (steps - length)
         assert found.next_step_type[b].numpy().tolist() == [1] * (length - 1) + [2] * (steps - length + 1)
@@ -96,11 +96,11 @@ def test_trajectories_are_whole_episodes(random_graph, learning):
 def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, features):
     """Episodes of a small and a large graph together: real steps, legal orders, and the log-probabilities of the one-pass formula."""
     graphs = [random_graph(5, 1), random_graph(9, 2)]
-    arrays, batch, network = learning(graphs, features=features)
+    arrays, encoded, network = learning(graphs, features=features)
     graph = tf.constant([0, 1, 1, 0, 1])
     greedy = tf.constant([False, False, False, False, True])
-    episodes = Rollout(network, jit_compile=False).run(batch, graph, tf.constant([0, 0]), greedy)
-    sel, _, valid = episode_log_probability(network, batch, network.encode(batch), episodes)
+    episodes = Rollout(network, jit_compile=False).run(encoded, graph, tf.constant([0, 0]), greedy)
+    sel, _, valid = log_probability(network, encoded, episodes)
     assert valid.numpy().sum(axis=1).tolist() == [5, 9, 9, 5, 9]
     np.testing.assert_array_equal(sel.chosen.numpy()[~valid.numpy()], 0)
     for b, g in enumerate(graph.numpy()):
@@ -111,21 +111,21 @@ def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, fea
 
 
 def test_greedy_is_greedy_and_seeds_repeat(random_graph, learning):
-    _, batch, network = learning([random_graph(8, 4)])
+    _, encoded, network = learning([random_graph(8, 4)])
     driver = Rollout(network, jit_compile=False)
-    greedy = [driver.run(batch, tf.zeros([2], tf.int32), tf.constant([s, 0]), tf.ones([2], tf.bool)) for s in range(2)]
+    greedy = [driver.run(encoded, tf.zeros([2], tf.int32), tf.constant([s, 0]), tf.ones([2], tf.bool)) for s in range(2)]
     np.testing.assert_array_equal(greedy[0].order, greedy[1].order)
     np.testing.assert_array_equal(greedy[0].device[0], greedy[0].device[1])
-    sampled = [driver.run(batch, tf.zeros([4], tf.int32), tf.constant([s, 0]), tf.zeros([4], tf.bool)) for s in (0, 0, 1)]
+    sampled = [driver.run(encoded, tf.zeros([4], tf.int32), tf.constant([s, 0]), tf.zeros([4], tf.bool)) for s in (0, 0, 1)]
     np.testing.assert_array_equal(sampled[0].order, sampled[1].order)
     assert (sampled[0].order.numpy() != sampled[2].order.numpy()).any()
 
 
 def test_replay_gives_the_record_of_the_rollout(random_graph, learning):
-    _, batch, network = learning([random_graph(8, 5)])
+    _, encoded, network = learning([random_graph(8, 5)])
     driver = Rollout(network, jit_compile=False)
-    episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([1, 1]), tf.zeros([3], tf.bool))
-    again = driver.replay(batch, episodes.graph, episodes.order, episodes.device)
+    episodes = driver.run(encoded, tf.zeros([3], tf.int32), tf.constant([1, 1]), tf.zeros([3], tf.bool))
+    again = driver.replay(encoded, episodes.graph, episodes.order, episodes.device)
     np.testing.assert_array_equal(again.features, episodes.features)
     np.testing.assert_array_equal(again.mask, episodes.mask)
 
@@ -134,9 +134,9 @@ def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
     driver, shapes = None, []
     for seed, count in enumerate((18, 19, 18, 19, 18, 40)):
         graph = random_graph(count, seed)
-        _, batch, network = learning([graph])
+        _, encoded, network = learning([graph])
         driver = driver or Rollout(network, jit_compile=False)
-        episodes = driver.run(batch, tf.zeros([3], tf.int32), tf.constant([seed, 0]), tf.zeros([3], tf.bool))
+        episodes = driver.run(encoded, tf.zeros([3], tf.int32), tf.constant([seed, 0]), tf.zeros([3], tf.bool))
         assert sorted(episodes.order[0].numpy()[:count]) == list(range(count))
         shapes.append(padded_sizes([graph]))
         assert driver.run.experimental_get_tracing_count() == len(set(shapes))
@@ -146,8 +146,8 @@ def test_one_trace_serves_every_graph_of_a_shape(random_graph, learning):
 @pytest.mark.parametrize("hub", [pytest.param(False, marks=pytest.mark.thorough), True])  # a hub has loops of its own, besides
 def test_no_step_copies_an_array_of_all_vertices(random_graph, learning, hub):
     """What makes the cost of a step independent of the number of vertices: XLA updates the state in place."""
-    _, batch, network = learning([random_graph(150, 0, hub=hub)])
-    given = batch, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1], tf.bool)
+    _, encoded, network = learning([random_graph(150, 0, hub=hub)])
+    given = encoded, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.zeros([1], tf.bool)
     compiled = Rollout(network).run.experimental_get_compiler_ir(*given)
     copies, bodies, body = [], 0, False
     for line in compiled(stage="optimized_hlo").splitlines():
@@ -157,4 +157,4 @@ def test_no_step_copies_an_array_of_all_vertices(random_graph, learning, hub):
         elif body and " copy(" in line:
             copies.append(math.prod(int(size) for size in re.search(r"\[([\d,]*)\]", line)[1].split(",") if size))
     assert bodies >= (4 if hub else 1)
-    assert max(copies, default=0) < batch.num_vertices
+    assert max(copies, default=0) < encoded.num_vertices

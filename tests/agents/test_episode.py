@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.episode import DEVICE_FEATURES, candidates, device_options, finished, graph_batch, initial_state, place_vertex
+from agents.episode import DEVICE_FEATURES, candidates, device_options, finished, initial_state, padded_graphs, place_vertex
 from agents.features import CLUSTER_SCALES, graph_arrays
 from doppler_tf.costs import build_costs
 from doppler_tf.graph_records import graph_from_records
@@ -58,26 +58,26 @@ def slow_features(arrays, placed: dict[int, tuple[int, float, float]], v: int) -
 def test_whole_episodes_against_the_slow_loop(random_graph, count, seed, hub):
     graph = random_graph(count, seed, hub=hub)
     arrays = graph_arrays(graph, build_costs(graph, ideal(3)))
-    batch = graph_batch([arrays])
-    state, rng, placed = initial_state(batch, tf.zeros([1], tf.int32)), np.random.default_rng(seed), {}
+    encoded = padded_graphs([arrays])
+    state, rng, placed = initial_state(encoded, tf.zeros([1], tf.int32)), np.random.default_rng(seed), {}
     work = graph.work_vertices
     for step in range(arrays.num_work):
-        assert not finished(batch, state)[0]
+        assert not finished(encoded, state)[0]
         open_vertices = np.flatnonzero(candidates(state)[0])
         needs = {v: [int(np.searchsorted(work, graph.sources[e])) for e in graph.work_edges if graph.targets[e] == work[v]]
                  for v in range(arrays.num_work)}
         expected = [v for v in needs if v not in placed and all(u in placed for u in needs[v])]
         assert open_vertices.tolist() == expected
         v, d = int(rng.choice(open_vertices)), int(rng.integers(3))
-        options = device_options(batch, state, tf.constant([v]))
+        options = device_options(encoded, state, tf.constant([v]))
         slow = slow_features(arrays, placed, v)
         for i, name in enumerate(DEVICE_FEATURES["relational"]):
             np.testing.assert_allclose(options.features[0, :, i], slow[name], atol=2e-5, err_msg=f"step {step}, {name}")
         start = float(options.start_s[0, d])
         placed[v] = (d, start, start + float(arrays.exec_s[v, d]))
-        state = place_vertex(batch, state, tf.constant([v]), tf.constant([d]), options.start_s)
-    assert finished(batch, state)[0]
-    again = place_vertex(batch, state, tf.constant([0]), tf.constant([1]), options.start_s)
+        state = place_vertex(encoded, state, tf.constant([v]), tf.constant([d]), options.start_s)
+    assert finished(encoded, state)[0]
+    again = place_vertex(encoded, state, tf.constant([0]), tf.constant([1]), options.start_s)
     for name, before, after in zip(state._fields, state, again, strict=True):
         if name not in ("missing", "device", "group_device"):  # there the null vertex's own entry is written
             np.testing.assert_array_equal(before, after, err_msg=name)
@@ -85,15 +85,15 @@ def test_whole_episodes_against_the_slow_loop(random_graph, count, seed, hub):
 
 def test_pins_and_groups_mask_devices(random_graph):
     graph = random_graph(6, 0, pin=lambda v: 2 if v == 0 else None, colocate=lambda v: "g" if v in (1, 2) else None)
-    batch = graph_batch([graph_arrays(graph, build_costs(graph, ideal(3)))])
-    state = initial_state(batch, tf.zeros([1], tf.int32))
+    encoded = padded_graphs([graph_arrays(graph, build_costs(graph, ideal(3)))])
+    state = initial_state(encoded, tf.zeros([1], tf.int32))
 
     def mask(v):
-        return device_options(batch, state, tf.constant([v])).mask[0].numpy().tolist()
+        return device_options(encoded, state, tf.constant([v])).mask[0].numpy().tolist()
 
     assert mask(0) == [False, False, True]
     assert mask(1) == mask(2) == mask(3) == [True] * 3
-    state = place_vertex(batch, state, tf.constant([1]), tf.constant([1]), tf.zeros([1, 3]))
+    state = place_vertex(encoded, state, tf.constant([1]), tf.constant([1]), tf.zeros([1, 3]))
     assert mask(2) == [False, True, False]
     assert mask(3) == [True] * 3
 
@@ -102,18 +102,18 @@ def test_groups_of_inputs_leave_those_of_vertices_in_force():
     nodes = [{"id": f"x{i}", "input": True, "colocate": f"a{i}"} for i in range(40)]
     nodes += [{"id": v, "exec_s": 1.0, "colocate": "z"} for v in range(3)]
     graph = graph_from_records(nodes, [{"source": f"x{i}", "target": i % 3} for i in range(40)], {"name": "grouped"})
-    batch = graph_batch([graph_arrays(graph, build_costs(graph, ideal(2)))])
-    state = initial_state(batch, tf.zeros([1], tf.int32))
-    state = place_vertex(batch, state, tf.constant([0]), tf.constant([1]), tf.zeros([1, 2]))
-    assert device_options(batch, state, tf.constant([1])).mask[0].numpy().tolist() == [False, True]
+    encoded = padded_graphs([graph_arrays(graph, build_costs(graph, ideal(2)))])
+    state = initial_state(encoded, tf.zeros([1], tf.int32))
+    state = place_vertex(encoded, state, tf.constant([0]), tf.constant([1]), tf.zeros([1, 2]))
+    assert device_options(encoded, state, tf.constant([1])).mask[0].numpy().tolist() == [False, True]
 
 
 def test_the_null_vertex_never_becomes_a_candidate(random_graph):
-    batch = graph_batch([graph_arrays(random_graph(6, 0), build_costs(random_graph(6, 0), ideal(2)))])
-    state = initial_state(batch, tf.zeros([1], tf.int32))
+    encoded = padded_graphs([graph_arrays(random_graph(6, 0), build_costs(random_graph(6, 0), ideal(2)))])
+    state = initial_state(encoded, tf.zeros([1], tf.int32))
     before = int(state.missing[0, -1])
     for v in range(6):
-        state = place_vertex(batch, state, tf.constant([v]), tf.constant([0]), tf.zeros([1, 2]))
+        state = place_vertex(encoded, state, tf.constant([v]), tf.constant([0]), tf.zeros([1, 2]))
     assert int(state.missing[0, -1]) == before
     assert not candidates(state).numpy().any()
 
@@ -121,20 +121,20 @@ def test_the_null_vertex_never_becomes_a_candidate(random_graph):
 def test_full_devices_are_masked_while_another_has_room(random_graph):
     graph = random_graph(6, 0)
     devices = [{"name": "a", "memory_bytes": 15}, {"name": "b", "memory_bytes": 15}]
-    batch = graph_batch([graph_arrays(graph, build_costs(graph, Topology.from_json({"devices": devices, "link_slots": None})))])
-    state = initial_state(batch, tf.zeros([1], tf.int32))
+    encoded = padded_graphs([graph_arrays(graph, build_costs(graph, Topology.from_json({"devices": devices, "link_slots": None})))])
+    state = initial_state(encoded, tf.zeros([1], tf.int32))
     masks = []
     for v in range(3):
-        options = device_options(batch, state, tf.constant([v]))
+        options = device_options(encoded, state, tf.constant([v]))
         masks.append(options.mask[0].numpy().tolist())
-        state = place_vertex(batch, state, tf.constant([v]), tf.argmax(options.mask, axis=1, output_type=tf.int32), options.start_s)
+        state = place_vertex(encoded, state, tf.constant([v]), tf.argmax(options.mask, axis=1, output_type=tf.int32), options.start_s)
     assert masks == [[True, True], [False, True], [True, True]]
 
 
 def test_heterogeneous_devices_take_their_own_time(random_graph):
     graph = random_graph(4, 0)
     exec_s = np.repeat([[2.0, 1.0]], graph.num_vertices, axis=0) * ~graph.is_input[:, None]
-    batch = graph_batch([graph_arrays(graph, dataclasses.replace(build_costs(graph, ideal(2)), exec_s=exec_s))])
-    states = [place_vertex(batch, initial_state(batch, tf.zeros([1], tf.int32)), tf.constant([0]), tf.constant([d]), tf.zeros([1, 2]))
+    encoded = padded_graphs([graph_arrays(graph, dataclasses.replace(build_costs(graph, ideal(2)), exec_s=exec_s))])
+    states = [place_vertex(encoded, initial_state(encoded, tf.zeros([1], tf.int32)), tf.constant([0]), tf.constant([d]), tf.zeros([1, 2]))
               for d in range(2)]
     assert float(states[0].busy_s[0, 0]) == pytest.approx(2 * float(states[1].busy_s[0, 1]))

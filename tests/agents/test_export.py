@@ -14,14 +14,13 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from agents.config import TrainConfig
 from agents.export import export_policy
-from agents.placing import load_policy
 from agents.tensor_features import Problem, problem_of
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, CostError, FormatError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
-from tests.quiet_training import train
+from tests.quiet_training import load_policy, train
 
 TINY = {"imitation": 32, "simulated": 64, "batch": 8, "hidden": 16, "rounds": 2}
 THREE_ROWS = 160 * 16 * 2 * 3  # bytes of episodes of a graph padded to 16 vertices, on two devices

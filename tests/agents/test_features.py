@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.episode import graph_batch
+from agents.episode import padded_graphs
 from agents.features import bucket, graph_arrays, padded_sizes
 from agents.networks import DualNetwork, path_sums
 from agents.race import block_size
@@ -79,7 +79,7 @@ def test_padding_leaves_the_tables_of_real_vertices_alone(random_graph):
     network = DualNetwork(hidden=16, rounds=3, seed=0)
     small, padded = graph_arrays(graph, costs), graph_arrays(graph, costs, padded_sizes([graph, larger]))
     assert padded.num_vertices > small.num_vertices
-    for a, b in zip(network.encode(graph_batch([small])), network.encode(graph_batch([padded])), strict=True):
+    for a, b in zip(network.encode(padded_graphs([small])), network.encode(padded_graphs([padded])), strict=True):
         np.testing.assert_allclose(a[:12], b[:12], rtol=1e-4, atol=1e-6)
 
 

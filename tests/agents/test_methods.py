@@ -15,12 +15,11 @@ from agents.config import METHOD_NAMES, TrainConfig
 from agents.environment import AssignmentEnvironment
 from agents.features import graph_arrays, padded_sizes
 from agents.methods import METHODS
-from agents.placing import load_policy
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
-from tests.quiet_training import KEPT, train
+from tests.quiet_training import KEPT, load_policy, train
 
 EVERY = pytest.mark.parametrize("name", METHODS)
 # Whole runs. Those of `doppler` are in test_training.py, those of `per_step` in baselines/test_per_step.py. `sel_only` and `plc_only` have
@@ -36,7 +35,7 @@ def prepared(name: str, graphs, topology):
     method, sizes = METHODS[name], padded_sizes(graphs)
     arrays = [graph_arrays(graph, build_costs(graph, topology), sizes) for graph in graphs]
     network = method.network(CONFIG)
-    return method, arrays, method.batch(arrays), network, method.rollout(network, jit_compile=False)
+    return method, arrays, method.graphs(arrays), network, method.rollout(network, jit_compile=False)
 
 
 def test_the_names_are_those_of_the_config():
@@ -45,8 +44,8 @@ def test_the_names_are_those_of_the_config():
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.stepwise])
 def test_a_policy_of_whole_episodes_refuses_single_steps(name, random_graph):
-    method, arrays, batch, network, rollout = prepared(name, [random_graph(7, 1)], ideal(2))
-    agent = method.agent(network, batch, replace(CONFIG, method=name), tf.Variable(0, dtype=tf.int64), False, 0, rollout)
+    method, arrays, encoded, network, rollout = prepared(name, [random_graph(7, 1)], ideal(2))
+    agent = method.agent(network, encoded, replace(CONFIG, method=name), tf.Variable(0, dtype=tf.int64), False, 0, rollout)
     start = AssignmentEnvironment(arrays, [lambda devices, orders: np.zeros(len(devices))]).reset()
     with pytest.raises(ConfigError, match=rf"^policy of {name}: expected one that takes single steps, .*; run it with agents.driver.Fused"):
         agent.policy.action(start)
@@ -57,10 +56,10 @@ def test_episodes_are_legal(name, random_graph):
     graphs = [random_graph(7, 1, pin=lambda v: 2 if v == 3 else None, colocate=lambda v: "g" if v in (1, 5) else None),
               random_graph(12, 2, hub=True)]
     topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 45}, {"name": "b"}, {"name": "c"}], "link_slots": None})
-    _, arrays, batch, _, runner = prepared(name, graphs, topology)
+    _, arrays, encoded, _, runner = prepared(name, graphs, topology)
     number = np.array([0, 1, 1, 0, 1, 0])
-    episodes = runner.run(batch, tf.constant(number, tf.int32), tf.constant([0, 0]), tf.constant([True, True] + [False] * 4))
-    assert episodes.order.shape == episodes.device.shape == (6, batch.num_vertices - 1)
+    episodes = runner.run(encoded, tf.constant(number, tf.int32), tf.constant([0, 0]), tf.constant([True, True] + [False] * 4))
+    assert episodes.order.shape == episodes.device.shape == (6, encoded.padded.num_vertices - 1)
     for b, g in enumerate(number):
         devices, orders = arrays[g].to_devices(episodes.order[b:b + 1], episodes.device[b:b + 1])
         position = {int(v): i for i, v in enumerate(orders[0])}
@@ -72,30 +71,30 @@ def test_episodes_are_legal(name, random_graph):
             by_id = dict(zip(graphs[0].ids, devices[0].tolist(), strict=True))
             assert by_id[3] == 2
             assert by_id[1] == by_id[5]
-        np.testing.assert_array_equal(episodes.order[b, arrays[g].num_work:], batch.num_vertices - 1)
+        np.testing.assert_array_equal(episodes.order[b, arrays[g].num_work:], encoded.padded.num_vertices - 1)
 
 
 @EVERY
 def test_seeds_repeat_and_greedy_does_not_vary(name, random_graph):
-    *_, batch, _, runner = prepared(name, [random_graph(8, 4)], ideal(3))
+    *_, encoded, _, runner = prepared(name, [random_graph(8, 4)], ideal(3))
     zeros = tf.zeros([4], tf.int32)
-    greedy = [runner.run(batch, zeros, tf.constant([s, 0]), tf.ones([4], tf.bool)) for s in range(2)]
+    greedy = [runner.run(encoded, zeros, tf.constant([s, 0]), tf.ones([4], tf.bool)) for s in range(2)]
     np.testing.assert_array_equal(greedy[0].order, greedy[1].order)
     np.testing.assert_array_equal(greedy[0].device, np.tile(greedy[1].device[:1], [4, 1]))
-    sampled = [runner.run(batch, zeros, tf.constant([s, 0]), tf.zeros([4], tf.bool)) for s in (0, 0, 1)]
+    sampled = [runner.run(encoded, zeros, tf.constant([s, 0]), tf.zeros([4], tf.bool)) for s in (0, 0, 1)]
     np.testing.assert_array_equal(sampled[0].device, sampled[1].device)
     assert (sampled[0].device.numpy() != sampled[2].device.numpy()).any() or (sampled[0].order.numpy() != sampled[2].order.numpy()).any()
 
 
 @EVERY
 def test_a_replayed_episode_has_the_same_record(name, random_graph):
-    method, _, batch, network, runner = prepared(name, [random_graph(8, 5), random_graph(6, 6)], ideal(3))
-    episodes = runner.run(batch, tf.constant([0, 1, 1]), tf.constant([1, 1]), tf.zeros([3], tf.bool))
-    again = runner.replay(batch, episodes.graph, episodes.order, episodes.device)
+    method, _, encoded, network, runner = prepared(name, [random_graph(8, 5), random_graph(6, 6)], ideal(3))
+    episodes = runner.run(encoded, tf.constant([0, 1, 1]), tf.constant([1, 1]), tf.zeros([3], tf.bool))
+    again = runner.replay(encoded, episodes.graph, episodes.order, episodes.device)
     for field, before, after in zip(episodes._fields, episodes, again, strict=True):
         if name != "joint" or field != "mask":  # which the joint policy does not learn from
             np.testing.assert_allclose(after, before, atol=1e-6, err_msg=field)
-    found = [method.log_probability(network, batch, record) for record in (episodes, again)]
+    found = [method.log_probability(network, encoded, record) for record in (episodes, again)]
     for before, after in zip(*found, strict=True):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
@@ -103,11 +102,11 @@ def test_a_replayed_episode_has_the_same_record(name, random_graph):
 @UNLIKE
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""
-    method, _, batch, network, runner = prepared(name, [random_graph(8, 5)], ideal(3))
+    method, _, encoded, network, runner = prepared(name, [random_graph(8, 5)], ideal(3))
     graph, compiled = tf.constant([0, 0]), method.rollout(network, jit_compile=True)
-    episodes = runner.run(batch, graph, tf.constant([1, 1]), tf.zeros([2], tf.bool))
-    again = compiled.replay(batch, graph, episodes.order, episodes.device)
-    for field, before, after in zip(episodes._fields, runner.replay(batch, graph, episodes.order, episodes.device), again, strict=True):
+    episodes = runner.run(encoded, graph, tf.constant([1, 1]), tf.zeros([2], tf.bool))
+    again = compiled.replay(encoded, graph, episodes.order, episodes.device)
+    for field, before, after in zip(episodes._fields, runner.replay(encoded, graph, episodes.order, episodes.device), again, strict=True):
         np.testing.assert_allclose(after, before, atol=1e-5, err_msg=field)
 
 
@@ -116,12 +115,12 @@ def test_log_probabilities_are_how_often_episodes_are_drawn(name):
     """Three vertices on two devices, 40,000 episodes; what SEL alone places is drawn by its order."""
     nodes = [{"id": v, "exec_s": 1.0 + 0.3 * v} for v in range(3)]
     graph = graph_from_records(nodes, [{"source": 0, "target": 2, "transfer_s": 0.5}], {"name": "three"})
-    method, _, batch, network, runner = prepared(name, [graph], ideal(2))
+    method, _, encoded, network, runner = prepared(name, [graph], ideal(2))
     for variable in network.trainable_variables:
         variable.assign(variable * 3.0)  # far from uniform
     count = 40_000
-    episodes = runner.run(batch, tf.zeros([count], tf.int32), tf.constant([0, 0]), tf.zeros([count], tf.bool))
-    sel, plc, valid = method.log_probability(network, batch, episodes)
+    episodes = runner.run(encoded, tf.zeros([count], tf.int32), tf.constant([0, 0]), tf.zeros([count], tf.bool))
+    sel, plc, valid = method.log_probability(network, encoded, episodes)
     np.testing.assert_array_equal(valid.numpy().sum(axis=1), 3)
     log_p = tf.reduce_sum(tf.where(valid, sel.chosen + plc.chosen, 0.0), axis=1).numpy()
     kinds = [tuple(row) for row in (episodes.order if name == "sel_only" else tf.concat([episodes.order, episodes.device], 1)).numpy()]

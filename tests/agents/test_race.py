@@ -21,14 +21,14 @@ def test_choices_are_distributed_as_a_softmax_over_the_candidates(learning):
     """Three open vertices, then a fourth that waits for the likeliest: first and second choices of 20,000 episodes."""
     nodes = [{"id": v, "exec_s": 1.0} for v in range(4)]
     graph = graph_from_records(nodes, [{"source": 0, "target": 3, "transfer_s": 1.0}], {"name": "race"})
-    _, batch, _ = learning([graph])
+    _, encoded, _ = learning([graph])
     logit, episodes = np.array([1.0, 0.0, -1.0, 2.0]), 20_000
-    tables = tables_with(np.pad(logit, (0, batch.num_vertices - 4)))
-    state = initial_state(batch, tf.zeros([episodes], tf.int32))
-    race = start_race(batch, tables, state, tf.constant([0, 0]), tf.zeros([episodes], tf.bool))
+    tables = tables_with(np.pad(logit, (0, encoded.num_vertices - 4)))
+    state = initial_state(encoded, tf.zeros([episodes], tf.int32))
+    race = start_race(encoded, tables, state, tf.constant([0, 0]), tf.zeros([episodes], tf.bool))
     first = winner(race)
-    state = place_vertex(batch, state, first, tf.zeros_like(first), tf.zeros([episodes, 3]))
-    second = winner(run_on(batch, tables, state, race, first)).numpy()
+    state = place_vertex(encoded, state, first, tf.zeros_like(first), tf.zeros([episodes, 3]))
+    second = winner(run_on(encoded, tables, state, race, first)).numpy()
     weight = np.exp(logit)
 
     def expect(chosen, among):
@@ -43,24 +43,24 @@ def test_choices_are_distributed_as_a_softmax_over_the_candidates(learning):
 
 @pytest.mark.parametrize(("count", "hub"), [(30, False), (40, True)])
 def test_the_blocks_hold_the_candidates_and_their_least_end(random_graph, learning, count, hub):
-    _, batch, _ = learning([random_graph(count, 1, hub=hub), random_graph(count // 2, 2)])
-    tables = tables_with(np.random.default_rng(0).normal(size=2 * batch.num_vertices))
-    state = initial_state(batch, tf.constant([0, 1, 0]))
-    race = start_race(batch, tables, state, tf.constant([3, 4]), tf.constant([False, False, True]))
+    _, encoded, _ = learning([random_graph(count, 1, hub=hub), random_graph(count // 2, 2)])
+    tables = tables_with(np.random.default_rng(0).normal(size=2 * encoded.num_vertices))
+    state = initial_state(encoded, tf.constant([0, 1, 0]))
+    race = start_race(encoded, tables, state, tf.constant([3, 4]), tf.constant([False, False, True]))
     for _ in range(count):
         ends = tf.reshape(race.end, [3, -1]).numpy()
         np.testing.assert_array_equal(np.isfinite(ends), candidates(state))
         np.testing.assert_array_equal(race.soonest, tf.reduce_min(race.end, axis=2))
         best = winner(race).numpy()
         assert all(ends[b, best[b]] == ends[b].min() for b in range(3))
-        if not finished(batch, state)[2]:
-            open_logits = np.where(candidates(state)[2], tables.sel_logit[:batch.num_vertices], -np.inf)
+        if not finished(encoded, state)[2]:
+            open_logits = np.where(candidates(state)[2], tables.sel_logit[:encoded.num_vertices], -np.inf)
             assert best[2] == np.argmax(open_logits)
-        vertex = tf.where(finished(batch, state), batch.num_vertices - 1, winner(race))
-        options = device_options(batch, state, vertex)
-        state = place_vertex(batch, state, vertex, tf.zeros_like(vertex), options.start_s)
-        race = run_on(batch, tables, state, race, vertex)
-    assert finished(batch, state).numpy().all()
+        vertex = tf.where(finished(encoded, state), encoded.num_vertices - 1, winner(race))
+        options = device_options(encoded, state, vertex)
+        state = place_vertex(encoded, state, vertex, tf.zeros_like(vertex), options.start_s)
+        race = run_on(encoded, tables, state, race, vertex)
+    assert finished(encoded, state).numpy().all()
 
 
 def test_random_numbers_have_their_moments_and_depend_on_every_index():

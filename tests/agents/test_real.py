@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from agents.config import TrainConfig
-from agents.placing import load_policy
 from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.assignment_json import read_assignment
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
-from tests.quiet_training import train
+from tests.quiet_training import load_policy, train
 
 PLANNED = Topology.from_json({"devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 10.0}})
 TRUTH = replace(PLANNED, bandwidth_bytes_per_s=PLANNED.bandwidth_bytes_per_s / 100)

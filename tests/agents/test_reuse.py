@@ -11,10 +11,10 @@ import pytest
 from agents import learner
 from agents.config import TrainConfig
 from agents.learner import KeptLearner, Learner
-from agents.placing import load_policy
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import ideal
 from tests import quiet_training
+from tests.quiet_training import load_policy
 
 CONFIG = TrainConfig(imitation=8, simulated=64, batch=8, hidden=8, rounds=1)
 

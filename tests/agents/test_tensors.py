@@ -8,9 +8,9 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.episode import graph_batch
+from agents.episode import padded_graphs
 from agents.features import graph_arrays
-from agents.tensor_features import PROBLEM, Identities, Problem, problem_batch, problem_of
+from agents.tensor_features import PROBLEM, Identities, Problem, graphs_of_problem, problem_of
 from agents.tensor_simulator import makespans
 from data import build_workload
 from doppler_tf.costs import build_costs
@@ -21,7 +21,7 @@ from doppler_tf.topology import Topology
 from tests.strategies import SECONDS, examples
 
 _IDENTITIES = Identities(True)
-_BATCH = tf.function(lambda *problem: problem_batch(Problem(*problem), _IDENTITIES), PROBLEM, autograph=False)
+_BATCH = tf.function(lambda *problem: graphs_of_problem(Problem(*problem), _IDENTITIES), PROBLEM, autograph=False)
 _MAKESPANS = tf.function(lambda device, *problem: makespans(Problem(*problem), device),
                          (tf.TensorSpec([None, None], tf.int32), *PROBLEM), autograph=False)
 
@@ -44,7 +44,7 @@ def problems(draw):
 
 
 def assert_batches_equal(graph, costs):
-    expected = graph_batch([graph_arrays(graph, costs)])
+    expected = padded_graphs([graph_arrays(graph, costs)])
     got = _BATCH(*problem_of(graph, costs))
     for name, mine, theirs in zip(expected._fields, got, expected, strict=True):
         assert mine.dtype == theirs.dtype, name

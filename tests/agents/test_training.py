@@ -11,19 +11,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import compiling, placing
+from agents import learner, placing
+from agents.agent import UpdateInfo
 from agents.annealed import annealing, learn_annealed
 from agents.checkpoints import checkpoint_folders
-from agents.compiling import Compiled, worth_compiling
 from agents.config import TrainConfig
-from agents.learner import Learner
+from agents.learner import Compiled, Learner, worth_compiling
 from agents.networks import temperatures
-from agents.placing import load_policy
 from agents.simulated import temper
 from agents.stages import Training
 from agents.task import Task
 from agents.training import Run
-from agents.updates import UpdateInfo
 from data.imitation_dataset import read_episodes
 from data.layered import Layered, layered_graph
 from doppler_tf.assignment import Assignment
@@ -38,7 +36,7 @@ from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
-from tests.quiet_training import KEPT, train
+from tests.quiet_training import KEPT, load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
 SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
@@ -106,8 +104,8 @@ def compiled(request):
     """Trainings of usual length are compiled with XLA; the short ones here are not, unless a test asks for it."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
-            patch.setattr(compiling, "_STEPS_FOR_EPISODES", 0)
-            patch.setattr(compiling, "_STEPS_FOR_UPDATES", 0)
+            patch.setattr(learner, "_STEPS_FOR_EPISODES", 0)
+            patch.setattr(learner, "_STEPS_FOR_UPDATES", 0)
         yield
 
 

@@ -1,7 +1,8 @@
-"""What a shell offers after `completion`: tried in bash itself, through its completion function and at a terminal."""
+"""The candidates that the script of `completion` offers, tried in bash: through its completion function, and at a terminal."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import pty
 import select
@@ -23,7 +24,7 @@ ASK = """
 source "$1"
 COMP_WORDBREAKS=$' \\t\\n"\\'@><=;|&(:' COMP_LINE="$2" COMP_POINT=${#2}
 COMP_WORDS=(what bash made of it, which is not used) COMP_CWORD=1
-_doppler_tf 2>/dev/null
+_doppler_tf doppler-tf "${2##*[ :@=]}" 2>/dev/null
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 METHODS = {"auto", "policy", *HEURISTICS}
@@ -34,8 +35,7 @@ def scripts(tmp_path_factory) -> Path:
     """A folder with the script of each shell, two graphs and a folder."""
     folder = tmp_path_factory.mktemp("completion")
     for shell in SHELLS:
-        made = completion.script(app.build_parser(), shell, Path(app.__file__).resolve().parents[2])
-        (folder / f"script.{shell}").write_text(made)
+        (folder / f"script.{shell}").write_text(completion.run(argparse.Namespace(shell=shell))["script"])
     for name in ("chainmm.json", "ffnn.json"):
         (folder / name).write_text("{}")
     (folder / "runs").mkdir()
@@ -57,32 +57,32 @@ def offered(scripts):
 
 
 @pytest.mark.parametrize(("line", "expected"), [
-    ("doppler_tf ", set(app.COMMANDS)),
-    ("doppler_tf co", {"compare", "completion"}),
-    ("doppler_tf place --bu", {"--budget-s"}),
-    ("doppler_tf info -", {"-h", "--help", "--topology", "--seed", "--json", "-v", "--verbose", "-q", "--quiet"}),
-    ("doppler_tf place --method ", METHODS),
-    ("doppler_tf place g.json --method cp", {"cpop", "cp_sat"}),
-    ("doppler_tf workload llama", {"llama_block", "llama_layer", "llama_stack"}),
-    ("doppler_tf workload ffnn --scale ", {"small", "paper"}),
-    ("doppler_tf run g.json --executor ", {"tf", "emulated", "synchronous"}),
-    ("doppler_tf run g.json --dispatch b", {"b_level"}),
-    ("doppler_tf train --method p", {"plc_only", "per_step", "placeto"}),
-    ("doppler_tf bench --method heft anneal", {"annealing"}),
-    ("doppler_tf bench --workload chainmm ff", {"ffnn"}),
-    ("doppler_tf compare g.json --methods heft,cp", {"heft,cpop", "heft,cp_sat"}),
-    ("doppler_tf completion ", set(SHELLS)),
-    ("doppler_tf info ", {"chainmm.json", "ffnn.json", "runs", "script.bash", "script.zsh", "script.tcsh"}),
-    ("doppler_tf info ff", {"ffnn.json"}),
-    ("doppler_tf place --topology cpu:4 ch", {"chainmm.json"}),  # the words that bash makes of cpu:4 count as one
-    ("doppler_tf simulate chainmm.json --assignment ff", {"ffnn.json"}),
-    ("doppler_tf train chainmm.json ff", {"ffnn.json"}),
-    ("doppler_tf train chainmm.json --run-dir ", {"runs"}),
-    ("doppler_tf info g.json --topology p", {"p100x4"}),
-    ("doppler_tf info g.json --topology ru", {"runs"}),
-    ("doppler_tf info g.json --topology ideal:", {"2", "4", "8"}),  # bash keeps what stands before the colon
-    ("doppler_tf train g.json --config an", {"annealed"}),
-    ("doppler_tf place g.json --samples ", set()),
+    ("doppler-tf ", set(app.COMMANDS)),
+    ("doppler-tf co", {"compare", "completion"}),
+    ("doppler-tf place --bu", {"--budget-s"}),
+    ("doppler-tf info -", {"-h", "--help", "--topology", "--seed", "--json", "-v", "--verbose", "-q", "--quiet"}),
+    ("doppler-tf place --method ", METHODS),
+    ("doppler-tf place g.json --method cp", {"cpop", "cp_sat"}),
+    ("doppler-tf workload llama", {"llama_block", "llama_layer", "llama_stack"}),
+    ("doppler-tf workload ffnn --scale ", {"small", "paper"}),
+    ("doppler-tf run g.json --executor ", {"tf", "emulated", "synchronous"}),
+    ("doppler-tf run g.json --dispatch b", {"b_level"}),
+    ("doppler-tf train --method p", {"plc_only", "per_step", "placeto"}),
+    ("doppler-tf bench --method heft anneal", {"annealing"}),
+    ("doppler-tf bench --workload chainmm ff", {"ffnn"}),
+    ("doppler-tf compare g.json --methods heft,cp", {"heft,cpop", "heft,cp_sat"}),
+    ("doppler-tf completion ", set(SHELLS)),
+    ("doppler-tf info ", {"chainmm.json", "ffnn.json", "runs", "script.bash", "script.zsh", "script.tcsh"}),
+    ("doppler-tf info ff", {"ffnn.json"}),
+    ("doppler-tf place --topology cpu:4 ch", {"chainmm.json"}),  # bash splits cpu:4 into three words; they count as one
+    ("doppler-tf simulate chainmm.json --assignment ff", {"ffnn.json"}),
+    ("doppler-tf train chainmm.json ff", {"ffnn.json"}),
+    ("doppler-tf train chainmm.json --run-dir ", {"runs"}),
+    ("doppler-tf info g.json --topology p", {"p100x4"}),
+    ("doppler-tf info g.json --topology ru", {"runs"}),
+    ("doppler-tf info g.json --topology ideal:", {"2", "4", "8"}),  # bash keeps the part before the colon
+    ("doppler-tf train g.json --config an", {"annealed"}),
+    ("doppler-tf place g.json --samples ", set()),
 ])
 def test_bash_offers(offered, line, expected):
     assert offered(line) == expected
@@ -91,21 +91,21 @@ def test_bash_offers(offered, line, expected):
 def test_every_value_is_offered_or_free():
     unknown = []
     for command, action in completion.actions(app.build_parser()):
-        if completion.candidates(command, action) is None and action.metavar not in completion.FREE:
+        if completion.candidates(command, action) == () and action.metavar not in completion.FREE:
             unknown.append((command, action.metavar))
-    assert not unknown, "completion.py has no candidates for these"
+    assert not unknown, "completion.py has no candidates for these arguments"
 
 
-def test_what_is_offered_for_topologies_is_one():
-    assert all(read_topology(name).num_devices > 1 for name in completion.topologies())
+def test_the_counted_topologies_exist():
+    assert all(read_topology(name).num_devices > 1 for name in completion.COUNTED)
 
 
-def test_what_is_offered_for_configs_is_there():
-    assert set(completion.configs()) == set(import_quietly("agents.config").CONFIGS)
+def test_the_configs_are_those_of_agents():
+    assert set(completion.CONFIGS) == set(import_quietly("agents.config").CONFIGS)
 
 
 def test_at_a_terminal(scripts):
-    """Tab pressed, and the command called from another folder."""
+    """The Tab key pressed."""
     if not shutil.which("bash"):
         pytest.skip("bash is absent")
     ours, theirs = pty.openpty()
@@ -120,10 +120,10 @@ def test_at_a_terminal(scripts):
             said += os.read(ours, 4096).decode()
 
     try:
-        for typed, shown in (("source script.bash\n", "> "), ("doppler_tf compa\t", "compare "), ("ffn\t", "ffnn.json "),
+        for typed, shown in (("source script.bash\n", "> "), ("doppler-tf compa\t", "compare "), ("ffn\t", "ffnn.json "),
                              ("--topo\t", "--topology "), ("h100\t", "h100x8 "), ("--methods cpop,fc\t", "cpop,fcp "),
-                             ("\x15doppler_tf info --topology cp\t", "u:"), ("4 ff\t", "4 ffnn.json "),
-                             ("\x15doppler_tf --vers\t", "--version "), ("\n", "doppler_tf 0.")):
+                             ("\x15doppler-tf info --topology cp\t", "u:"), ("4 ff\t", "4 ffnn.json "),
+                             ("\x15doppler-tf --vers\t", "--version "), ("\x15env/bin/doppler-tf wor\t", "workload ")):
             os.write(ours, typed.encode())
             until(shown)
     finally:

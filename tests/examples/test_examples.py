@@ -66,7 +66,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path):
         tf.compat.v1.train.get_or_create_global_step().assign(0)  # as in a new process; TF-Agents counts updates here
         printed += example("train_with_checkpointer", tmp_path).splitlines()
     said, greedy_ms = zip(*(re.fullmatch(r"(.*): greedy ([\d.]+) ms", line).groups() for line in printed), strict=True)
-    assert said == ("starts at update 0", "stops at update 20", "goes on at update 20", "stops at update 40")
+    assert said == ("starts at update 0", "stops at update 20", "continues at update 20", "stops at update 40")
     assert greedy_ms[0] != greedy_ms[1] == greedy_ms[2]  # what was learned came back
 
 

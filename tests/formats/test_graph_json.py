@@ -220,7 +220,8 @@ MISTAKES = [
     (top(edges=[3]), GraphError, "edge at position 0: edge: expected an object, got 3"),
     *[(edge(1, **{field: wrong}), GraphError, f"edge 1 -> 2: {field}: expected a finite number >= 0, got {wrong!r}")
       for field in ("bytes", "transfer_s") for wrong in (-1, False, "1", [])],
-    (more_edges((1, 2)), GraphError, "edge 1 -> 2: source, target: expected one edge for a pair of vertices, got 2; merge them"),
+    (more_edges((1, 2)), GraphError,
+     "edge 1 -> 2: source, target: expected one edge for a pair of vertices and an output, got 2; merge them"),
     (more_edges((1, 1)), GraphError, "edges: expected no cycle, got 1 -> 1; remove one of these edges"),
     (more_edges(("y", 2)), GraphError, "edges: expected no cycle, got 2 -> 'y' -> 2; remove one of these edges"),
     (lambda r: (node(1, output_bytes=...)(r), r["edges"].append({"source": 1, "target": "y"})), CostError,

@@ -16,7 +16,7 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.graph_records import graph_from_records
-from doppler_tf.heuristics.metropolis import DRAWS, walk
+from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.topology import ideal, preset
@@ -26,10 +26,6 @@ from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 
 ABOUT = 1 + 1e-9
 NOTHING_NOTED = np.empty(0, np.int32)
-
-
-def nothing_critical(graph):
-    return np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
 
 
 @settings(max_examples=150, deadline=None)
@@ -96,10 +92,9 @@ def test_a_walk_decides_as_if_nothing_were_abandoned(case, hot):
     temperature = np.zeros(len(draws)) if hot == 0 else np.full(len(draws), hot) * (1 if hot == np.inf else 1 + costs.exec_s.max())
 
     def walked(measure: bool) -> list:
-        current, levels = case.assignment.device[None].astype(np.int32).copy(), np.array([np.inf, np.inf])
-        best = current.copy()
-        walk(related, prepared, draws, temperature, 1e6, current, best, levels, nothing_critical(graph), measure, np.zeros(3, np.int64))
-        return [current.tolist(), best.tolist(), levels.tolist()]
+        state = walk_state(case.assignment.device, graph.num_edges)
+        walk(related, prepared, state, draws, temperature, 1e6, measure)
+        return [state.current.tolist(), state.best.tolist(), state.levels.tolist()]
 
     assert walked(False) == walked(True)
 
@@ -115,10 +110,9 @@ def test_a_long_walk_decides_so_too_and_measures_nothing(name):
     temperature = np.geomspace(0.03, 1e-4, len(draws)) * started_s
 
     def walked(measure: bool):
-        current, levels, looks = start.device[None].astype(np.int32).copy(), np.array([np.inf, np.inf]), np.zeros(3, np.int64)
-        best = current.copy()
-        losses = walk(related, prepared, draws, temperature, 1e3, current, best, levels, nothing_critical(graph), measure, looks)
-        return [current.tolist(), best.tolist(), levels.tolist()], losses, looks
+        state = walk_state(start.device, graph.num_edges)
+        losses = walk(related, prepared, state, draws, temperature, 1e3, measure)
+        return [state.current.tolist(), state.best.tolist(), state.levels.tolist()], losses, state.looks
 
     (measured, losses, unlooked), (abandoning, nothing, looks) = walked(True), walked(False)
     assert abandoning == measured
@@ -132,4 +126,4 @@ def test_a_long_walk_decides_so_too_and_measures_nothing(name):
 def test_noise_is_refused_where_bounds_would_not_hold():
     graph = graph_abc()
     noisy = FastSimulator(graph, build_costs(graph, ideal(2)), noise=draw_noise(3, 2, 0.3, 0))
-    assert_says(refusal(ConfigError, noisy.prepared), "noise", "expected none where simulations may be abandoned", "leave it out")
+    assert_says(refusal(ConfigError, noisy.prepared), "noise", "expected none if simulations may be abandoned", "leave it out")

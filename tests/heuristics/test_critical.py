@@ -13,7 +13,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
-from doppler_tf.heuristics.metropolis import DRAWS, walk
+from doppler_tf.heuristics.metropolis import DRAWS, WalkState, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.search import Budget, Walker
 from doppler_tf.simulator import simulate
@@ -46,38 +46,35 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
     assert begin_s[item] == 0
 
 
-def look(graph, costs, *found):
-    """The first step of a walk, which takes things as they are; found: see `walk`."""
-    prepared = FastSimulator(graph, costs).prepared()
-    walk(move_sets(graph, costs), prepared, np.zeros((1, DRAWS)), np.zeros(1), 99.0, *found, False, np.zeros(3, np.int64))
+def looked(graph, costs, device) -> WalkState:
+    """The state after the first step of a walk, which changes nothing."""
+    state = walk_state(device, graph.num_edges)
+    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), state, np.zeros((1, DRAWS)), np.zeros(1), 99.0, False)
+    return state
 
 
 def chained(link_slots: int | None):
     """a -> b and c with 4 s between devices, c waits behind b for the second one; d by itself ends before."""
     graph = graph_from_records([{"id": v, "exec_s": s} for v, s in (("a", 3), ("b", 2), ("c", 6), ("d", 5))],
                                [{"source": "a", "target": "b", "transfer_s": 4}, {"source": "a", "target": "c", "transfer_s": 4}])
-    return graph, build_costs(graph, replace(ideal(3), link_slots=link_slots)), np.array([[0, 1, 1, 2]], np.int32)
+    return graph, build_costs(graph, replace(ideal(3), link_slots=link_slots)), np.array([0, 1, 1, 2], np.int32)
 
 
 @pytest.mark.parametrize("link_slots", [None, 1])
 def test_units_of_the_chain_by_hand(link_slots):
-    graph, costs, current = chained(link_slots)
-    levels, best, critical = np.array([np.inf, np.inf]), current.copy(), np.full((2, graph.num_vertices + graph.num_edges + 1), -1)
-    look(graph, costs, current, best, levels, critical)
-    assert levels.tolist() == [15, 15]
-    for row in critical:
+    state = looked(*chained(link_slots))
+    assert state.levels.tolist() == [15, 15]
+    for row in state.critical:
         assert row[1:1 + row[0]].tolist() == [2, 1, 0]  # a's transfer is a's, too
 
 
 @pytest.mark.parametrize(("draw", "moved"), [(0.01, 2), (0.2, 1), (0.4, 0), (0.51, 0), (0.7, 1), (0.99, 3)])
 def test_half_of_the_units_moved_are_of_the_chain(draw, moved):
-    graph, costs, current = chained(None)
-    before, levels, best = current.copy(), np.array([np.inf, np.inf]), current.copy()
-    critical, draws = np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64), np.zeros((2, DRAWS))
+    graph, costs, device = chained(None)
+    state, draws = walk_state(device, graph.num_edges), np.zeros((2, DRAWS))
     draws[1, 1:3] = draw, 0.4  # to the second device, or where it is there already to the third
-    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), draws, np.full(2, np.inf), 99.0, current, best, levels, critical,
-         False, np.zeros(3, np.int64))
-    assert np.flatnonzero(current != before).tolist() == [moved]
+    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), state, draws, np.full(2, np.inf), 99.0, False)
+    assert np.flatnonzero(state.current[0] != device).tolist() == [moved]
 
 
 @pytest.mark.parametrize("link_slots", [None, 1])
@@ -91,32 +88,27 @@ def test_the_chain_is_that_of_where_the_search_stands_and_of_its_best(link_slots
         return [row[1:1 + row[0]].tolist() for row in critical]
 
     def fresh(device):
-        levels, critical = np.array([np.inf, np.inf]), np.zeros((2, graph.num_vertices + graph.num_edges + 1), np.int64)
-        look(graph, costs, device.copy(), device.copy(), levels, critical)
-        return chains(critical)[0]
+        return chains(looked(graph, costs, device[0]).critical)[0]
 
     for _ in range(3):
-        walker.walk(np.full(400, 0.03 * walker.levels[1]))
-        assert (walker.current != walker.best).any()
-        assert chains(walker.critical) == [fresh(walker.current), fresh(walker.best)]
+        walker.walk(np.full(400, 0.03 * walker.state.levels[1]))
+        assert (walker.state.current != walker.state.best).any()
+        assert chains(walker.state.critical) == [fresh(walker.state.current), fresh(walker.state.best)]
         walker.return_to_best()
-        assert chains(walker.critical) == [fresh(walker.best)] * 2
+        assert chains(walker.state.critical) == [fresh(walker.state.best)] * 2
 
 
 def test_units_that_cannot_move_are_left_out():
     nodes = [{"id": v, "exec_s": 1} | ({"pin": 0} if v == "b" else {}) for v in "abc"]
     graph = graph_from_records(nodes, [{"source": "a", "target": "b", "transfer_s": 1}, {"source": "b", "target": "c", "transfer_s": 1}])
-    current, levels, critical = np.zeros((1, 3), np.int32), np.array([np.inf, np.inf]), np.zeros((2, 6), np.int64)
-    look(graph, build_costs(graph, ideal(2)), current, current.copy(), levels, critical)
-    assert critical[0, :3].tolist() == [2, 2, 0]
+    state = looked(graph, build_costs(graph, ideal(2)), np.zeros(3, np.int32))
+    assert state.critical[0, :3].tolist() == [2, 2, 0]
 
 
 def test_where_memory_runs_out_no_chain_is_known():
     graph = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 6} for v in "ab"], [])
     topology = ideal(2)
     costs = build_costs(graph, replace(topology, devices=tuple(replace(device, memory_bytes=10) for device in topology.devices)))
-    current, levels = np.zeros((1, 2), np.int32), np.array([np.inf, np.inf])
-    critical = np.full((2, 3), -1)
-    look(graph, costs, current, current.copy(), levels, critical)
-    assert levels[0] > 99
-    assert critical[:, 0].tolist() == [0, 0]
+    state = looked(graph, costs, np.zeros(2, np.int32))
+    assert state.levels[0] > 99
+    assert state.critical[:, 0].tolist() == [0, 0]

@@ -185,9 +185,9 @@ def test_what_is_found_from_anothers_best_is_its_own_and_is_shared():
     assert (walker.found().makespan_s, walker.found().assignment.method) == (30, "own")
     incumbent.offer(19.0, Assignment(np.array([0, 0, 1, 1, 0], np.int32), order, "other"))
     walker.return_to_best()
-    assert walker.current[0].tolist() == [0, 0, 1, 1, 0]
+    assert walker.state.current[0].tolist() == [0, 0, 1, 1, 0]
     assert (walker.found().makespan_s, walker.found().assignment.method) == (19, "other")
-    while walker.levels[1] == 19:
+    while walker.state.levels[1] == 19:
         walker.walk(np.zeros(1))
     own = walker.found()
     assert own.makespan_s == incumbent.best[0] < 19

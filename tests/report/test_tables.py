@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from doppler_tf.report.tables import NOTHING, markdown_table, over, percent, quantity, time_unit, yes_no
@@ -25,6 +26,19 @@ def test_what_is_not_known_is_a_dash():
 def test_shares_and_quantities():
     assert (percent(0.1234), over(1.5, 1.2), over(1.0, 1.0)) == ("12.3%", "+25.0%", "+0.0%")
     assert [quantity(x, "B") for x in (0, 999, 1000, 2.4e9, 3e21)] == ["0 B", "999 B", "1 kB", "2.4 GB", "3000 EB"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("number", [float, np.float64])
+def test_numbers_near_the_largest_float(number):
+    huge = number(1e308)
+    assert (time_unit([huge]).text(huge), time_unit([1.0]).text(huge)) == ("100.0000e306", "100.0000e306")
+    assert (over(number(1e300), 1.0), over(huge, 1.0), over(huge, number(1e-3))) == ("+1.0e+302%", "over 1e308%", "over 1e308%")
+    assert (percent(huge), quantity(huge, "B")) == ("over 1e308%", "1e+290 EB")
+
+
+def test_below_the_bound():
+    assert (over(0.9, 1.0), over(1.0 - 1e-15, 1.0)) == ("-10.0%", "+0.0%")
 
 
 def test_markdown():

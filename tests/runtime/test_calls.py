@@ -98,7 +98,7 @@ def test_an_error_of_tensorflow_reaches_the_caller_as_usual():
 def test_output_is_known_beforehand():
     kernel, tensors = make(*OPS["fused"])
     call = KernelCall("toy", kernel, specs(tensors))
-    assert (call.output, call.output_bytes) == (tf.TensorSpec((2,), tf.float32), 8)
+    assert (call.outputs, call.output_bytes) == ([tf.TensorSpec((2,), tf.float32)], [8])
 
 
 def graph_of(*work):
@@ -123,11 +123,11 @@ def test_equal_kernels_on_equal_shapes_share_one_call():
     assert found[at["a"]] is found[at["b"]]
     assert found[at["c"]] is found[at["e"]]
     assert len({found[at[v]].name for v in "acdt"}) == 4
-    assert found[at["t"]].output.shape == (2,)
+    assert found[at["t"]].outputs[0].shape == (2,)
     for other in (tf.TensorSpec((3, 2), tf.float32), tf.TensorSpec((2, 3), tf.float64)):
         others = kernel_calls(graph, {at["x"]: other})
         assert not {call.name for call in found.values()} & {call.name for call in others.values()}
-        assert others[at["c"]].output == other
+        assert others[at["c"]].outputs == [other]
 
 
 @pytest.mark.parametrize(("op", "params", "reason"), [
@@ -180,7 +180,7 @@ def test_a_fused_workload_call_by_call():
     for v in graph.topological_order.tolist():
         if not graph.is_input[v]:
             values[v] = found[v]([values[operand.vertex] for operand in graph.kernel[v].operands], tf.zeros(1).device)
-            assert found[v].output == tf.TensorSpec(values[v].shape, values[v].dtype)
+            assert found[v].outputs == [tf.TensorSpec(values[v].shape, values[v].dtype)]
     got = assemble_outputs(graph, {v: x.numpy() for v, x in values.items()})
     assert relative_error(got, evaluate_program(program, tensors)) <= 1e-5
     assert relative_error(got, execute_tiles(graph, tensors)) <= 1e-5

@@ -56,9 +56,9 @@ def replayed_peak_bytes(graph, costs, assignment, log):
             if isinstance(instruction, StartVertex):
                 held[instruction.device] += costs.output_bytes[instruction.vertex]
             elif isinstance(instruction, StartTransfer):
-                held[instruction.destination] += costs.output_bytes[instruction.producer]
+                held[instruction.destination] += costs.tensor_bytes[instruction.tensor]
             elif isinstance(instruction, Free):
-                held[instruction.device] -= costs.output_bytes[instruction.producer]
+                held[instruction.device] -= costs.tensor_bytes[instruction.tensor]
             peak = np.maximum(peak, held)
     np.testing.assert_array_equal(dispatcher.trace().start_s, log.start_s)
     np.testing.assert_array_equal(dispatcher.trace().transfer_start_s, log.transfer_start_s)

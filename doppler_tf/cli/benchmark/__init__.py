@@ -1,1 +1,1 @@
-"""The engine of `bench`: a suite, the cells that it asks for, the processes that do them, and the files that are made of their records."""
+"""The engine of `bench`: the suite, its cells, the processes that run them, and the files made from their records."""

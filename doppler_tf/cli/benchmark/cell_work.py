@@ -1,6 +1,6 @@
-"""Does cells of a `bench`.
+"""Runs cells of a `bench`.
 
-`python -m doppler_tf.cli.benchmark.cell_work DIR KEY ...` does them in a process of its own; DIR/jobs/KEY.json says what each is.
+`python -m doppler_tf.cli.benchmark.cell_work DIR KEY ...` runs them in a separate process; DIR/jobs/KEY.json describes each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.cli.benchmark.cells import ASSIGNMENTS, CELLS, JOBS, RUNS, Cell, record_of
 from doppler_tf.cli.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS
-from doppler_tf.cli.executors import fitting_time_scale, make_executor, true_topology
+from doppler_tf.cli.executors import default_time_scale, make_executor, true_topology
 from doppler_tf.cli.inputs import load_assignment, load_costs, load_policy
 from doppler_tf.cli.learning_curves import learning_curve
 from doppler_tf.cli.messages import set_verbosity
@@ -39,18 +39,22 @@ from doppler_tf.simulator import Simulator
 
 if TYPE_CHECKING:
     from agents.learner import KeptLearner
+    from agents.placing import KeptSamplers
+    from doppler_tf.cli.inputs import Policy
 
 
-def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None = None) -> dict[str, Any]:
-    """Does a cell and writes its record, also when it fails; returns the record.
+def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]],
+            kept: KeptLearner | KeptSamplers | None = None) -> dict[str, Any]:
+    """Runs a cell, writes its record, even if the cell fails, and returns it.
 
     Args:
-      needed: records of the cells that it needs, by what for; kept: what trainings before have compiled.
+      needed: records of the cells that it needs, by their purpose.
+      kept: what cells of this kind have compiled before.
     """
     started = time.perf_counter()
     try:
         begun_s = time.process_time()
-        work = partial(_train, kept=kept) if cell.job["does"] == TRAINS else _WORK[cell.job["does"]]
+        work = partial(_WORK[cell.job["does"]], **({"kept": kept} if cell.job["does"] in (TRAINS, SAMPLES) else {}))
         figures = plain(work(folder, cell, needed))
         figures["cpu_s"] = time.process_time() - begun_s
     except Exception as error:
@@ -62,14 +66,14 @@ def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], k
 
 
 def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A heuristic or search."""
+    """Places with a heuristic or search."""
     job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
     method, simulations, seconds = job["method"], job["simulations"], job["seconds"]
     if "simulations_of" in needed:
         simulations = needed["simulations_of"]["episodes"] + needed["simulations_of"]["simulations"]
     if "seconds_of" in needed:
         seconds = needed["seconds_of"]["seconds"]
-    for warm in ("one_device", *((method,) if method in HEURISTICS else ())):  # compiled code is loaded before the clock runs
+    for warm in ("one_device", *((method,) if method in HEURISTICS else ())):  # loads compiled code before the clock runs
         with contextlib.suppress(DeadlockError):
             place(graph, costs, warm, samples=1)
     most = simulations or job["samples"]
@@ -81,16 +85,16 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None) -> dict[str, Any]:
-    """A training run, then its policy's samples. What it learns on several graphs at once is no figure of one."""
+    """Trains, then samples the policy. A training on several graphs has no makespan of its own."""
     loaded = [load_costs(Path(path), cell.topology) for path in cell.job["graphs"]]
     config = import_quietly("agents.config").TrainConfig.from_json(cell.job["config"])
     training, run_dir = import_quietly("agents.training"), folder / RUNS / cell.key
     executor = None
     if config.real:
         truth = true_topology(config.emulate, loaded)
-        scale = config.time_scale if cell.job.get("time_scale") else fitting_time_scale(max(_usual_s(*case) for case in loaded))
+        scale = config.time_scale if cell.job.get("time_scale") else default_time_scale(max(_typical_run_s(*case) for case in loaded))
         executor = make_executor("emulated", "fifo", None, scale, config.seed, None, truth)
-    shutil.rmtree(run_dir, ignore_errors=True)  # what an interrupted run has left
+    shutil.rmtree(run_dir, ignore_errors=True)  # the remains of an interrupted run
     init = folder / RUNS / needed["init"]["key"] if "init" in needed else None
     started = time.perf_counter()
     try:
@@ -108,51 +112,51 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], ke
     figures |= {"seconds": train_s + figures["seconds"], "best_seen_s": row["best_makespan_s"], "episodes": row["episodes"],
                 "learned": True, "trained": config.method, "measured": row.get("measured"),
                 "curve": learning_curve(run_dir, config.batch, loaded[0][0].name)}
-    return _gone_on(figures, needed["init"]) if _same_place(cell, needed.get("init")) else figures
+    return _combined(figures, needed["init"]) if _continues(cell, needed.get("init")) else figures
 
 
-def _usual_s(graph: DataflowGraph, costs: CostModel) -> float:
-    """What a run takes, about."""
+def _typical_run_s(graph: DataflowGraph, costs: CostModel) -> float:
+    """Roughly the modelled seconds of a run."""
     return place(graph, costs, "critical_path", samples=1).makespan_s
 
 
-def _same_place(cell: Cell, init: Mapping[str, Any] | None) -> bool:
-    """Whether training went on where another cell's had ended, on the same graph and topology."""
+def _continues(cell: Cell, init: Mapping[str, Any] | None) -> bool:
+    """Whether a cell continues the training of another cell on the same graph and topology."""
     return init is not None and (init["graph"], init["topology"]) == (cell.graph, cell.topology)
 
 
-def _gone_on(figures: dict[str, Any], init: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures of both runs as of one."""
+def _combined(figures: dict[str, Any], init: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a training and the one that it continues, as if both were one run."""
     curve = [{**point, "episodes": point["episodes"] + init["episodes"]} for point in figures["curve"]]
     return {**figures, "seconds": figures["seconds"] + init["seconds"], "episodes": figures["episodes"] + init["episodes"],
             "best_seen_s": min(figures["best_seen_s"], init["best_seen_s"]), "curve": [*init["curve"], *curve]}
 
 
-def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """A policy that is there, on a graph that it need not have seen; sampled twice, as the first call compiles."""
-    policy = folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"])
+def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptSamplers | None) -> dict[str, Any]:
+    """Samples an existing policy on a graph, which may be new to it. It samples twice, because the first call compiles."""
+    policy = load_policy(folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"]), kept)
     case = load_costs(Path(cell.job["graphs"][0]), cell.topology)
     first = _sampled(folder, cell, policy, *case)
     return {**_sampled(folder, cell, policy, *case), "first_s": first["seconds"], "episodes": 0, "learned": True}
 
 
-def _sampled(folder: Path, cell: Cell, policy: Path, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
-    """Greedy and best of K of a policy by simulation. Raises DeadlockError where none of them fits in memory."""
-    draw, samples = load_policy(policy), min(cell.job["samples"], learned_samples(graph))
+def _sampled(folder: Path, cell: Cell, policy: Policy, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
+    """A policy's greedy and best of K assignments by simulation. Raises DeadlockError if none fits in memory."""
+    samples = min(cell.job["samples"], learned_samples(graph))
     fast = FastSimulator(graph, costs)
     started = time.perf_counter()
-    found = list(draw(graph, costs, samples, cell.seed))
+    found = list(policy(graph, costs, samples, cell.seed))
     makespans = fast.makespans(np.stack([a.device for a in found]), np.stack([a.order for a in found]))
     seconds, best = time.perf_counter() - started, int(np.argmin(makespans))
     if not np.isfinite(makespans[best]):
-        Simulator().execute(graph, costs, found[best])  # raises the DeadlockError that says who waits for what
+        Simulator().execute(graph, costs, found[best])  # raises a DeadlockError that names the vertices and the memory
     return {"greedy_makespan_s": float(makespans[0]), "best_makespan_s": float(makespans[best]),
             "lower_bound_s": lower_bounds(graph, costs).best_s, "seconds": seconds, "simulations": samples,
             **_keep(folder, cell, graph, costs, found[best], float(makespans[best]))}
 
 
 def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Another cell's assignment on emulated devices, by the wall clock: the fastest of some runs, as other work can only delay them."""
+    """Measures another cell's assignment on emulated devices. The fastest run counts, because other work can only delay a run."""
     job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
     assignment, _ = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs, "fifo")
     work = graph.work_vertices
@@ -166,23 +170,24 @@ def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) 
 
 
 def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float) -> dict[str, Any]:
-    """Writes the assignment; what the record says of the graph."""
+    """Writes the assignment; returns the record's figures of the graph."""
     write_assignment(folder / ASSIGNMENTS / f"{cell.key}.json", graph, costs, assignment, makespan_s)
     return {"vertices": int(graph.work_vertices.size), "devices": costs.num_devices}
 
 
-_WORK = {PLACES: _place, SAMPLES: _sample, EXECUTES: _execute}
+_WORK = {TRAINS: _train, PLACES: _place, SAMPLES: _sample, EXECUTES: _execute}
 
 
 def main(folder: Path, keys: Sequence[str]) -> None:
-    """Does the cells that DIR/jobs/KEY.json describe, one after the other."""
+    """Runs the cells that DIR/jobs/KEY.json describe, one after another."""
     set_verbosity()
     records = [json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8")) for key in keys]
-    cells, kept = [Cell(**record["cell"]) for record in records], None
-    if any(cell.job["does"] == TRAINS for cell in cells):
-        kept = import_quietly("agents.learner").KeptLearner()
+    cells, kept = [Cell(**record["cell"]) for record in records], {}
+    for does, module, name in ((TRAINS, "agents.learner", "KeptLearner"), (SAMPLES, "agents.placing", "KeptSamplers")):
+        if any(cell.job["does"] == does for cell in cells):
+            kept[does] = getattr(import_quietly(module), name)()
     for cell, record in zip(cells, records, strict=True):
-        do_cell(folder, cell, record["needed"], kept)
+        do_cell(folder, cell, record["needed"], kept.get(cell.job["does"]))
 
 
 if __name__ == "__main__":

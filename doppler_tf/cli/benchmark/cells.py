@@ -1,4 +1,4 @@
-"""The cells of a suite: one method on one graph, topology and seed; what each was made for, and which are there already."""
+"""The cells of a suite, each one method on one graph, topology and seed; which cells have complete records."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.topology import Topology
 
 CELL_SCHEMA = "doppler-cell/1"
-# Files of a bench, below its folder.
+# Folders below the folder of a bench.
 CELLS, GRAPHS, RUNS, ASSIGNMENTS, LOGS, JOBS = "cells", "graphs", "runs", "assignments", "logs", "jobs"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One piece of work.
+    """One method on one graph, topology and seed.
 
     Attributes:
-      key: readable, a file's name.
-      label, graph, topology, seed: which row and column of the tables it belongs to; a graph joined by `+` is of several.
-      job: all that doing it takes, as JSON.
-      made_for: hashes and settings that its outcome depends on, as JSON; a record that was made for something else does not count.
-      needs: keys of the cells that must be complete before, by what they are needed for.
+      key: a readable name, also of its files.
+      label, graph, topology, seed: its row and column in the tables. `+` joins several graphs.
+      job: everything needed to run it, as JSON.
+      made_for: the hashes and settings on which its outcome depends, as JSON. A record counts only if its `made_for` is equal.
+      needs: keys of the cells that must be complete before, by their purpose.
     """
 
     key: str
@@ -47,7 +47,7 @@ class Cell:
 
 
 def plan(suite: Suite, folder: Path) -> dict[str, Cell]:
-    """All cells of a suite by key, each behind those that it needs. Writes the graphs into `folder`.
+    """All cells of a suite by key, each after the cells that it needs. Writes the graphs into `folder`.
 
     Raises:
       UserError: a graph, topology or setting that cannot be used.
@@ -64,43 +64,43 @@ def plan(suite: Suite, folder: Path) -> dict[str, Cell]:
 
 
 def cell_key(label: str, graph: str, topology: str, seed: int) -> str:
-    """The name under which a cell's files lie."""
+    """The name of a cell's files."""
     known = Path(topology).stem if topology.endswith(".json") else topology
     return "--".join(file_name(part) for part in (known, graph, label, f"seed{seed}"))
 
 
 def read_cell(folder: Path, cell: Cell) -> dict[str, Any] | None:
-    """The record of a cell that is complete and was made for the same; None where it has to be run (again)."""
+    """The complete record of a cell, made for the same hashes and settings; None if the cell must run (again)."""
     try:
         record = read_json(folder / CELLS / f"{cell.key}.json")
     except FormatError:
         return None
-    fits = isinstance(record, dict) and record.get("schema") == CELL_SCHEMA and record.get("made_for") == cell.made_for
-    return record if fits and record.get("status") == "done" else None
+    current = isinstance(record, dict) and record.get("schema") == CELL_SCHEMA and record.get("made_for") == cell.made_for
+    return record if current and record.get("status") == "done" else None
 
 
 def complete_cells(folder: Path, cells: Mapping[str, Cell]) -> dict[str, dict[str, Any]]:
-    """Records of the cells that need not be run, by key. What another cell starts from is run again where its files are gone."""
+    """Complete records by key. A cell runs again if another cell needs its files and they are gone."""
     records = {key: record for key, cell in cells.items() if (record := read_cell(folder, cell)) is not None}
-    for key in reversed(cells):  # the needed stand before those that need them
+    for key in reversed(cells):  # a cell comes after the cells that it needs
         if key in records:
             continue
         for role, other in cells[key].needs.items():
-            left = {"init": folder / RUNS / other / "config.json", "of": folder / ASSIGNMENTS / f"{other}.json"}.get(role)
-            if left is not None and not left.exists():
+            file = {"init": folder / RUNS / other / "config.json", "of": folder / ASSIGNMENTS / f"{other}.json"}.get(role)
+            if file is not None and not file.exists():
                 records.pop(other, None)
     return records
 
 
 def record_of(cell: Cell, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """What is written of a cell: what it is, what it was made for, its outcome."""
+    """The record of a cell: its identity, `made_for` and figures."""
     return {"schema": CELL_SCHEMA, "key": cell.key, "method": cell.label, "graph": cell.graph, "topology": cell.topology, "seed": cell.seed,
             "status": "done", "does": cell.job["does"], "needs": dict(cell.needs), "made_for": cell.made_for,
             "files": {"graph": cell.job["graphs"][0]}, **figures}
 
 
 class _Planner:
-    """Makes cells, and reads every graph and topology once."""
+    """Makes cells. It reads every graph and topology once."""
 
     def __init__(self, suite: Suite, folder: Path, cells: dict[str, Cell]):
         self._suite, self._folder, self._cells = suite, folder, cells
@@ -108,7 +108,7 @@ class _Planner:
         self._graphs: dict[tuple[str, str], tuple[str, str, int]] = {}
 
     def add(self, label: str, graph: str, topology: str, seed: int) -> str:
-        """Adds a cell, and before it those that it needs; returns its key."""
+        """Adds a cell after the cells that it needs; returns its key."""
         key = cell_key(label, graph, topology, seed)
         if key in self._cells:
             other = self._cells[key]
@@ -154,7 +154,7 @@ class _Planner:
         return self._topologies[spec]
 
     def _graph(self, name: str, topology: str) -> tuple[str, str, int]:
-        """A graph's file, hash and number of vertices; workloads are written where they are not there yet."""
+        """A graph's file, hash and number of vertices; the file of a workload is written if it is missing."""
         if (name, topology) not in self._graphs:
             self._graphs[name, topology] = self._write(self._suite.graphs[name], topology)
         return self._graphs[name, topology]
@@ -177,7 +177,7 @@ def _digest(made_for: Mapping[str, Any]) -> str:
 
 
 def _policy_digest(path: Path) -> str:
-    """Of what tells one trained policy from another: settings and results of its run, and which checkpoint."""
+    """A hash of a trained policy's identity: settings and results of its run, and the checkpoint's name."""
     run = path if (path / "config.json").exists() else path.parent.parent
     files: Iterable[Path] = (run / "config.json", run / "result.json")
     content = b"".join(file.read_bytes() for file in files if file.exists())

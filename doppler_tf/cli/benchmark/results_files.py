@@ -1,4 +1,4 @@
-"""What a `bench` leaves: results.json, results.csv, cells.csv, pictures and the page."""
+"""Writes the results of a `bench`: results.json, results.csv, pictures and the page."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Record = Mapping[str, Any]
 
 def write_results(out: Path, suite: Suite, records: Sequence[Record], page_path: Path,
                   made_by: str) -> tuple[list[dict[str, Any]], dict[str, Path]]:
-    """Writes everything that is made of the records.
+    """Writes all files made from the records.
 
     Returns:
-      The sections, each with `title`, `layout`, `reference`, `paper` and its `rows`, as tables are made of; and the files by name.
+      The sections, each with `title`, `layout`, `reference`, `paper` and the `rows` of its table; and the files by name.
     """
     sections, shown = [], []
     pictures = page_path.parent / page_path.stem
@@ -40,7 +40,7 @@ def write_results(out: Path, suite: Suite, records: Sequence[Record], page_path:
         shown.append({"title": section.title, "text": section.text, "table": table,
                       "pictures": {caption: f"{page_path.stem}/{name}" for caption, name in made.items()}})
     labels, graphs, topologies = (list(dict.fromkeys(record[key] for record in records)) for key in ("method", "graph", "topology"))
-    rows = summarise(records, labels, [name for name in graphs if "+" not in name], topologies)  # several at once are only learned from
+    rows = summarise(records, labels, [name for name in graphs if "+" not in name], topologies)  # `+` joins graphs of a training
     failures = {record["key"]: record["error"] for record in records if record["status"] != "done"}
     files = {"page": page_path, "rows": out / "results.csv", "figures": out / "results.json"}
     write_bytes(page_path, results_page(suite.title, suite.text, shown, failures, made_by).encode())

@@ -1,4 +1,4 @@
-"""What `bench` is asked to do: methods, graphs, and the sections of its page."""
+"""The suite that a `bench` runs: methods, graphs, and the sections of its page."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 DEFAULT_SEEDS = 3
-# What a method does: places (heuristic or search), trains, samples a policy that is there, or executes what another has placed.
+# What a method does: it places (heuristic or search), trains, samples an existing policy, or executes another method's assignments.
 PLACES, TRAINS, SAMPLES, EXECUTES = "places", "trains", "samples", "executes"
-# Names of what can be trained. The list stands in `agents`, which brings TensorFlow; a test holds the two equal.
+# The trained methods. `agents` has the same list, but imports TensorFlow; a test compares the two.
 LEARNED_METHODS = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
 
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A row of the tables: a method and how much of it.
+    """A row of the tables: a method with its budget and settings.
 
     Attributes:
-      method: a heuristic's name or auto; a learned method's; `policy`; or `execute`. The label, where it is not given.
-      samples: of a randomised heuristic or a policy, the best counts; None: the usual.
-      simulations, seconds: the budget of a search; simulations_of, seconds_of: as many as that method spent on the same graph and seed.
+      method: a heuristic, `auto`, a learned method, `policy` or `execute`; by default the label.
+      samples: of a randomised heuristic or a policy, of which the best counts; None: the default.
+      simulations, seconds: the budget of a search. simulations_of, seconds_of: as much as that method spent on the same graph and seed.
       config, settings: of training, as `train --config` and `--set`.
-      init, init_graph, init_topology: the method, and graph and topology if others, from whose policies training starts; graphs joined by
-        `+` are trained on together.
-      zero_shot: what `init` trained is sampled, without training on.
-      policy: a run folder or checkpoint to be sampled.
-      of, executor, repeats, kernel_ms: whose assignments are executed, how, the best of how many runs, and how long the mean kernel takes.
+      init, init_graph, init_topology: training starts from the policies of this method, on this graph and topology if given. `+` joins
+        graphs that are trained on together.
+      zero_shot: samples the policies of `init` without further training.
+      policy: a run folder or checkpoint to sample.
+      of, executor, repeats, kernel_ms: executes the assignments of the method `of` on this executor, takes the best of `repeats` runs, and
+        scales time so that the mean kernel takes `kernel_ms`.
     """
 
     label: str
@@ -57,13 +58,13 @@ class MethodSpec:
 
     @property
     def others(self) -> tuple[str, ...]:
-        """Labels of the methods that must have been run before."""
+        """Labels of the methods that must run before."""
         return tuple(dict.fromkeys(label for label in (self.init, self.of, self.simulations_of, self.seconds_of) if label))
 
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph by name: a workload, tiled for so many devices (None: as the topology has), or a file."""
+    """A graph by name: a file, or a workload cut for `devices` (None: those of the topology)."""
 
     name: str
     workload: str = ""
@@ -76,12 +77,12 @@ class GraphSpec:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: prose, and what is compared in it.
+    """A part of the page: text and a comparison.
 
     Attributes:
-      layout: `matrix` (a row a method, columns by graph) or `long` (a row a graph and method, all figures).
-      reference: the method that ratios are relative to; none: no ratios.
-      paper: by method, the row of `report.paper.ROWS` that stands beside it.
+      layout: `matrix` (one row per method, columns by graph) or `long` (one row per graph and method, all figures).
+      reference: the method to which ratios are relative; "": no ratios.
+      paper: by method, the row of `report.paper.ROWS` to show beside it.
       pictures: some of `bars`, `curves`, `gantt`.
     """
 
@@ -99,7 +100,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Suite:
-    """All that one `bench` does."""
+    """Everything that one `bench` runs."""
 
     title: str
     text: str
@@ -110,7 +111,7 @@ class Suite:
 
 
 class Override(NamedTuple):
-    """What the command line says instead of the suite; None: what the suite says."""
+    """Command-line values that replace the suite's; None: the suite's value holds."""
 
     seeds: int | None = None
     samples: int | None = None

@@ -1,1 +1,1 @@
-"""The page of a training run: one file with tables, and pictures that a script of ours draws from the data in it."""
+"""The page of a training run: one file with tables, data, and a script that draws pictures from the data."""

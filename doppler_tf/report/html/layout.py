@@ -1,4 +1,4 @@
-"""Where the vertices of a graph stand in its picture: columns by depth from left to right, few crossings within them."""
+"""The layout of a graph's picture: columns by depth from left to right, with few crossings of edges."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SWEEPS = 8
 
 
 def layered(graph: DataflowGraph) -> tuple[np.ndarray, np.ndarray]:
-    """Column and row of every vertex that is no input; input vertices are not drawn.
+    """Column and row of every work vertex; input vertices are not drawn.
 
-    A vertex stands right of its predecessors; one that has none stands just before its first consumer. Within a column
+    A vertex is right of its predecessors; a vertex without predecessors is one column before its first consumer. Within a column,
     vertices are ordered by the mean row of their neighbours (Sugiyama's barycenter method).
 
     Returns:
-      int64 [N] columns, -1 for inputs, and float64 [N] rows around 0, one apart within a column.
+      int64 [N] columns, -1 for inputs; float64 [N] rows, centred on 0 and one apart within a column.
     """
     edges = graph.work_edges
     pairs = list(zip(graph.sources[edges].tolist(), graph.targets[edges].tolist(), strict=True))
@@ -39,17 +39,17 @@ def _rows(column: np.ndarray, before: list[list[int]], after: list[list[int]]) -
     row = np.zeros(len(column))
     columns = [np.flatnonzero(column == c).tolist() for c in range(column.max() + 1)]
     for members in columns:
-        _stand(members, row)
+        _centre(members, row)
     for sweep in range(_SWEEPS):
         forth = sweep % 2 == 0
         neighbours = before if forth else after
         for members in columns if forth else reversed(columns):
             wanted = {v: float(np.mean(row[neighbours[v]])) if neighbours[v] else row[v] for v in members}
             members.sort(key=wanted.__getitem__)
-            _stand(members, row)
+            _centre(members, row)
     return row
 
 
-def _stand(members: list[int], row: np.ndarray) -> None:
-    """One below the other, around the middle."""
+def _centre(members: list[int], row: np.ndarray) -> None:
+    """Puts members one below another, centred on row 0."""
     row[members] = np.arange(len(members)) - (len(members) - 1) / 2

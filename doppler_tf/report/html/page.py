@@ -1,4 +1,4 @@
-"""The page itself: template, style sheet and scripts put together into one file that needs nothing else."""
+"""The page: template, style sheet and scripts in one file that needs no other."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from doppler_tf.report.html.section import Outcome, section
 from doppler_tf.report.tables import over, percent, quantity
 
 _HERE = Path(__file__).parent
-# In this order; they share one scope.
+# The order matters, because the scripts share one scope.
 _SCRIPTS = ("dom", "view", "gantt", "graph", "charts", "main")
 
 
 def page(run: str, config: Mapping[str, Any], outcomes: Sequence[Outcome]) -> str:
-    """The page of a training run. Whatever names it quotes, they are text in it and nothing else.
+    """The page of a training run. All names in it are escaped.
 
     Args:
       run: the run folder's name.
       config: the run's settings.
-      outcomes: one a graph.
+      outcomes: one per graph.
     """
     environment = Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
                               lstrip_blocks=True)

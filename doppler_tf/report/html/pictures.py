@@ -1,4 +1,4 @@
-"""What the page's script draws, as JSON: the Gantt chart of a trace, and the graph."""
+"""The data of the page's pictures as JSON: the Gantt chart of a trace, and the graph."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from doppler_tf.report.tables import TimeUnit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.trace import Trace
 
-# What a browser draws at ease, and a person still reads.
+# Limits up to which a browser draws quickly and a person can read the picture.
 MOST_BARS, MOST_VERTICES, MOST_EDGES = 5_000, 1_000, 5_000
 
 
 def gantt_data(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float) -> dict[str, Any] | None:
-    """The bars of a trace; None where they are more than MOST_BARS.
+    """The bars of a trace; None if there are more than MOST_BARS.
 
     Returns:
-      `rows`: a device each, then the links as `link_rows` has them, with `label` and `lanes`; `bars`: columns `row`, `lane`, `start_s`,
-      `end_s`, `vertex`, `source`, `destination` (the same device for an execution) and `group`, an index of `groups`; transfers have the
-      last one.
+      `rows`: the devices, then the links as in `link_rows`, with `label` and `lanes`. `bars`: columns `row`, `lane`, `start_s`, `end_s`,
+      `vertex`, `source`, `destination` (both the device of an execution) and `group`, an index into `groups`; transfers have the last one.
     """
     if len(trace.vertex) + len(trace.producer) > MOST_BARS:
         return None
@@ -53,10 +52,10 @@ def gantt_data(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound
 
 
 def graph_data(graph: DataflowGraph, assignment: Assignment) -> dict[str, Any] | None:
-    """Vertices that are no inputs with their places, and the edges between them; None for a graph too large to be looked at.
+    """The positions of work vertices and the edges between them; None for a graph that is too large to draw.
 
     Returns:
-      `vertex`, `column`, `row`: a value a drawn vertex; `edges`: pairs of positions in these; `device` by vertex of the graph.
+      `vertex`, `column`, `row` and `device` of each drawn vertex; `edges`: pairs of indices into them.
     """
     drawn = graph.work_vertices
     if len(drawn) > MOST_VERTICES or len(graph.work_edges) > MOST_EDGES:
@@ -70,25 +69,25 @@ def graph_data(graph: DataflowGraph, assignment: Assignment) -> dict[str, Any] |
 
 
 def names_data(graph: DataflowGraph, costs: CostModel, unit: TimeUnit) -> dict[str, Any]:
-    """What both pictures look up: labels and kinds of vertices, devices and their colours, how times are written."""
+    """Data for both pictures: labels and kinds of vertices, devices with colours, and the unit of times."""
     labels = [graph.vertex_label(v) for v in range(graph.num_vertices)]
     devices = [{"name": name, **colour(d)} for d, name in enumerate(costs.topology.device_names)]
     return {"vertices": labels, "names": list(graph.names), "kinds": list(graph.kinds), "devices": devices, "unit": unit_data(unit)}
 
 
 def unit_data(unit: TimeUnit) -> dict[str, Any]:
-    """A unit as the script takes it."""
+    """A unit for the script."""
     return {"factor": unit.factor, "decimals": unit.decimals, "suffix": unit.suffix, "axis": unit.plain_axis}
 
 
 def colour(index: int) -> dict[str, Any]:
-    """The colour of a device or group, those beyond the scheme again from its begin; -1: of the rest."""
+    """The colour of a device or group, repeating after the end of the palette; -1: the colour of the rest."""
     value = OTHER if index < 0 else PALETTE[index % len(PALETTE)]
     return {"colour": value, "dark": is_dark(value)}
 
 
 def executions(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Sequence[dict[str, Any]]:
-    """The executions as rows of a table, in the order of their starts."""
+    """The executions as rows of a table, by start."""
     order, names = np.lexsort((trace.vertex, trace.start_s)), costs.topology.device_names
     return [{"vertex": graph.vertex_label(int(trace.vertex[i])), "kind": graph.kinds[trace.vertex[i]], "device": names[trace.device[i]],
              "start_s": float(trace.start_s[i]), "end_s": float(trace.end_s[i])} for i in order]

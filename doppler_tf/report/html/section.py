@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
@@ -21,14 +24,14 @@ _MOST_ROWS = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run and a report of it know of one graph.
+    """The results of a run on one graph.
 
     Attributes:
       figures: of `result.json`.
-      assignment, trace: the best one, and its run under the virtual clock.
-      methods: a row a method, `name`, `makespan_s` (None: out of memory), `samples` (None: not known), `learned`.
-      charts: as `cli.learning_curves.learning_charts` makes them.
-      traces: trace files, `href`, `text`, and `what`.
+      assignment, trace: the best assignment, and its run under the virtual clock.
+      methods: of `report.methods.compared_methods`.
+      charts: of `cli.learning_curves.learning_charts`.
+      traces: of `trace_link`.
     """
 
     graph: DataflowGraph
@@ -41,8 +44,14 @@ class Outcome:
     traces: Sequence[Mapping[str, str]]
 
 
+def trace_link(path: Path, page: Path, what: str, makespan_s: float) -> dict[str, str]:
+    """A trace file as the page links to it: `href`, `text` and `what`, which describes it."""
+    seconds = time_unit([makespan_s]).text(makespan_s)
+    return {"href": quote(os.path.relpath(path, page.parent)), "text": path.name, "what": f"{what}: {seconds}"}
+
+
 def section(outcome: Outcome) -> dict[str, Any]:
-    """What the template shows of one graph, and under `data` what the script draws."""
+    """The template's values for one graph; `data` holds the values of the script."""
     graph, costs, trace, figures = outcome.graph, outcome.costs, outcome.trace, outcome.figures
     bound_s = figures["lower_bound_s"]
     unit = time_unit([trace.makespan_s, figures["greedy_makespan_s"], figures["best_makespan_s"], bound_s])
@@ -61,14 +70,14 @@ def section(outcome: Outcome) -> dict[str, Any]:
 
 
 def _ranked(methods: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The learned ones first, then the others, the fastest first; `fastest` marks those that no other beats."""
+    """Learned methods first, then the rest, each sorted by makespan. `fastest` marks methods that no other beats."""
     known = [row["makespan_s"] for row in methods if row["makespan_s"] is not None]
     rows = sorted(methods, key=lambda row: (not row["learned"], row["makespan_s"] is None, row["makespan_s"] or 0.0))
     return [{**row, "fastest": row["makespan_s"] == min(known, default=None)} for row in rows]
 
 
 def _devices(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> list[dict[str, Any]]:
-    """A row a device: vertices, busy share, peak memory, idle seconds by cause."""
+    """One row per device: vertices, busy share, peak memory, idle seconds by cause."""
     idle, busy = idle_by_cause(graph, costs, assignment, trace), device_utilisation(costs, trace)
     peaks = peak_bytes(graph, costs, assignment, trace)
     return [{"name": name, "index": d, **colour(d), "vertices": int((trace.device == d).sum()), "busy": float(busy[d]),
@@ -77,7 +86,7 @@ def _devices(graph: DataflowGraph, costs: CostModel, assignment: Assignment, tra
 
 
 def _chart(chart: Mapping[str, Any], bound_s: float) -> dict[str, Any]:
-    """A chart with a table of some of its points; y as shown, in the chart's own unit where it is seconds."""
+    """A chart with a table of some of its points. If y is in seconds, it is shown in the chart's own unit."""
     series = chart["series"]
     values = [y for line in series for _, y in line["points"]]
     unit = time_unit(values) if chart["seconds"] else None

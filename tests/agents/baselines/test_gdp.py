@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.baselines.gdp import GdpNetwork, _Attention
-from agents.baselines.ordered import topological_batch
+from agents.baselines.ordered import topological_graphs
 from agents.features import graph_arrays, padded_sizes
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import ideal
@@ -38,9 +38,9 @@ def test_a_segment_sees_itself_and_the_one_before(random_graph):
 def test_padding_changes_nothing(random_graph):
     graphs = [random_graph(9, 0), random_graph(30, 1)]
     network = GdpNetwork(16, 2, 0)
-    batches = [topological_batch([graph_arrays(g, build_costs(g, ideal(3)), padded_sizes(group)) for g in group])
+    batches = [topological_graphs([graph_arrays(g, build_costs(g, ideal(3)), padded_sizes(group)) for g in group])
                for group in (graphs[:1], graphs)]
-    alone, together = (network.encode(batch).logits for batch in batches)
+    alone, together = (network.encode(encoded).logits for encoded in batches)
     assert alone.shape[1] == 3
     np.testing.assert_allclose(alone[:9], together[:9], atol=1e-5)
     assert np.std(alone[:9]) > 0
@@ -48,5 +48,5 @@ def test_padding_changes_nothing(random_graph):
 
 def test_devices_differ_by_their_code(random_graph):
     graph = random_graph(9, 0)
-    logits = GdpNetwork(16, 2, 0).encode(topological_batch([graph_arrays(graph, build_costs(graph, ideal(8)))])).logits[:9].numpy()
+    logits = GdpNetwork(16, 2, 0).encode(topological_graphs([graph_arrays(graph, build_costs(graph, ideal(8)))])).logits[:9].numpy()
     assert min(np.abs(logits[:, a] - logits[:, b]).max() for a in range(8) for b in range(a)) > 1e-6

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from agents.baselines.ordered import device_log_probability, ordered_episodes
-from agents.baselines.placeto import CHILDREN, PARALLEL, PARENTS, PlacetoNetwork, placeto_batch, relatives
+from agents.baselines.placeto import CHILDREN, PARALLEL, PARENTS, PlacetoNetwork, placeto_graphs, relatives
 from agents.episode import device_options, initial_state, place_vertex
 from agents.features import graph_arrays, padded_sizes
 from agents.losses import masked_log_probability
@@ -19,7 +19,7 @@ from doppler_tf.topology import ideal
 
 def made(graphs, devices=2):
     sizes = padded_sizes(graphs)
-    return placeto_batch([graph_arrays(g, build_costs(g, ideal(devices)), sizes) for g in graphs]), PlacetoNetwork(16, 2, 1)
+    return placeto_graphs([graph_arrays(g, build_costs(g, ideal(devices)), sizes) for g in graphs]), PlacetoNetwork(16, 2, 1)
 
 
 def test_groups_by_hand():
@@ -37,8 +37,8 @@ def test_groups_by_hand():
 
 def test_order_is_topological_and_the_same_for_all_episodes(random_graph):
     graph = random_graph(12, 3)
-    batch, network = made([graph])
-    episodes = ordered_episodes(network, batch, tf.zeros([4], tf.int32), tf.constant([0, 0]), tf.zeros([4], tf.bool))
+    encoded, network = made([graph])
+    episodes = ordered_episodes(network, encoded, tf.zeros([4], tf.int32), tf.constant([0, 0]), tf.zeros([4], tf.bool))
     assert (episodes.order.numpy() == episodes.order.numpy()[0]).all()
     depth = {v: level for level, members in enumerate(graph.levels) for v in members.tolist()}
     levels = [depth[int(graph.work_vertices[v])] for v in episodes.order[0, :12].numpy()]
@@ -46,36 +46,36 @@ def test_order_is_topological_and_the_same_for_all_episodes(random_graph):
 
 
 def test_one_pass_gives_the_log_probabilities_of_the_steps(random_graph):
-    batch, network = made([random_graph(9, 1), random_graph(6, 2)], devices=3)
+    encoded, network = made([random_graph(9, 1), random_graph(6, 2)], devices=3)
     number = tf.constant([0, 1, 0])
-    episodes = ordered_episodes(network, batch, number, tf.constant([2, 0]), tf.zeros([3], tf.bool))
+    episodes = ordered_episodes(network, encoded, number, tf.constant([2, 0]), tf.zeros([3], tf.bool))
     for variable in network.trainable_variables:
         variable.assign(variable * 2.0)
-    _, plc, valid = device_log_probability(network, batch, episodes)
-    state, tables = initial_state(batch.graphs, number), network.encode(batch)
+    _, plc, valid = device_log_probability(network, encoded, episodes)
+    state, tables = initial_state(encoded.padded, number), network.encode(encoded)
     for t in range(9):
         vertex, device = episodes.order[:, t], episodes.device[:, t]
-        options = device_options(batch.graphs, state, vertex)
-        step = masked_log_probability(network.device_logits(batch, tables, state, vertex), episodes.mask[:, t], device)
+        options = device_options(encoded.padded, state, vertex)
+        step = masked_log_probability(network.device_logits(encoded, tables, state, vertex), episodes.mask[:, t], device)
         real = valid[:, t].numpy()
         np.testing.assert_allclose(plc.chosen[:, t].numpy()[real], step.chosen.numpy()[real], atol=1e-5)
         np.testing.assert_allclose(plc.entropy[:, t].numpy()[real], step.entropy.numpy()[real], atol=1e-5)
-        state = place_vertex(batch.graphs, state, vertex, device, options.start_s)
+        state = place_vertex(encoded.padded, state, vertex, device, options.start_s)
     assert np.std(plc.chosen.numpy()[valid.numpy()]) > 1e-3
 
 
 def test_it_sees_where_its_relatives_are(random_graph):
     """Moving a parent changes the logits of a vertex; but for their identities devices are alike."""
-    batch, network = made([random_graph(9, 1)], devices=3)
-    batch = batch._replace(graphs=batch.graphs._replace(device_identity=tf.zeros_like(batch.graphs.device_identity)))
-    tables, start = network.encode(batch), initial_state(batch.graphs, tf.zeros([1], tf.int32))
-    parent = np.flatnonzero(batch.groups[:, PARENTS].numpy().any(axis=1))[0]
+    encoded, network = made([random_graph(9, 1)], devices=3)
+    encoded = encoded._replace(padded=encoded.padded._replace(device_identity=tf.zeros_like(encoded.padded.device_identity)))
+    tables, start = network.encode(encoded), initial_state(encoded.padded, tf.zeros([1], tf.int32))
+    parent = np.flatnonzero(encoded.groups[:, PARENTS].numpy().any(axis=1))[0]
     child = tf.constant([int(parent)])
-    first = int(np.flatnonzero(batch.groups[int(parent), PARENTS].numpy())[0])
+    first = int(np.flatnonzero(encoded.groups[int(parent), PARENTS].numpy())[0])
     logits = []
     for d in range(3):
         device = tf.tensor_scatter_nd_update(start.device, [[0, first]], [d])
-        logits.append(network.device_logits(batch, tables, start._replace(device=device), child)[0].numpy())
+        logits.append(network.device_logits(encoded, tables, start._replace(device=device), child)[0].numpy())
     assert logits[0][0] != logits[0][1]
     np.testing.assert_allclose(logits[0][[0, 1, 2]], logits[1][[1, 0, 2]], atol=1e-6)
     np.testing.assert_allclose(logits[0][[0, 1, 2]], logits[2][[2, 1, 0]], atol=1e-6)

@@ -1,7 +1,7 @@
-// Elements, numbers and the tooltip. Whatever comes from the data goes into the page as text, never as markup.
+// Elements, numbers and the tooltip. Data enters the page as text, never as markup.
 const INK = "#22252b", QUIET = "#555b66", GRID = "#dfe2e7";
 
-// While printing, the width of the paper; the layout still is the screen's when its pictures must be drawn.
+// The width of the paper while printing. Pictures must be drawn while the layout is still that of the screen.
 let paperWidth = 0;
 
 function widthOf(plot) {

@@ -1,4 +1,4 @@
-// The Gantt chart: a row a device, a thin row a link, as wide as the page lets it.
+// The Gantt chart: one row per device, one thin row per link, as wide as the page.
 const ROW = 34, LINK_ROW = 16, AXIS = 38, TOP = 8, RIGHT = 14, LEAST_LABEL = 22;
 
 function drawGantt(figure, data) {

@@ -1,4 +1,4 @@
-// The graph from left to right by depth: a circle a vertex in its device's colour, with the device's number in it.
+// The graph from left to right by depth: each vertex is a circle with its device's colour and number.
 const LEAST_STEP = 13, MOST_STEP = 130, MOST_ROW_STEP = 24, MARGIN = 18, MOST_HEIGHT = 620, NAME_SIZE = 3.2, LEAST_TEXT = 7;
 
 function drawGraph(figure, data) {

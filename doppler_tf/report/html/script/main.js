@@ -1,4 +1,4 @@
-// Draws every picture, and again when the page changes its width; on paper all of each, as wide as that.
+// Draws every picture, and redraws it when the page's width changes. On paper each is shown whole and as wide as the paper.
 const views = [], redraws = [];
 for (const section of document.querySelectorAll("section.graph")) {
   const data = JSON.parse(section.querySelector("script.data").textContent);
@@ -15,7 +15,7 @@ const redrawAll = () => redraws.forEach((redraw) => redraw());
 redrawAll();
 window.addEventListener("resize", redrawAll);
 
-// Browsers count the pages right after this event: nothing may change its height later, or the last pages are lost.
+// Browsers count the pages right after this event. If an element changed its height later, the last pages would be lost.
 const PAPER_WIDTH = 688;
 let before = [], opened = [];
 window.addEventListener("beforeprint", () => {

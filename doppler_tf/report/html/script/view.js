@@ -1,4 +1,4 @@
-// Which part of a picture is shown: `scale` times enlarged, from (x, y) on, as shares of the whole.
+// The visible part of a picture: enlarged `scale` times, with its corner at (x, y), in shares of the whole.
 class View {
   constructor(most) {
     this.most = most;

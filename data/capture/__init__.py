@@ -13,9 +13,10 @@ from data.capture.effects import EVERYTHING
 from data.capture.graph import build_graph
 from data.capture.model_folder import write_model
 from data.capture.reading import read_program
+from data.capture.source import Source, read_source
 from doppler_tf.graph import DataflowGraph
 
-__all__ = ["EVERYTHING", "capture"]
+__all__ = ["EVERYTHING", "Source", "capture", "read_source"]
 
 
 def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
@@ -23,7 +24,7 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
     """The graph of a function; what its vertices run is written into a folder.
 
     Args:
-      function: a tf.function, a ConcreteFunction, a Keras model (captured in inference) or any callable.
+      function: a tf.function, a ConcreteFunction, a Keras model (captured in inference), any callable, or what `read_source` gives.
       example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors or TensorSpecs, in
         structures. Only shapes and types count.
       model_folder: gets operations and variables; one that is there is replaced.
@@ -35,12 +36,13 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
       ConfigError: the function cannot be captured; the message names the operation and the user's line.
       FormatError: the folder cannot be written.
     """
-    name = name or getattr(function, "name", None) or getattr(function, "__name__", None) or type(function).__name__
-    if isinstance(name, bytes):
-        name = name.decode()
-    folder = Path(model_folder)
-    source = concrete(function, example_inputs, name)
-    program, effects = read_program(source, name, {EVERYTHING} if EVERYTHING in allow else allow)
-    graph = build_graph(program, effects, source, name, name, folder, grouping)
-    write_model(folder, program, effects, source, name)
+    if not isinstance(function, Source):
+        names = (getattr(function, key, None) for key in ("name", "__name__"))
+        title = next((name for name in names if isinstance(name, str)), type(function).__name__)
+        function = Source(function, example_inputs, title, title)
+    where, folder = function.text, Path(model_folder)
+    source = concrete(function.function, function.example_inputs, where)
+    program, effects = read_program(source, where, allow)
+    graph = build_graph(program, effects, source, where, name or function.name, folder, grouping)
+    write_model(folder, program, effects, source, where)
     return graph

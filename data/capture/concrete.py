@@ -100,7 +100,7 @@ def _trace(function, example_inputs, where: str):
     except UserError:
         raise
     except Exception as error:  # whatever the user's code raises
-        raise ConfigError(f"{where}: expected a function that can be traced, got {_reason(error)}{_raised_at(error)}; mend it, or check "
+        raise ConfigError(f"{where}: expected a function that can be traced, got {_reason(error)}{raised_at(error)}; mend it, or check "
                           "the shapes and types of its inputs") from error
 
 
@@ -210,7 +210,7 @@ def _reason(error: Exception) -> str:
     return told if re.match(r"\w*(Error|Exception)\b", told) else f"{type(error).__name__}: {told}"
 
 
-def _raised_at(error: Exception) -> str:
+def raised_at(error: Exception) -> str:
     """The innermost line of the user's that an exception went through, also where AutoGraph or Keras have rewritten the message."""
     lines, tb = [], error.__traceback__
     while tb is not None:

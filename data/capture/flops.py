@@ -14,8 +14,9 @@ from data.capture.program import library_functions
 # They move data and compute nothing.
 MOVES = VIEWS | {
     "Const", "Placeholder", "ReadVariableOp", "Identity", "NoOp", "ConcatV2", "Concat", "Split", "SplitV", "Pack", "Unpack", "Transpose",
-    "ConjugateTranspose", "Slice", "StridedSlice", "StridedSliceGrad", "Pad", "PadV2", "MirrorPad", "Tile", "Fill", "BroadcastTo", "GatherV2",
-    "GatherNd", "Cast", "Bitcast", "ReverseV2", "Range", "Shape", "AssignVariableOp", "SpaceToBatchND", "BatchToSpaceND", "DepthToSpace",
+    "ConjugateTranspose", "Slice", "StridedSlice", "StridedSliceGrad", "Pad", "PadV2", "MirrorPad", "Tile", "Fill", "BroadcastTo",
+    "GatherV2", "GatherNd", "Cast", "Bitcast", "ReverseV2", "Range", "Shape", "AssignVariableOp", "SpaceToBatchND", "BatchToSpaceND",
+    "DepthToSpace",
     "SpaceToDepth", "TensorListFromTensor", "TensorListStack", "TensorListReserve", "TensorListGetItem", "TensorListSetItem", "ZerosLike",
     "OnesLike", "InvertPermutation", "Roll"}
 REDUCTIONS = frozenset(("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "ArgMax", "ArgMin", "L2Loss", "EuclideanNorm", "BiasAddGrad",

@@ -15,6 +15,7 @@ from data.capture.functions import named_by_content
 from data.capture.inlining import Inliner
 from data.capture.operations import ALIASES, CONTROL_FLOW, LOOPS
 from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, reached, shape_attr
+from data.capture.shapes import with_found_shapes
 from doppler_tf.errors import ConfigError, field_error
 
 MOST_OPERATIONS, MOST_BYTES = 100_000, 1 << 31
@@ -33,6 +34,8 @@ def read_program(source: Concrete, where: str, allow: Collection[str] = ()) -> t
     effects = find_effects(program, library, where)
     program = _one_read_a_version(program, effects)
     program = fold(_pruned(program, effects), where)
+    shaped = with_found_shapes(program)
+    program = program if shaped is program else fold(shaped, where)
     program = _pruned(_without_aliases(program), effects)
     effects = _of(effects, program)
     after = control_edges(effects)

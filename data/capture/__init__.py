@@ -6,17 +6,19 @@ One file more here would read another format (ONNX, StableHLO): it has to make a
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 
 from data.capture.concrete import concrete
 from data.capture.effects import EVERYTHING
 from data.capture.graph import build_graph
 from data.capture.model_folder import write_model
+from data.capture.pieces import Wiring
 from data.capture.reading import read_program
 from data.capture.source import Source, read_source
 from doppler_tf.graph import DataflowGraph
 
-__all__ = ["EVERYTHING", "Source", "capture", "read_source"]
+__all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "read_source"]
 
 
 def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
@@ -36,6 +38,21 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
       ConfigError: the function cannot be captured; the message names the operation and the user's line.
       FormatError: the folder cannot be written.
     """
+    return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, allow=allow).graph
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph, how many operations the function had once calls were inlined, and how many of them compute."""
+
+    graph: DataflowGraph
+    operations: int
+    computing: int
+
+
+def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
+                    allow: Collection[str] = ()) -> Captured:
+    """As `capture`; tells what became of the operations, too."""
     if not isinstance(function, Source):
         names = (getattr(function, key, None) for key in ("name", "__name__"))
         title = next((name for name in names if isinstance(name, str)), type(function).__name__)
@@ -43,6 +60,7 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
     where, folder = function.text, Path(model_folder)
     source = concrete(function.function, function.example_inputs, where)
     program, effects = read_program(source, where, allow)
-    graph = build_graph(program, effects, source, where, name or function.name, folder, grouping)
+    wiring = Wiring(program, effects)
+    graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
     write_model(folder, program, effects, source, where)
-    return graph
+    return Captured(graph, program.operations, len(wiring.core))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow as tf
 
 from data.capture.concrete import Concrete
-from data.capture.effects import Effects
-from data.capture.flops import Flops
+from data.capture.flops import MOVES, REDUCTIONS, Flops
 from data.capture.grouping import Cost, grouped
 from data.capture.operations import CONTROL_FLOW, ELEMENTWISE, VIEWS
 from data.capture.pieces import Piece, Source, Value, Wiring, cut, ends, indivisible
-from data.capture.program import Program
+from data.capture.program import Node
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records
@@ -30,30 +30,29 @@ def user_name(name: str) -> str:
     return _CALL.sub("", name)
 
 
-def build_graph(program: Program, effects: Effects, source: Concrete, where: str, name: str, model_folder: Path,
-                grouping: bool) -> DataflowGraph:
+def build_graph(wiring: Wiring, source: Concrete, where: str, name: str, model_folder: Path, grouping: bool) -> DataflowGraph:
     """The graph of a program.
 
     Raises:
       ConfigError: the function computes nothing, or an output of a vertex has no fixed shape.
     """
-    return _Builder(program, effects, source, where).build(name, model_folder, grouping)
+    return _Builder(wiring, source, where).build(name, model_folder, grouping)
 
 
 class _Builder:
-    def __init__(self, program: Program, effects: Effects, source: Concrete, where: str):
-        self.program, self.effects, self.source, self.where = program, effects, source, where
-        self.graph = program.imported()
-        self.wiring = Wiring(program, effects)
-        flops = Flops(program.library)
+    def __init__(self, wiring: Wiring, source: Concrete, where: str):
+        self.wiring, self.source, self.where = wiring, source, where
+        self.program, self.effects = wiring.program, wiring.effects
+        self.graph = self.program.imported()
+        flops = Flops(self.program.library)
         self.flops = {op: flops(self.graph.get_operation_by_name(op)) for op in self.wiring.core}
 
     def build(self, name: str, model_folder: Path, grouping: bool) -> DataflowGraph:
         if not self.wiring.core:
             raise ConfigError(f"{self.where}: expected a function that computes, got one that only returns its inputs and variables")
         groups = indivisible(self.wiring, self.graph)
-        state = self._state(groups)
         if grouping:
+            state = self._state(groups)
             joined = grouped(self._after(groups), [self._cost(group, kept) for group, kept in zip(groups, state, strict=True)])
             groups = [[op for g in members for op in groups[g]] for members in joined]
         groups = self._sorted(groups)
@@ -76,9 +75,8 @@ class _Builder:
         for g in range(len(pieces)):
             ids["piece", g] = len(nodes) + g
         state, edges = self._state(groups), []
-        shared = {kept for kept in state if kept is not None and state.count(kept) > 1}
         for g, piece in enumerate(pieces):
-            nodes.append(self._node(ids["piece", g], piece, ids, pieces, state[g] if state[g] in shared else None))
+            nodes.append(self._node(ids["piece", g], piece, ids, pieces, state[g]))
             edges += self._edges(g, piece, ids, pieces)
 
         def place(source: Source, value: Value) -> dict:
@@ -116,7 +114,7 @@ class _Builder:
         for source, value in piece.inputs.values():
             output = self._output(source, value, pieces)
             edges.setdefault((ids[source], output), {"source": ids[source], "target": ids["piece", g],
-                                                     **({"output": output} if output else {}), "bytes": self._source_bytes(source, value)})
+                                                     **({"output": output} if output else {}), "bytes": self._bytes(value)})
         for name in piece.core:
             for before in self.wiring.after[name]:
                 u = ids["piece", self._piece[before]]
@@ -127,9 +125,6 @@ class _Builder:
     def _output(self, source: Source, value: Value, pieces: Sequence[Piece]) -> int:
         return pieces[source[1]].outputs.index(value) if source[0] == "piece" else 0
 
-    def _source_bytes(self, source: Source, value: Value) -> int:
-        return self._bytes(value)
-
     def _bytes(self, value: Value) -> int:
         """The size of an output. Raises ConfigError where it is not fixed."""
         if value.startswith("variable:"):
@@ -138,14 +133,24 @@ class _Builder:
         name, _, k = value.rpartition(":")
         tensor = self.graph.get_operation_by_name(name).outputs[int(k)]
         if not tensor.shape.is_fully_defined():
-            node = self.program.nodes[name]
-            raise field_error(ConfigError, self.where, f"operation {user_name(name)!r} ({node.op}){self.program.line(node)}", "shape",
+            node = self._origin(name)
+            raise field_error(ConfigError, self.where, f"operation {user_name(node.name)!r} ({node.op}){self.program.line(node)}", "shape",
                               "one that is fixed by the shapes of the inputs", str(tensor.shape),
                               "pad to a fixed size (tf.where, tf.ensure_shape), or give --input and --batch")
         return tensor.shape.num_elements() * tensor.dtype.size
 
+    def _origin(self, name: str) -> Node:
+        """The operation that first makes a tensor without a fixed shape, of those that lead to this one."""
+        for x, k in self.program.nodes[name].inputs:
+            if not self.graph.get_operation_by_name(x).outputs[k].shape.is_fully_defined():
+                return self._origin(x)
+        return self.program.nodes[name]
+
     def _state(self, groups: Sequence[Sequence[str]]) -> list[str | None]:
-        """For each group, the name of the state that it changes: variables that one operation updates together are one state."""
+        """For each group, the name of the state that it changes, if another changes it, too.
+
+        Variables that one operation updates together are one state.
+        """
         root: dict[str, str] = {}
 
         def find(key: str) -> str:
@@ -161,7 +166,9 @@ class _Builder:
             keys.append(mine)
             for key in mine[1:]:
                 root[find(key)] = find(mine[0])
-        return [find(mine[0]) if mine else None for mine in keys]
+        names = [find(mine[0]) if mine else None for mine in keys]
+        count = Counter(names)
+        return [name if count[name] > 1 else None for name in names]
 
     @property
     def _ordered(self) -> set[str]:
@@ -188,13 +195,14 @@ class _Builder:
             moved_bytes=sum(_size(x) for op in moving for x in [*op.inputs, *op.outputs]),
             taken_bytes=sum(_size(x) for op in operations for x in op.inputs if x.op.name in self.wiring.after and x.op.name not in inside),
             made_bytes=sum(_size(x) for op in operations for x in op.outputs if x.consumers()),
-            elementwise=all(op.type in ELEMENTWISE or op.type in VIEWS or _normalises(op) for op in operations),
+            light=all(map(_passes_over, operations)),
             colocate=colocate, solid=any(op.type in CONTROL_FLOW for op in operations))
 
 
-def _normalises(op: tf.Operation) -> bool:
-    """Batch normalisation by numbers that are known before."""
-    return op.type == "FusedBatchNormV3" and not op.get_attr("is_training")
+def _passes_over(op: tf.Operation) -> bool:
+    """Whether an operation does little with each element of its tensors; normalisation does if its moments are known before."""
+    return (op.type in ELEMENTWISE or op.type in MOVES or op.type in REDUCTIONS or op.type.startswith("ResourceApply")
+            or (op.type == "FusedBatchNormV3" and not op.get_attr("is_training")))
 
 
 def _size(tensor: tf.Tensor) -> int:

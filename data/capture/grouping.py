@@ -1,11 +1,11 @@
 """Small pieces join a neighbour where that costs no parallelism.
 
-A piece is *small* if it takes less time than starting it does. It is *elementwise* if it passes over its tensors once. It is *heavy* if
-it is neither. Two heavy pieces never join. The rules, until none applies:
+A piece is *small* if it takes less time than starting it does. It is *light* if it only passes over its tensors: elementwise operations,
+reductions, copies. It is *heavy* if it is neither. Two heavy pieces never join. The rules, until none applies:
 
 1. Chain: a piece joins its only producer, if it is the only consumer of that.
 2. Small: a small piece joins its only producer, or its only consumer. It prefers the producer if it makes less than it takes.
-3. Update: an elementwise piece joins its only consumer, if both are elementwise and that one updates variables: those stay on one device.
+3. Update: a light piece joins its only consumer, if both are light and that one updates variables: those stay on one device.
 
 Each rule joins a piece with its only consumer or its only producer, so no circle can arise: a path from one to the other that leads
 through a third piece would need a second consumer or a second producer.
@@ -29,14 +29,15 @@ class Cost:
       moved_bytes: inputs and outputs of its operations; views move nothing.
       taken_bytes, made_bytes: what it takes from other pieces and makes for them.
       absorbed_flops, absorbed_bytes: of small pieces that have joined it.
-      colocate: the variables or other state that it changes, as one name.
+      colocate: the variables or other state that it changes together with other pieces, as one name.
+      solid: holds a loop or branch, whose time is not known, or has taken a heavy piece in.
     """
 
     flops: float
     moved_bytes: float
     taken_bytes: float
     made_bytes: float
-    elementwise: bool
+    light: bool
     colocate: str | None = None
     solid: bool = False
     absorbed_flops: float = field(default=0.0)
@@ -48,7 +49,7 @@ class Cost:
 
     @property
     def heavy(self) -> bool:
-        return not self.small and not self.elementwise
+        return not self.small and not self.light
 
 
 def grouped(after: Sequence[Iterable[int]], costs: Sequence[Cost]) -> list[list[int]]:
@@ -103,7 +104,7 @@ class _Grouping:
             return None
         (w,) = self._consumers[v]
         one, other = self._costs[v], self._costs[w]
-        return w if other.colocate and one.elementwise and other.elementwise and self._may_join(v, w) else None
+        return w if other.colocate and one.light and other.light and self._may_join(v, w) else None
 
     def _may_join(self, v: int, w: int) -> bool:
         """State stays where it is: no heavy piece follows it, and only small pieces bring the states of two together."""
@@ -126,7 +127,7 @@ class _Grouping:
             other.taken_bytes += one.taken_bytes
         else:
             other.made_bytes += one.made_bytes
-        other.elementwise &= one.elementwise
+        other.light &= one.light
         other.solid |= one.solid or one.heavy
         other.colocate = other.colocate or one.colocate
         for sides, opposite in ((self._producers, self._consumers), (self._consumers, self._producers)):

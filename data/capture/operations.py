@@ -25,14 +25,14 @@ PURE = frozenset(("StatelessRandomGetAlg", "StatelessRandomGetKeyCounter", "Empt
 # Not stateful in TensorFlow's eyes; they reach files, the network or Python.
 UNSAFE = frozenset(("ReadFile", "MatchingFiles", "PyFuncStateless", "FileSystemSetConfiguration", "RemoteCall", "SymbolicGradient",
                     "XlaHostCompute", "DecodeProtoV2", "EncodeProto", "InitializeTable"))
-# One pass over tensors of one size, as a rule behind a heavy operation.
+# One pass over tensors of one size, or two.
 ELEMENTWISE = frozenset((
-    "Abs", "Add", "AddN", "AddV2", "BiasAdd", "Cast", "Ceil", "ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "EluGrad", "Equal", "Erf",
-    "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Inv", "IsFinite", "IsNan", "LeakyRelu", "LeakyReluGrad",
-    "Less", "LessEqual", "Log", "Log1p", "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg",
-    "NotEqual", "OnesLike", "Pow", "RealDiv", "Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Round", "Rsqrt", "RsqrtGrad",
-    "Select", "SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Softplus", "SoftplusGrad", "Softsign", "Sqrt",
-    "SqrtGrad", "Square", "SquaredDifference", "Sub", "Tanh", "TanhGrad", "Tan", "Xdivy", "Xlogy", "ZerosLike",
-    "AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"))
+    "Abs", "Add", "AddN", "AddV2", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp", "BiasAdd", "Cast", "Ceil",
+    "ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "EluGrad", "Equal", "Erf", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Greater",
+    "GreaterEqual", "Inv", "IsFinite", "IsNan", "LeakyRelu", "LeakyReluGrad", "Less", "LessEqual", "Log", "Log1p", "LogSoftmax",
+    "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow", "RealDiv",
+    "Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Round", "Rsqrt", "RsqrtGrad", "Select", "SelectV2", "Selu", "SeluGrad",
+    "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "Sqrt", "SqrtGrad", "Square",
+    "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "Xdivy", "Xlogy", "ZerosLike"))
 # They change the shape and move nothing.
 VIEWS = frozenset(("Reshape", "Squeeze", "ExpandDims"))

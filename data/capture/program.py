@@ -50,6 +50,7 @@ class Program:
       variables: by placeholder.
       outputs: the tensors that the function returns.
       library: the functions that loops and branches call.
+      operations: how many it had once calls were inlined.
       line: tells the line of the user's code that made an operation, "" where that is not known.
     """
 
@@ -58,6 +59,7 @@ class Program:
     variables: Mapping[str, Variable]
     outputs: tuple[Tensor, ...]
     library: tf.compat.v1.GraphDef
+    operations: int
     line: Callable[[Node], str] = field(default=lambda node: "")
 
     def with_nodes(self, nodes: dict[str, Node], outputs: Iterable[Tensor] | None = None) -> Program:

@@ -67,7 +67,7 @@ def _inlined(source: Concrete, where: str) -> Program:
     nodes, library = named_by_content(nodes.values(), graph)
     outputs = tuple(names.tensor((op, int(k))) for _, tensor in source.outputs for op, k in [tensor.rsplit(":", 1)])
     return Program(in_order(nodes) or nodes, tuple(a.placeholder for a in source.arguments), source.variables, outputs, library,
-                   functools.partial(_line, source.function.graph))
+                   len(nodes), functools.partial(_line, source.function.graph))
 
 
 def _placeholder(node: Node, dtype: tf.DType, shape: tf.compat.v1.AttrValue | None) -> Node:

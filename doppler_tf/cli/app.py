@@ -17,7 +17,23 @@ from types import ModuleType
 from typing import NoReturn
 
 from doppler_tf import __version__
-from doppler_tf.cli import bench, calibrate, compare, completion, doctor, export, info, place, report, run, simulate, trace, train, workload
+from doppler_tf.cli import (
+    bench,
+    calibrate,
+    capture,
+    compare,
+    completion,
+    doctor,
+    export,
+    info,
+    place,
+    report,
+    run,
+    simulate,
+    trace,
+    train,
+    workload,
+)
 from doppler_tf.cli.messages import add_verbosity, set_verbosity
 from doppler_tf.cli.options import natural
 from doppler_tf.cli.output import print_json, print_tables
@@ -29,8 +45,8 @@ INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
 # A command is a module. Its docstring is its help, `EXAMPLE` is a command that works, and `add_arguments` adds its options.
 # `run(args) -> dict` does the work. `render(result)` shows the same figures as tables. An optional `exit_code(result)` reports a result
 # that is partly a failure.
-COMMANDS: dict[str, ModuleType] = {"workload": workload, "info": info, "place": place, "simulate": simulate, "train": train,
-                                   "report": report, "run": run, "compare": compare, "export": export, "trace": trace,
+COMMANDS: dict[str, ModuleType] = {"workload": workload, "capture": capture, "info": info, "place": place, "simulate": simulate,
+                                   "train": train, "report": report, "run": run, "compare": compare, "export": export, "trace": trace,
                                    "calibrate": calibrate, "bench": bench, "doctor": doctor, "completion": completion}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 _LOG = logging.getLogger(__name__)

@@ -1,0 +1,66 @@
+"""Models of users become graphs: a tf.function, a Keras model or a SavedModel is read, cut into pieces and written beside its graph.
+
+One file more here would read another format (ONNX, StableHLO): it has to make a `program.Program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.capture.concrete import concrete
+from data.capture.effects import EVERYTHING
+from data.capture.graph import build_graph
+from data.capture.model_folder import write_model
+from data.capture.pieces import Wiring
+from data.capture.reading import read_program
+from data.capture.source import Source, read_source
+from doppler_tf.graph import DataflowGraph
+
+__all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "read_source"]
+
+
+def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
+            allow: Collection[str] = ()) -> DataflowGraph:
+    """The graph of a function; what its vertices run is written into a folder.
+
+    Args:
+      function: a tf.function, a ConcreteFunction, a Keras model (captured in inference), any callable, or what `read_source` gives.
+      example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors or TensorSpecs, in
+        structures. Only shapes and types count.
+      model_folder: gets operations and variables; one that is there is replaced.
+      name: of the graph (default: the function's).
+      grouping: small vertices join their neighbours where that costs no parallelism.
+      allow: operations to let through that touch files, the network or Python; `EVERYTHING` stands for all.
+
+    Raises:
+      ConfigError: the function cannot be captured; the message names the operation and the user's line.
+      FormatError: the folder cannot be written.
+    """
+    return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, allow=allow).graph
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph, how many operations the function had once calls were inlined, and how many of them compute."""
+
+    graph: DataflowGraph
+    operations: int
+    computing: int
+
+
+def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
+                    allow: Collection[str] = ()) -> Captured:
+    """As `capture`; tells what became of the operations, too."""
+    if not isinstance(function, Source):
+        names = (getattr(function, key, None) for key in ("name", "__name__"))
+        title = next((name for name in names if isinstance(name, str)), type(function).__name__)
+        function = Source(function, example_inputs, title, title)
+    where, folder = function.text, Path(model_folder)
+    source = concrete(function.function, function.example_inputs, where)
+    program, effects = read_program(source, where, allow)
+    wiring = Wiring(program, effects)
+    graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
+    write_model(folder, program, effects, source, where)
+    return Captured(graph, program.operations, len(wiring.core))

@@ -1,0 +1,177 @@
+"""Which operations touch variables or the world outside, and in which order: each variable's value has versions, each update makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from data.capture.operations import CALLS, CONTROL_FLOW, LOOPS, ORDERED, PURE, RANDOM, READERS, UNSAFE
+from data.capture.program import Node, Program, library_functions
+from doppler_tf.errors import ConfigError
+
+EVERYTHING = "*"
+RESOURCE = tf.resource.as_datatype_enum
+# A variable's name and how often it has been updated before.
+Version = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What the operations of a program do beside making tensors.
+
+    Attributes:
+      reads: the version whose value a ReadVariableOp makes.
+      takes: the versions that an operation finds in the variables whose resources it takes.
+      writes: the versions that it leaves there.
+      writer: the operation that makes a version; none makes version 0.
+      last: the version of each variable at the end, where that is not 0.
+      ordered: the other stateful operations, in the order in which they must run.
+      lasting: those among them that run even if nobody takes their outputs: all that do more than draw random numbers.
+    """
+
+    reads: dict[str, Version] = field(default_factory=dict)
+    takes: dict[str, list[Version]] = field(default_factory=dict)
+    writes: dict[str, list[Version]] = field(default_factory=dict)
+    writer: dict[Version, str] = field(default_factory=dict)
+    last: dict[str, int] = field(default_factory=dict)
+    ordered: list[str] = field(default_factory=list)
+    lasting: list[str] = field(default_factory=list)
+
+
+class Library:
+    """What the functions that loops and branches call do to the variables that they are given, and which operations they hold."""
+
+    def __init__(self, graph: tf.compat.v1.GraphDef):
+        self._functions = {f.signature.name: f for f in graph.library.function}
+        self._operations: dict[str, set[str]] = {}
+        self._written: dict[str, set[int]] = {}
+
+    def operations(self, node: Node) -> set[str]:
+        """Kinds of operations in the functions that an operation calls, however deep."""
+        found: set[str] = set()
+        for name in library_functions(node.attr):
+            found |= self._operations_of(name)
+        return found
+
+    def written(self, node: Node) -> set[int]:
+        """Positions among the inputs of a loop or branch of the variables that it may update."""
+        skipped = 0 if node.op in LOOPS else 1  # the condition
+        return {i + skipped for name in library_functions(node.attr) for i in self._written_by(name)}
+
+    def _operations_of(self, function: str) -> set[str]:
+        if function not in self._operations:
+            found = self._operations[function] = set()
+            for node in self._functions[function].node_def:
+                if node.op in self._functions:
+                    found |= self._operations_of(node.op)
+                else:
+                    found.add(node.op)
+                for name in library_functions(node.attr):
+                    found |= self._operations_of(name)
+        return self._operations[function]
+
+    def _written_by(self, function: str) -> set[int]:
+        if function in self._written:
+            return self._written[function]
+        self._written[function] = set()
+        definition = self._functions[function]
+        resources = {arg.name: {i} for i, arg in enumerate(definition.signature.input_arg) if arg.type == RESOURCE}
+        everything, written = set().union(*resources.values()), set()
+        for node in definition.node_def:
+            sources = [text.partition(":")[0] for text in node.input if not text.startswith("^")]
+            taken = [(k, resources[source]) for k, source in enumerate(sources) if source in resources]
+            if not taken or node.op in READERS:
+                continue
+            if node.op == "Identity":
+                resources[node.name] = taken[0][1]
+                continue
+            called = library_functions(node.attr) or ([node.op] if node.op in self._functions else [])
+            skipped = 1 if node.op in CONTROL_FLOW - LOOPS else 0
+            inner = {i + skipped for name in called for i in self._written_by(name)}
+            for k, which in taken:
+                if not called or k in inner:
+                    written |= which
+            # What comes out of it may be any of the variables.
+            resources[node.name] = everything
+        self._written[function] = written
+        return written
+
+
+def check_operations(program: Program, library: Library, where: str, allow: Collection[str]) -> None:
+    """Raises ConfigError for the first operation that touches files, the network, Python or hidden state, unless `allow` names it."""
+    for node in program.nodes.values():
+        for op in (node.op, *sorted(library.operations(node))):
+            if is_refused(op) and op not in allow and EVERYTHING not in allow:
+                inside = "" if op == node.op else f" (inside {node.op})"
+                raise ConfigError(f"{where}: operation {node.name!r}{program.line(node)}: expected one that computes from its inputs and "
+                                  f"variables, got {op}{inside}, which may touch files, the network, Python or hidden state; take it out "
+                                  f"of the function, or allow it (--allow-unsafe) if you trust the function")
+
+
+def is_refused(op: str) -> bool:
+    """Whether an operation may do more than compute, update variables, draw random numbers, print and assert."""
+    if op in UNSAFE:
+        return True
+    if op in ORDERED or op in PURE or op in CONTROL_FLOW or op in CALLS or op in READERS:
+        return False
+    definition = op_def_registry.get(op)
+    if definition is None:
+        return not op.startswith("__")  # a function of the library has no definition
+    return definition.is_stateful and not _updates_variables(definition)
+
+
+def _updates_variables(definition) -> bool:
+    """Whether all the state of an operation is in variables that it is given, as that of optimizers' and random generators' is."""
+    return (definition.name.startswith(("Assign", "Resource", "Stateful", "RngSkip", "RngReadAndSkip"))
+            and any(arg.type == RESOURCE for arg in definition.input_arg))
+
+
+def find_effects(program: Program, library: Library, where: str) -> Effects:
+    """Follows the operations in their order.
+
+    Raises:
+      ConfigError: an operation takes a resource that is no variable.
+    """
+    effects, version = Effects(), dict.fromkeys((v.name for v in program.variables.values()), 0)
+    for node in program.nodes.values():
+        names = [(k, program.variables[x].name) for k, (x, _) in enumerate(node.inputs) if x in program.variables]
+        if node.op == "ReadVariableOp" and names:
+            effects.reads[node.name] = (names[0][1], version[names[0][1]])
+            continue
+        if names:
+            effects.takes[node.name] = [(name, version[name]) for name in dict.fromkeys(name for _, name in names)]
+            written = library.written(node) if node.op in CONTROL_FLOW else () if node.op in READERS else [k for k, _ in names]
+            for name in dict.fromkeys(name for k, name in names if k in written):
+                version[name] += 1
+                effects.writes.setdefault(node.name, []).append((name, version[name]))
+                effects.writer[name, version[name]] = node.name
+        stateful = {op for op in (node.op, *library.operations(node)) if op in ORDERED or is_refused(op)}
+        if stateful:
+            effects.ordered.append(node.name)
+        if stateful - RANDOM:
+            effects.lasting.append(node.name)
+    effects.last.update({name: count for name, count in version.items() if count})
+    return effects
+
+
+def control_edges(effects: Effects) -> dict[str, list[str]]:
+    """For each operation, those that must have run before it, beside those whose tensors it takes."""
+    after: dict[str, list[str]] = {}
+    users: dict[Version, list[str]] = {}
+    for name, version in effects.reads.items():
+        users.setdefault(version, []).append(name)
+        if version in effects.writer:
+            after.setdefault(name, []).append(effects.writer[version])
+    for name, versions in effects.takes.items():
+        for version in versions:
+            users.setdefault(version, []).append(name)
+            if version in effects.writer:
+                after.setdefault(name, []).append(effects.writer[version])
+    for (variable, count), writer in effects.writer.items():
+        after.setdefault(writer, []).extend(name for name in users.get((variable, count - 1), ()) if name != writer)
+    for first, second in zip(effects.ordered, effects.ordered[1:], strict=False):
+        after.setdefault(second, []).append(first)
+    return after

@@ -1,0 +1,83 @@
+"""The folder beside a captured graph: the function as a GraphDef, the values of its variables, and what belongs to which."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import tensorflow as tf
+
+from data.capture.concrete import Concrete
+from data.capture.effects import Effects
+from data.capture.program import Program
+from doppler_tf.errors import ConfigError, FormatError
+from doppler_tf.formats.files import write_bytes, write_json
+
+SCHEMA = "doppler-captured/1"
+FUNCTION, WEIGHTS, META = "function.pb", "weights", "meta.json"
+
+
+def write_model(folder: Path, program: Program, effects: Effects, source: Concrete, where: str) -> None:
+    """Writes the folder, whole or not at all; one that is there is replaced.
+
+    Raises:
+      ConfigError: the function is too large for a GraphDef.
+      FormatError: the place cannot be written, or holds something else.
+    """
+    if folder.exists() and not (folder / META).exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FormatError(f"{folder}: expected a folder for the captured model, got something else of this name; choose another --out")
+    try:
+        content = program.graph_def().SerializeToString(deterministic=True)
+    except ValueError as error:
+        raise ConfigError(f"{where}: graph: expected less than 2 GB, got more ({error}); make large constants variables") from error
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    except OSError as error:
+        raise FormatError(f"{folder}: cannot be written: {error.strerror}; choose another place") from None
+    try:
+        temporary.chmod(0o755)
+        write_bytes(temporary / FUNCTION, content)
+        _write_weights(temporary / WEIGHTS, program, source, where)
+        write_json(temporary / META, _meta(program, effects, source))
+        _replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_weights(prefix: Path, program: Program, source: Concrete, where: str) -> None:
+    variables = list(program.variables.values())
+    if not variables:
+        return
+    with tf.device("/CPU:0"):
+        try:
+            values = [tf.raw_ops.ReadVariableOp(resource=source.handles[v.name], dtype=v.dtype) for v in variables]
+        except tf.errors.FailedPreconditionError as error:
+            raise ConfigError(f"{where}: expected variables with values, got one that is not initialised ({error.message}); call the "
+                              "function once before") from error
+        tf.raw_ops.SaveV2(prefix=str(prefix), tensor_names=[v.name for v in variables], shape_and_slices=[""] * len(variables),
+                          tensors=values)
+
+
+def _meta(program: Program, effects: Effects, source: Concrete) -> dict:
+    return {
+        "schema": SCHEMA,
+        "variables": {v.name: {"placeholder": v.placeholder, "shape": list(v.shape), "dtype": v.dtype.name}
+                      for v in program.variables.values()},
+        "arguments": [{"name": a.name, "tensor": f"{a.placeholder}:0", "shape": list(a.shape), "dtype": a.dtype.name}
+                      for a in source.arguments],
+        "outputs": [{"name": name, "tensor": f"{x[0]}:{x[1]}"} for (name, _), x in zip(source.outputs, program.outputs, strict=True)],
+        "controls": [*dict.fromkeys([*effects.writes, *effects.ordered])],
+        "updates": list(effects.last)}
+
+
+def _replace(new: Path, folder: Path) -> None:
+    """A folder cannot be exchanged in one step as a file can: the old one goes aside first."""
+    if folder.exists():
+        aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+        folder.rename(aside / "old")
+        new.rename(folder)
+        shutil.rmtree(aside, ignore_errors=True)
+    else:
+        new.rename(folder)

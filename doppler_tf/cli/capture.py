@@ -1,0 +1,91 @@
+"""Capture a model of your own: a SavedModel, or a function in a Python file, becomes a graph with the kernels of its operations."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from doppler_tf.cli import info
+from doppler_tf.cli.options import output_file, positive
+
+if TYPE_CHECKING:
+    from doppler_tf.graph import DataflowGraph
+
+EXAMPLE = "python -m doppler_tf capture my_model --batch 8 --out my_model.json"
+# Below this ratio of all work to the longest path, a second device has next to nothing to do.
+CHAIN = 1.1
+# What the estimate of work and path counts with, where nothing has been measured.
+ESTIMATED_ON = "cpu:2"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Args: parser: of this command."""
+    parser.epilog = "\n  ".join((parser.epilog or "", "python -m doppler_tf capture train.py:step --input x=f32[32,64] --out step.json"))
+    parser.add_argument("source", metavar="FILE",
+                        help="folder of a SavedModel (Keras: model.export), or module.py:function, whose code is run")
+    parser.add_argument("--out", type=output_file, required=True, metavar="G.json",
+                        help="graph file to write; what its vertices run is written beside it, into the folder G.model")
+    parser.add_argument("--signature", metavar="S", help="of the SavedModel (default: serving_default, or the only one)")
+    parser.add_argument("--input", action="append", default=[], metavar="KEY=VALUE",
+                        help="shape and type of an input, where the model leaves them open, as x=f32[8,224,224,3]; repeatable")
+    parser.add_argument("--batch", type=positive, metavar="N", help="size of the first axis, where the model leaves it open")
+    parser.add_argument("--no-grouping", action="store_true", help="a vertex for every operation: small ones do not join their neighbours")
+    parser.add_argument("--allow-unsafe", action="store_true", help="let operations through that touch files, the network or Python")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Writes graph and model folder; returns what `info` says of the graph, what became of the operations, and how parallel it is."""
+    from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.formats.graph_json import write_graph
+
+    capture = import_quietly("data.capture")
+    source = capture.read_source(args.source, args.signature, args.input, args.batch)
+    folder = args.out.with_suffix(".model")
+    found = capture.capture_counted(source, model_folder=folder, name=args.out.name.split(".")[0], grouping=not args.no_grouping,
+                                    allow={capture.EVERYTHING} if args.allow_unsafe else ())
+    described = found.graph.attributes["captured"]
+    in_file = replace(found.graph, attributes={**found.graph.attributes, "captured": {**described, "model": folder.name}})
+    write_graph(args.out, in_file)
+    return {**info.describe(found.graph), "function": described["function"], "operations": found.operations,
+            "computing_operations": found.computing,
+            "parameters": _parameters(described), "updates": len(described["updates"]),
+            "inputs": {x["name"]: {"shape": x["shape"], "dtype": x["dtype"]} for x in described["inputs"]},
+            "outputs": [x["name"] for x in described["outputs"]],
+            "parallelism": _parallelism(found.graph), "out": args.out, "model": folder}
+
+
+def render(result: dict[str, Any]) -> list:
+    """The tables of `info`, what became of the operations before, and a sentence where nothing can run side by side."""
+    from doppler_tf.report.tables import facts
+
+    given = ", ".join(f"{name} {x['dtype']}{x['shape']}" for name, x in result["inputs"].items())
+    tables = [facts(f"captured {result['function']}", {
+        "inputs": given or "none", "outputs": ", ".join(result["outputs"]) or "none", "parameters": f"{result['parameters']:,}",
+        "updated variables": f"{result['updates']:,}",
+        "operations": f"{result['operations']:,} traced, {result['operations'] - result['computing_operations']:,} folded or passed by, "
+                      f"{result['computing_operations']:,} compute",
+        "vertices": f"{result['work_vertices']:,}, the longest chain {result['depth']:,}",
+        "work / longest path": f"{result['parallelism']:.2f} (estimated from flops and bytes)", "model": str(result["model"])}),
+        *info.render(result)]
+    if result["parallelism"] < CHAIN:
+        tables.append("Next to nothing can run side by side: work and longest path are almost equal, and more devices do not shorten one "
+                      "call. Several batches in flight raise the throughput; operations cut into tiles would shorten a call.")
+    return tables
+
+
+def _parameters(captured: dict) -> int:
+    """Numbers in the weights."""
+    import math
+
+    return sum(math.prod(weight["shape"]) for weight in captured["weights"])
+
+
+def _parallelism(graph: DataflowGraph) -> float:
+    """Seconds of all work by those of the longest path, both estimated."""
+    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.costs import build_costs
+    from doppler_tf.formats.topology_json import read_topology
+
+    costs = build_costs(graph, read_topology(ESTIMATED_ON))
+    return float(costs.exec_s[graph.work_vertices].min(axis=1).sum() / lower_bounds(graph, costs).path_s)

@@ -1,0 +1,260 @@
+"""The pieces of a captured model: a folder's operations as TensorFlow functions that a device executes by name, and its weights.
+
+A piece that takes `variable:NAME` makes a variable of its own from that value; the value itself is never changed, as TensorFlow copies a
+buffer that it would share before it writes into it.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from doppler_tf.errors import FormatError, GraphError, field_error
+from doppler_tf.formats.files import read_json
+
+SCHEMA = "doppler-captured/1"
+# TensorFlow makes a variable of its own for each execution of an operation that asks for this name.
+_ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
+# Functions that a process keeps, those used last.
+_KEPT = 8192
+_VARIABLE = "variable:"
+
+
+class CapturedModel:
+    """A captured function as its folder holds it.
+
+    Attributes:
+      folder: where it was read from.
+      meta: the content of `meta.json`.
+      nodes: the operations by name.
+    """
+
+    def __init__(self, folder: Path):
+        """Raises FormatError: the folder is missing or damaged."""
+        self.folder, self.meta = folder, read_json(folder / "meta.json")
+        if not isinstance(self.meta, Mapping) or self.meta.get("schema") != SCHEMA:
+            raise field_error(FormatError, str(folder / "meta.json"), "", "schema", SCHEMA,
+                              self.meta.get("schema") if isinstance(self.meta, Mapping) else self.meta, "capture the model again")
+        self._graph_def = tf.compat.v1.GraphDef()
+        try:
+            self._graph_def.ParseFromString((folder / "function.pb").read_bytes())
+        except Exception as error:  # missing files and whatever protocol buffers make of damaged ones
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise FormatError(f"{folder / 'function.pb'}: expected a GraphDef, got {reason}; capture the model again") from error
+        self.nodes = {node.name: node for node in self._graph_def.node}
+        self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
+
+    @property
+    def library(self) -> tf.compat.v1.GraphDef:
+        """A graph without operations that holds the functions of loops and branches."""
+        return tf.compat.v1.GraphDef(library=self._graph_def.library, versions=self._graph_def.versions)
+
+    @functools.cached_property
+    def graph(self) -> tf.Graph:
+        """The function as a graph that knows shapes and types."""
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(self._graph_def, name="")
+        return graph
+
+    def spec(self, value: str) -> tf.TensorSpec:
+        """Shape and type of "op:k" or "variable:NAME". Raises GraphError: the model has no such value."""
+        try:
+            if value.startswith(_VARIABLE):
+                record = self.meta["variables"][value.removeprefix(_VARIABLE)]
+                return tf.TensorSpec(record["shape"], record["dtype"])
+            name, _, k = value.rpartition(":")
+            tensor = self.graph.get_operation_by_name(name).outputs[int(k)]
+        except (KeyError, ValueError, IndexError):
+            raise field_error(GraphError, str(self.folder), "", "value", "a tensor or variable of the model", value,
+                              "graph and model folder belong together; capture the model again") from None
+        return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+    def weight(self, name: str) -> np.ndarray:
+        """The value of a variable when the model was captured. Raises FormatError: the checkpoint does not hold it."""
+        try:
+            return self._checkpoint.get_tensor(name)
+        except Exception as error:  # missing files, missing names, damaged blocks
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise FormatError(f"{self.folder / 'weights'}: variable {name!r}: expected a value in the checkpoint, got {reason}; capture "
+                              "the model again") from error
+
+    @functools.cached_property
+    def _checkpoint(self):
+        return tf.train.load_checkpoint(str(self.folder / "weights"))
+
+
+def captured_model(folder: str | Path) -> CapturedModel:
+    """The model in a folder, read once while the folder stays as it is. Raises FormatError: it is missing or damaged."""
+    folder = Path(folder).absolute()
+    try:
+        changed = (folder / "meta.json").stat().st_mtime_ns
+    except OSError:
+        raise FormatError(f"{folder}: expected the folder of a captured model beside its graph, got none; keep them together, or capture "
+                          "the model again") from None
+    return _model(folder, changed)
+
+
+@functools.lru_cache(16)
+def _model(folder: Path, changed: int) -> CapturedModel:
+    return CapturedModel(folder)
+
+
+def piece_function(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):
+    """The operations of a piece as one concrete function of tensors, which returns a list; equal pieces share one.
+
+    A piece without outputs returns one scalar, 0.
+
+    Args:
+      nodes, inputs, outputs: as in the parameters of a captured vertex's kernel.
+
+    Raises:
+      GraphError: the piece does not fit the model.
+    """
+    key = piece_key(model, nodes, inputs, outputs)
+    if key not in _FUNCTIONS:
+        while len(_FUNCTIONS) >= _KEPT:
+            del _FUNCTIONS[next(iter(_FUNCTIONS))]
+        _FUNCTIONS[key] = _traced(model, nodes, inputs, outputs)
+    return _FUNCTIONS[key]
+
+
+_FUNCTIONS: dict[str, object] = {}
+
+
+def piece_key(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """Equal for pieces that compute the same from tensors of the same shapes and types, whatever their operations are called.
+
+    The names of library functions tell their content. Operations that draw random numbers with a seed keep a state each: their names
+    count.
+    """
+    digest = hashlib.sha256()
+    known = {value: f"input {i}" for i, value in enumerate(inputs)}
+    known |= {f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0": f"resource {i}" for i, value in enumerate(inputs)
+              if value.startswith(_VARIABLE)}
+    for value in inputs:
+        spec = model.spec(value)
+        digest.update(repr((value.startswith(_VARIABLE), spec.shape, spec.dtype.name)).encode())
+    number = {name: i for i, name in enumerate(nodes)}
+    for name in nodes:
+        node = _node(model, name)
+        taken = []
+        for text in node.input:
+            if text.startswith("^"):
+                taken.append(f"after {number.get(text[1:])}" if text[1:] in number else "")
+            else:
+                x = _canonical(text)
+                source, _, k = x.rpartition(":")
+                taken.append(known[x] if x in known else f"{number.get(source)}:{k}")
+        attributes = [(attr, node.attr[attr].SerializeToString(deterministic=True)) for attr in sorted(node.attr)]
+        seeded = name if any(attr in node.attr and node.attr[attr].i for attr in ("seed", "seed2")) else ""
+        digest.update(repr((node.op, sorted(taken[len(_data(node)):]), taken[:len(_data(node))], attributes, seeded)).encode())
+    for value in outputs:
+        source, _, k = value.rpartition(":")
+        digest.update(repr(known.get(value) if value.startswith(_VARIABLE) else (number.get(source), k)).encode())
+    return digest.hexdigest()
+
+
+def original_function(folder: str | Path):
+    """The whole captured function: what all assignments have to agree with.
+
+    Returns:
+      A function of {argument name: array} that returns two mappings: outputs by name, and updated variables by name. Variables start from
+      the values in the folder at each call.
+
+    Raises:
+      FormatError: the folder is missing or damaged.
+    """
+    model = captured_model(folder)
+    arguments, results, updates = model.meta["arguments"], model.meta["outputs"], model.meta["updates"]
+    fixed = {f"{name}:0" for name in model.placeholders.values()} | {x["tensor"] for x in arguments}
+    nodes = [name for name in model.nodes if f"{name}:0" not in fixed]
+    direct = {x["tensor"]: x["name"] for x in arguments}
+    computed = [x["tensor"] for x in results if x["tensor"] not in direct]
+    variables = list(model.placeholders)
+    function = _traced(model, nodes, [*(x["tensor"] for x in arguments), *map(_VARIABLE.__add__, variables)],
+                       [*computed, *map(_VARIABLE.__add__, updates)])
+
+    def call(inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        tensors = [tf.constant(inputs[x["name"]], x["dtype"]) for x in arguments]
+        made = iter(function(*tensors, *(tf.constant(model.weight(name)) for name in variables)))
+        outputs = {x["name"]: np.asarray(inputs[direct[x["tensor"]]]) if x["tensor"] in direct else next(made).numpy() for x in results}
+        return outputs, {name: next(made).numpy() for name in updates}
+
+    return call
+
+
+def _traced(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):
+    graph, taken, returned = _piece_graph(model, nodes, inputs, outputs)
+    for function in graph.library.function:  # importing a graph does not: TensorFlow would crash when a loop calls its body
+        if not context.context().has_function(function.signature.name):
+            context.context().add_function_def(function)
+
+    def piece(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        made = tf.import_graph_def(graph, dict(zip(taken, tensors, strict=True)), returned, name="")
+        return made if made else [tf.constant(0)]
+
+    try:
+        return tf.function(piece, autograph=False).get_concrete_function(*[model.spec(value) for value in inputs])
+    except (ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise GraphError(f"{model.folder}: piece {nodes[-1] if nodes else ''!r}: expected operations that fit the model, got {reason}; "
+                         "graph and model folder belong together; capture the model again") from error
+
+
+def _piece_graph(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str],
+                 outputs: Sequence[str]) -> tuple[tf.compat.v1.GraphDef, list[str], list[str]]:
+    """The piece as a graph of its own, its placeholders' names, and the names of what it returns."""
+    graph, inside, feeds = model.library, set(nodes), [f"input_{i}" for i in range(len(inputs))]
+    moved = {value: feed for value, feed in zip(inputs, feeds, strict=True) if not value.startswith(_VARIABLE)}
+    assigned: dict[str, str] = {}
+    for feed, value in zip(feeds, inputs, strict=True):
+        spec = model.spec(value)
+        dtype = tf.compat.v1.AttrValue(type=spec.dtype.as_datatype_enum)
+        graph.node.add(name=feed, op="Placeholder", attr={"dtype": dtype, "shape": tf.compat.v1.AttrValue(shape=spec.shape.as_proto())})
+        if value.startswith(_VARIABLE):
+            handle, assign = f"{feed}/handle", f"{feed}/assign"
+            graph.node.add(name=handle, op="VarHandleOp", attr={
+                "dtype": dtype, "shape": tf.compat.v1.AttrValue(shape=spec.shape.as_proto()),
+                "shared_name": tf.compat.v1.AttrValue(s=_ANONYMOUS.encode())})
+            graph.node.add(name=assign, op="AssignVariableOp", input=[handle, feed], attr={"dtype": dtype})
+            moved[f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0"] = handle
+            assigned[handle] = assign
+    for name in nodes:
+        node = _node(model, name)
+        data = [moved.get(_canonical(text), text) for text in _data(node)]
+        controls = {text for text in node.input if text.startswith("^") and text[1:] in inside}
+        controls |= {f"^{assigned[text]}" for text in data if text in assigned}
+        graph.node.add(name=name, op=node.op, input=[*data, *sorted(controls)], attr=node.attr)
+    returned = []
+    users = [node.name for node in graph.node if any(text in assigned for text in node.input) and node.name not in assigned.values()]
+    for i, value in enumerate(outputs):
+        if value.startswith(_VARIABLE):
+            handle = moved[f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0"]
+            name = f"output_{i}"
+            graph.node.add(name=name, op="ReadVariableOp", input=[handle, *(f"^{user}" for user in users), f"^{assigned[handle]}"],
+                           attr={"dtype": tf.compat.v1.AttrValue(type=model.spec(value).dtype.as_datatype_enum)})
+            returned.append(f"{name}:0")
+        else:
+            returned.append(value)
+    return graph, feeds, returned
+
+
+def _node(model: CapturedModel, name: str) -> tf.compat.v1.NodeDef:
+    if name not in model.nodes:
+        raise field_error(GraphError, str(model.folder), "", "operation", "one of the model", name,
+                          "graph and model folder belong together; capture the model again")
+    return model.nodes[name]
+
+
+def _data(node) -> list[str]:
+    return [text for text in node.input if not text.startswith("^")]
+
+
+def _canonical(text: str) -> str:
+    return text if ":" in text else f"{text}:0"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,14 +14,18 @@ import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
-from doppler_tf.errors import GraphError
+from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph import DataflowGraph, Kernel, Operand
 from runtime import kernels
+from runtime.captured import CapturedModel, captured_model, piece_function, piece_key
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
+CAPTURED = "captured"
+_VARIABLES = frozenset(("Placeholder", "VarHandleOp", "AssignVariableOp", "ReadVariableOp"))
+_CONTROL_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"))
 
 
 class KernelCall:
@@ -69,6 +75,43 @@ class KernelCall:
             self._warm.add(device)
 
 
+class CapturedCall:
+    """A piece of a captured model as one call, with the attributes of a KernelCall.
+
+    It is a TensorFlow function, so that TensorFlow fuses its operations as it does in the whole model (a convolution with its bias and
+    activation, for example).
+    """
+
+    def __init__(self, name: str, function):
+        """Args: function: as `piece_function` gives it."""
+        self.name, self._function = name, function
+        self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
+        self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
+        self._arguments = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.inputs]
+        self._op = function.name
+        # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
+        self._can_warm = all(op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW)
+                             for op in function.graph.get_operations())
+        self._warm: set[str] = set()
+
+    def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+        """As KernelCall's."""
+        return execute_on(device, self._op, list(operands), None, len(self.outputs))
+
+    def traced(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The same inside another function that is being traced."""
+        return list(self._function(*operands))
+
+    def warm(self, device: str) -> None:
+        """As KernelCall's; does nothing where the first call must be one of the run."""
+        if device not in self._warm and self._can_warm:
+            with tf.device(device):
+                zeros = [tf.zeros(spec.shape, spec.dtype) for spec in self._arguments]
+            with contextlib.suppress(tf.errors.OpError):  # zeros may be no input for it
+                self(zeros, device)
+        self._warm.add(device)
+
+
 def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes: tuple | None = None, outputs: int = 1) -> list[tf.Tensor]:
     """Executes an operation, or a function by its name, on a device, and returns its outputs.
 
@@ -115,7 +158,10 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec]) -> d
         kernel = graph.kernel[v]
         operands = [specs[operand.vertex, operand.output] for operand in kernel.operands]
         try:
-            calls[v] = _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
+            calls[v] = (_captured_call(graph, kernel) if kernel.op == CAPTURED else
+                        _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands]))
+        except UserError:
+            raise
         except Exception as error:  # whatever tracing makes of parameters that somebody wrote
             reason, shapes = f"{type(error).__name__}: {error}".splitlines()[0], ", ".join(str(spec.shape) for spec in operands)
             raise GraphError(f"{graph.name}: vertex {graph.vertex_label(v)!r}: kernel: expected one that fits its operands, got "
@@ -147,6 +193,23 @@ class _Identity(NamedTuple):
 
     def __hash__(self) -> int:
         return id(self.kernel)
+
+
+def _captured_call(graph: DataflowGraph, kernel: Kernel) -> CapturedCall:
+    model, piece = captured_model(graph.attributes["captured"]["model"]), (kernel.params[key] for key in ("nodes", "inputs", "outputs"))
+    return _piece_call(model, *map(tuple, piece))
+
+
+@functools.lru_cache(_KEPT)
+def _piece_call(model: CapturedModel, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> CapturedCall:
+    key = piece_key(model, nodes, inputs, outputs)
+    if key not in _PIECES:
+        _PIECES[key] = CapturedCall(f"{CAPTURED} {key[:20]}", piece_function(model, nodes, inputs, outputs))
+    return _PIECES[key]
+
+
+# Equal pieces share one call for as long as one of them is kept.
+_PIECES: weakref.WeakValueDictionary[str, CapturedCall] = weakref.WeakValueDictionary()
 
 
 @functools.lru_cache(_KEPT)

@@ -171,22 +171,33 @@ def original_function(folder: str | Path):
       FormatError: the folder is missing or damaged.
     """
     model = captured_model(folder)
-    arguments, results, updates = model.meta["arguments"], model.meta["outputs"], model.meta["updates"]
-    fixed = {f"{name}:0" for name in model.placeholders.values()} | {x["tensor"] for x in arguments}
-    nodes = [name for name in model.nodes if f"{name}:0" not in fixed]
-    direct = {x["tensor"]: x["name"] for x in arguments}
-    computed = [x["tensor"] for x in results if x["tensor"] not in direct]
-    variables = list(model.placeholders)
-    function = _traced(model, nodes, [*(x["tensor"] for x in arguments), *map(_VARIABLE.__add__, variables)],
-                       [*computed, *map(_VARIABLE.__add__, updates)])
+    direct = {x["tensor"]: x["name"] for x in model.meta["arguments"]}
 
     def call(inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        tensors = [tf.constant(inputs[x["name"]], x["dtype"]) for x in arguments]
-        made = iter(function(*tensors, *(tf.constant(model.weight(name)) for name in variables)))
-        outputs = {x["name"]: np.asarray(inputs[direct[x["tensor"]]]) if x["tensor"] in direct else next(made).numpy() for x in results}
-        return outputs, {name: next(made).numpy() for name in updates}
+        function, tensors = original_call(folder, inputs)
+        made = iter(function(*tensors))
+        outputs = {x["name"]: np.asarray(inputs[direct[x["tensor"]]]) if x["tensor"] in direct else next(made).numpy()
+                   for x in model.meta["outputs"]}
+        return outputs, {name: next(made).numpy() for name in model.meta["updates"]}
 
     return call
+
+
+def original_call(folder: str | Path, inputs: Mapping[str, np.ndarray]):
+    """The whole captured function as one concrete function, and the tensors to call it with: arguments (`inputs` by name), then weights.
+
+    It returns a list: the outputs that are no arguments, then the updated variables. Raises FormatError: as `original_function`.
+    """
+    model = captured_model(folder)
+    arguments, variables = model.meta["arguments"], list(model.placeholders)
+    given = {x["tensor"] for x in arguments}
+    fixed = {f"{name}:0" for name in model.placeholders.values()} | given
+    computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in given]
+    function = _traced(model, [name for name in model.nodes if f"{name}:0" not in fixed],
+                       [*(x["tensor"] for x in arguments), *map(_VARIABLE.__add__, variables)],
+                       [*computed, *map(_VARIABLE.__add__, model.meta["updates"])])
+    return function, [*(tf.constant(inputs[x["name"]], x["dtype"]) for x in arguments),
+                      *(tf.constant(model.weight(name)) for name in variables)]
 
 
 def _traced(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Profiles, runs good and bad assignments, and writes the results."""
     from doppler_tf.cli.calibration_runs import feasible_assignments, fused, measure, profiled, write_files
-    from doppler_tf.cli.executors import Program, default_time_scale, make_executor
+    from doppler_tf.cli.executors import default_time_scale, load_program, make_executor
     from doppler_tf.cli.inputs import load_costs
     from doppler_tf.report.calibration import GIVEN, PROFILED, Durations, compare_models, link_records
 
@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     graph, given = load_costs(args.graph, args.topology)
     unfused = len(graph.work_vertices)
-    if args.executor == "tf" and not args.no_fuse:
+    if args.executor == "tf" and not args.no_fuse and "workload" in graph.attributes:
         graph, given = fused(graph, given)
-    program = Program(graph) if args.executor == "tf" else None
+    program = load_program(graph, args.seed) if args.executor == "tf" else None
     assignments, simulated_s = feasible_assignments(graph, given, args.assignments, args.seed)
     _make_folder(args.out)
     profile = None if program is None else profiled(graph, given, program.inputs, args.anew)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli import info
@@ -45,8 +44,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     found = capture.capture_counted(source, model_folder=folder, name=args.out.name.split(".")[0], grouping=not args.no_grouping,
                                     allow={capture.EVERYTHING} if args.allow_unsafe else ())
     described = found.graph.attributes["captured"]
-    in_file = replace(found.graph, attributes={**found.graph.attributes, "captured": {**described, "model": folder.name}})
-    write_graph(args.out, in_file)
+    write_graph(args.out, found.graph)
     return {**info.describe(found.graph), "function": described["function"], "operations": found.operations,
             "computing_operations": found.computing,
             "parameters": _parameters(described), "updates": len(described["updates"]),

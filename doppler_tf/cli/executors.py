@@ -1,11 +1,13 @@
-"""The real executors that commands name, and the check of their outputs against the unsharded program."""
+"""The real executors that commands name, and the check of their outputs against the program that the graph was made from."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from doppler_tf.cli.captured_program import CapturedProgram
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, GraphError, field_error
@@ -28,14 +30,30 @@ EMULATED_BETWEEN_S = (0.2, 20.0)
 EMULATED_TARGET_S = 2.0
 
 
+def load_program(graph: DataflowGraph, seed: int = 0, values: Path | None = None) -> Program | CapturedProgram:
+    """The program that a graph was made from, with its input values.
+
+    Args:
+      seed, values: of a captured graph, as CapturedProgram's; a workload draws its inputs from the seed in its graph.
+
+    Raises:
+      GraphError: a graph without kernels. ConfigError: values for a graph that was not captured. FormatError: as CapturedProgram.
+    """
+    if not has_kernels(graph):
+        raise GraphError(f"{graph.name}: kernel: expected kernels and the record of `workload` or `capture`, got none; make the graph "
+                         f"with `workload` (any but layered) or `capture`, or choose --executor emulated")
+    if "captured" in graph.attributes:
+        return CapturedProgram(graph, seed, values)
+    if values is not None:
+        raise ConfigError(f"--inputs: expected a captured graph, got {graph.name}, a workload that draws its own; leave out --inputs")
+    return Program(graph)
+
+
 class Program:
-    """The program that a graph was made from, with its input values."""
+    """The program of a workload, with its input values."""
 
     def __init__(self, graph: DataflowGraph):
-        """Draws the inputs. Raises GraphError for a graph without kernels."""
-        if not has_kernels(graph):
-            raise GraphError(f"{graph.name}: kernel: expected kernels and the workload's options, got none; make the graph with "
-                             f"`workload` (any but layered), or choose --executor emulated")
+        """Draws the inputs. Raises GraphError for a record that `workload` did not write."""
         from data import input_tiles, output_vertices, workload_program
 
         record = graph.attributes["workload"]
@@ -67,7 +85,8 @@ class ByGraph:
 
 def has_kernels(graph: DataflowGraph) -> bool:
     """Whether the graph can run on real devices."""
-    return "workload" in graph.attributes and all(graph.kernel[v] is not None for v in graph.work_vertices.tolist())
+    from_program = "workload" in graph.attributes or "captured" in graph.attributes
+    return from_program and all(graph.kernel[v] is not None for v in graph.work_vertices.tolist())
 
 
 def check_executor(name: str) -> None:
@@ -76,7 +95,7 @@ def check_executor(name: str) -> None:
         raise field_error(ConfigError, "", "", "--executor", f"one of {', '.join(EXECUTORS)}", name)
 
 
-def make_executor(name: str, dispatch: str, program: Program | None, time_scale: float, seed: int,
+def make_executor(name: str, dispatch: str, program: Program | CapturedProgram | None, time_scale: float, seed: int,
                   timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False) -> Engine:
     """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from doppler_tf.assignment import Assignment
-from doppler_tf.cli.executors import Program, make_executor
+from doppler_tf.cli.executors import load_program, make_executor
 from doppler_tf.cli.messages import bars_wanted, note
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CancelledError, DopplerError, UserError
@@ -33,7 +33,7 @@ def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, ru
     found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
-    program = Program(graph) if time_scale is None else None
+    program = load_program(graph) if time_scale is None else None
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
     with (make_executor("tf" if program else "emulated", dispatch, program, time_scale or 1.0, seed, keep_inputs=True) as executor,

@@ -16,6 +16,7 @@ import numpy as np
 
 from doppler_tf.cli.rooms import module_call
 from doppler_tf.errors import ExecutionError
+from doppler_tf.graph import DataflowGraph
 
 MODES = ("default", "xla")
 
@@ -53,13 +54,31 @@ def main(path: str) -> None:
     from data import workload_program
     from doppler_tf.formats.graph_json import read_graph
 
-    record = read_graph(path).attributes["workload"]
-    program = workload_program(record)
-    calls = {mode: compiled(program, program.draw_inputs(record["seed"]), mode == "xla") for mode in MODES}
+    graph = read_graph(path)
+    if "captured" in graph.attributes:
+        calls = {"default": _captured(graph)}
+    else:
+        record = graph.attributes["workload"]
+        program = workload_program(record)
+        calls = {mode: compiled(program, program.draw_inputs(record["seed"]), mode == "xla") for mode in MODES}
     for line in sys.stdin:
         started = time.perf_counter()
         calls[line.strip()]()
         print(time.perf_counter() - started, flush=True)
+
+
+def modes(graph: DataflowGraph) -> tuple[str, ...]:
+    """How TensorFlow alone can run a graph's program. XLA does not take the variables of captured models."""
+    return MODES[:1] if "captured" in graph.attributes else MODES
+
+
+def _captured(graph: DataflowGraph) -> Callable[[], list[np.ndarray]]:
+    """The original function, with arguments and weights placed beforehand."""
+    from doppler_tf.cli.captured_program import CapturedProgram
+    from runtime.captured import original_call
+
+    call, tensors = original_call(graph.attributes["captured"]["model"], CapturedProgram(graph).arguments)
+    return lambda: [tensor.numpy() for tensor in call(*tensors)]
 
 
 def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[[], list[np.ndarray]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from doppler_tf.cli.options import add_assignment, add_graph, add_pictures, add_topology, natural_real, positive, positive_real
@@ -25,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout-s", type=positive_real, metavar="S",
                         help="fail if one vertex or transfer takes longer than S seconds (default: no limit)")
     parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times and report the median run (default: 1)")
-    parser.add_argument("--no-check", action="store_true", help="do not compare the outputs with the unsharded program")
+    parser.add_argument("--inputs", type=Path, metavar="FILE.npz",
+                        help="captured models: arguments by name (default: drawn by --seed; integers are 0 or 1)")
+    parser.add_argument("--no-check", action="store_true", help="do not compare the outputs with the uncut program or model")
     parser.add_argument("--tolerance-s", type=natural_real, metavar="S",
                         help="tolerance on wall-clock times (default: 1%% of the makespan); the dispatcher's log is judged exactly")
     add_pictures(parser)
@@ -34,7 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Executes, compares the outputs with the unsharded program, and judges the median run's trace."""
     from doppler_tf.bounds import lower_bounds
-    from doppler_tf.cli.executors import Program, check_executor, default_time_scale, has_kernels, make_executor, matches, true_topology
+    from doppler_tf.cli.executors import (
+        check_executor,
+        default_time_scale,
+        has_kernels,
+        load_program,
+        make_executor,
+        matches,
+        true_topology,
+    )
     from doppler_tf.cli.inputs import load_assignment, load_costs
     from doppler_tf.cli.output import write_pictures
     from doppler_tf.report.verdict import idle, judge, usage
@@ -49,7 +60,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise field_error(ConfigError, "run", "", "--emulate", "emulated devices (--executor emulated, or synchronous with --time-scale)",
                           f"--executor {args.executor}")
     truth = true_topology(args.emulate, [(graph, costs)])
-    program = Program(graph) if real else None
+    program = load_program(graph, args.seed, args.inputs) if real else None
     time_scale = 1.0 if real else args.time_scale or default_time_scale(simulated_s)
     with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s, truth) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]

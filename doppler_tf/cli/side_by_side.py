@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from doppler_tf.graph import DataflowGraph
 
 ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
+ALONE_BY_MODE = {"default": ALONE, "xla": ALONE_XLA}
 BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
 LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
 # The first turns do not count, because they compile and place inputs.
@@ -63,13 +64,13 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     Returns:
       By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None if it cannot be simulated).
     """
-    from doppler_tf.cli.executors import Program
-    from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
+    from doppler_tf.cli.executors import load_program
+    from doppler_tf.cli.plain_tensorflow import PlainTensorFlow, modes
     from doppler_tf.cli.tensorflow import import_quietly
     from doppler_tf.finalists import Finalist
     from doppler_tf.simulator import Simulator
 
-    program, runtime = Program(graph), import_quietly("runtime")
+    program, runtime = load_program(graph), import_quietly("runtime")
     devices = runtime.prepare_devices(costs.num_devices)
     yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
         graph, assignments[leader].device, program.inputs, program.fetch, devices, copies=True)
@@ -78,7 +79,7 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
         barriers = stack.enter_context(runtime.SynchronousExecutor(
             runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=True)))
         plain = stack.enter_context(PlainTensorFlow(graph_path))
-        calls = {ALONE: lambda: plain.run("default"), ALONE_XLA: lambda: plain.run("xla"),
+        calls = {**{ALONE_BY_MODE[mode]: lambda mode=mode: plain.run(mode) for mode in modes(graph)},
                  **{name: lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in assignments.items()},
                  BARRIERS.format(leader): lambda: barriers.execute(graph, costs, assignments[leader]).makespan_s,
                  THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}

@@ -159,7 +159,7 @@ def _base(name: str | None) -> TrainConfig:
 @contextlib.contextmanager
 def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> Iterator[Executor | None]:
     """The real stage's executor, or None without real runs. Its threads are joined at the end."""
-    from doppler_tf.cli.executors import ByGraph, Program, make_executor, true_topology
+    from doppler_tf.cli.executors import ByGraph, load_program, make_executor, true_topology
 
     with contextlib.ExitStack() as stack:
         if not config.real:
@@ -171,7 +171,7 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> I
             from runtime import prepare_devices
 
             prepare_devices(loaded[0][1].num_devices)  # before training runs TensorFlow's first operation
-            yield ByGraph([(graph, stack.enter_context(make_executor("tf", "fifo", Program(graph), 1.0, config.seed, timeout_s)))
+            yield ByGraph([(graph, stack.enter_context(make_executor("tf", "fifo", load_program(graph), 1.0, config.seed, timeout_s)))
                            for graph, _ in loaded])
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import networkx as nx
@@ -43,6 +44,7 @@ def read_graph(source: str | Path | nx.DiGraph) -> DataflowGraph:
     schema = attributes.get("schema", GRAPH_SCHEMA)
     if schema != GRAPH_SCHEMA:
         raise field_error(FormatError, str(path), "", "graph.schema", GRAPH_SCHEMA, schema)
+    attributes = _with_model(attributes, lambda model: os.path.normpath(path.parent.absolute() / model), str(path))
     return graph_from_records(record["nodes"], edges, {"name": path.name.split(".")[0], **attributes}, str(path))
 
 
@@ -50,8 +52,19 @@ def read_graph(source: str | Path | nx.DiGraph) -> DataflowGraph:
 def write_graph(path: str | Path, graph: DataflowGraph) -> None:
     """Writes a graph atomically; `read_graph` gives it back with the same hash."""
     nodes, edges, attributes = graph_to_records(graph)
+    attributes = _with_model(attributes, lambda model: os.path.relpath(model, Path(path).parent.absolute()), str(path))
     pairs = np.unique(np.stack([graph.sources, graph.targets]), axis=1).shape[1]
     write_json(path, {"directed": True, "multigraph": pairs < graph.num_edges, "graph": attributes, "nodes": nodes, "edges": edges})
+
+
+def _with_model(attributes: Mapping, changed: Callable[[str], str], where: str) -> Mapping:
+    """The attributes with another path to the folder of a captured model: absolute in memory, relative to the file in a file."""
+    if "captured" not in attributes:
+        return attributes
+    record = attributes["captured"]
+    if not isinstance(record, Mapping) or not isinstance(record.get("model"), str):
+        raise field_error(GraphError, where, "", "graph.captured", "an object with 'model', the folder of the captured model", record)
+    return {**attributes, "captured": {**record, "model": changed(record["model"])}}
 
 
 def _from_networkx(source: nx.Graph) -> DataflowGraph:

@@ -29,7 +29,7 @@ BROKEN = {
     "The domain imports no TensorFlow and no other room": ["doppler_tf.graph -> tensorflow", "doppler_tf.ranks -> data.workloads"],
     "The runtime knows neither agents nor data": ["runtime -> agents"],
     "The agents know no runtime, and of data the dataset alone": ["agents -> runtime", "agents -> data.workloads"],
-    "The data know the domain alone, and TensorFlow only in the dataset file and the folder that captures": ["data.decompose -> tensorflow"],
+    "The data know the domain alone, and TensorFlow only in the dataset file and in data/capture": ["data.decompose -> tensorflow"],
     "Only __main__ imports the command line": ["doppler_tf.report"],
     "Within the domain imports go downwards": ["doppler_tf.costs -> doppler_tf.simulator"],
 }

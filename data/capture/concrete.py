@@ -17,8 +17,8 @@ from data.capture.program import Variable
 from doppler_tf.errors import ConfigError, UserError, field_error
 
 # Files whose lines are not the user's.
-_LIBRARIES = re.compile(r"site-packages/(tensorflow|tf_keras|keras|tf_agents|tensorflow_\w+)/|/data/capture/|<__autograph|"
-                        r"lib/python3\.\d+/(contextlib|functools|threading)\.py|__autograph_generated_file")
+_LIBRARIES = re.compile(r"site-packages/(tensorflow|tf_keras|keras|tf_agents|tensorflow_\w+)/|lib/python3\.\d+/\w+\.py|<|"
+                        rf"__autograph_generated_file|{re.escape(str(Path(__file__).parent))}/")
 _SCALARS = (bool, int, float, str, bytes, type(None))
 
 
@@ -66,7 +66,7 @@ def concrete(function, example_inputs, where: str) -> Concrete:
     if hasattr(function, "structured_input_signature") and hasattr(function, "graph"):
         traced, given = function, nest.flatten(example_inputs)
     else:
-        traced, given = _trace(function, example_inputs, where), []
+        traced, given = _trace(function, example_inputs, where)
     captured = list(zip(traced.captured_inputs, traced.inputs[_explicit(traced):], strict=True))
     variables, handles = _variables(traced, captured)
     constants = {inner.op.name: external for external, inner in captured if inner.op.name not in variables}
@@ -89,14 +89,15 @@ def _explicit(traced) -> int:
     return len(traced.inputs) - len(traced.captured_inputs)
 
 
-def _trace(function, example_inputs, where: str):
+def _trace(function, example_inputs, where: str) -> tuple[Any, list[tf.TensorSpec]]:
+    """The concrete function, and the specs of its tensors."""
     if not callable(function):
         raise field_error(ConfigError, where, "", "function", "a tf.function, a Keras model or another callable", function)
     arguments = _specs(function, example_inputs, where)
     if _is_keras(function) or not hasattr(function, "get_concrete_function"):
         function = tf.function(_plain(function, len(arguments)))
-    try:
-        return function.get_concrete_function(*arguments)
+    try:  # a tf.function with a signature of its own keeps that: the shapes are put in later
+        return function.get_concrete_function(*arguments), [x for x in nest.flatten(arguments) if isinstance(x, tf.TensorSpec)]
     except UserError:
         raise
     except Exception as error:  # whatever the user's code raises

@@ -15,6 +15,7 @@ from tests.runs import make_run
 SLOW = ("train", "export")
 CALLS = {
     "workload": "chainmm --devices 2 --scale small --out DIR/g.json",
+    "capture": "FUNCTION --input x=f32[2,2] --out DIR/g.json",
     "info": "G --topology ideal:2",
     "place": "G --topology ideal:2 --method heft",
     "simulate": "G --topology ideal:2 --assignment A",
@@ -32,6 +33,7 @@ CALLS = {
 # What else a command may be called with by mistake: more words, or another word in the place of one.
 WRONG = {
     "workload": ["--devices none", "--devices 0", "--scale huge", "--option size", "chainmm=resnet"],
+    "capture": ["--batch 0", "--input x", "--input x=f99[2]", "--input y=f32[2]", "FUNCTION=nowhere"],
     "info": ["--topology ideal:none", "--topology p200x4"],
     "place": ["--samples 0", "--budget-s -1", "--method magic", "--method policy", "--dispatch lifo", "--topology ideal:0"],
     "simulate": ["--dispatch lifo", "--topology cpu:", "--topology ideal:3.5"],
@@ -53,8 +55,10 @@ FILES = [(command, file) for command, call in CALLS.items() for file in ("G", "A
 @pytest.fixture
 def call(cli, diamond, write, tmp_path):
     """Calls a command as CALLS has it, with other and more words; returns the outcome."""
-    files = {"G": diamond, "A": write([None, 0, 1, 0], "a.json"), "TRACE": tmp_path / "t.json", "DIR": tmp_path / "new",
-             "DIR/g.json": tmp_path / "new" / "g.json", "DIR/page.html": tmp_path / "new" / "page.html", "RUN": tmp_path / "run"}
+    mine = write("def f(x): return x + 1.0", "mine.py")
+    files = {"FUNCTION": f"{mine}:f", "G": diamond, "A": write([None, 0, 1, 0], "a.json"), "TRACE": tmp_path / "t.json",
+             "DIR": tmp_path / "new", "DIR/g.json": tmp_path / "new" / "g.json", "DIR/page.html": tmp_path / "new" / "page.html",
+             "RUN": tmp_path / "run"}
     cli("simulate", diamond, "--topology", "ideal:2", "--assignment", files["A"], "--trace", files["TRACE"])
 
     def put(command: str, *more: str, **others):

@@ -1,0 +1,122 @@
+"""Captured functions compute what the functions do: outputs and updated variables, grouped and not."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+from data.capture import capture
+from runtime.captured import original_function
+from tests.captured_models import MODELS, Spec, close, draw, run_pieces
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pieces_compute_what_the_function_computes(name, tmp_path):
+    tf.random.set_seed(1)
+    function, inputs = MODELS[name]()
+    graphs = [capture(function, inputs, model_folder=tmp_path / f"{grouping}.model", grouping=grouping) for grouping in (False, True)]
+    assert len(graphs[1].work_vertices) <= len(graphs[0].work_vertices)
+    for seed in range(3):
+        feeds = draw(graphs[0], seed)
+        outputs, updates = original_function(tmp_path / "True.model")(feeds)
+        for graph in graphs:
+            found = run_pieces(graph, feeds)
+            close(found[0], outputs)
+            close(found[1], updates)
+    live = [x for x in tf.nest.flatten(function(*feeds.values())) if x is not None]  # it may update the variables: last
+    for value, expected in zip(outputs.values(), live, strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_every_operation_that_computes_is_a_vertex(tmp_path):
+    function, inputs = MODELS["dense"]()
+    graph = capture(function, inputs, model_folder=tmp_path / "model", grouping=False)
+    work = graph.work_vertices.tolist()
+    assert [graph.kinds[v] for v in work] == ["MatMul", "BiasAdd", "Relu", "MatMul", "BiasAdd"]
+    assert graph.flops[work].tolist() == [2 * 2 * 4 * 8, 16, 16, 2 * 2 * 8 * 3, 6]
+    assert graph.output_bytes[work].tolist() == [64, 64, 64, 24, 24]
+    assert [graph.names[v].rpartition("/")[2] for v in work] == ["MatMul", "BiasAdd", "Relu", "MatMul", "BiasAdd"]
+    layer = graph.meta_op[work[0]]
+    assert layer.startswith("sequential")
+    assert [graph.meta_op[v] == layer for v in work] == [True, True, True, False, False]
+    assert sorted({graph.kinds[v] for v in np.flatnonzero(graph.is_input)}) == ["input", "weight"]
+    assert capture(function, inputs, model_folder=tmp_path / "model").graph_hash == capture(
+        function, inputs, model_folder=tmp_path / "again").graph_hash
+
+
+def test_edges_name_the_output_that_they_carry(tmp_path):
+    graph = capture(*MODELS["several_outputs"](), model_folder=tmp_path / "model", grouping=False)
+    split = graph.kinds.index("Split")
+    assert np.diff(graph.tensor_ptr)[split] == 3
+    assert sorted(set(graph.edge_output[graph.sources == split].tolist())) == [0, 1, 2]
+    assert {x["name"]: x["output"] for x in graph.attributes["captured"]["outputs"]}["top/indices"] == 1
+
+
+def test_a_variable_is_read_after_its_update(tmp_path):
+    graph = capture(*MODELS["nested"](), model_folder=tmp_path / "model", grouping=False)
+    assert [x["variable"] for x in graph.attributes["captured"]["updates"]] == ["count"]
+    updates = [v for v in graph.work_vertices if graph.kinds[v].startswith("Assign")]
+    assert len(updates) == 3
+    assert len({int(graph.colocate[v]) for v in updates}) == 1
+    assert graph.colocate[updates[0]] >= 0
+
+
+def test_weights_are_not_in_the_graph_nor_in_the_function(tmp_path):
+    weight = tf.Variable(tf.ones([400, 400]), name="weight")
+    capture(lambda x: x @ weight, Spec([1, 400]), model_folder=tmp_path / "model")
+    assert (tmp_path / "model" / "function.pb").stat().st_size < 2000
+    assert json.loads((tmp_path / "model" / "meta.json").read_text())["variables"]["weight"]["shape"] == [400, 400]
+
+
+def test_stateful_random_numbers_keep_their_order(tmp_path):
+    graph = capture(lambda x: (x + tf.random.normal([2]), tf.random.uniform([2])), Spec([2]), model_folder=tmp_path / "model",
+                    grouping=False)
+    drawing = [v for v in graph.work_vertices.tolist() if graph.kinds[v].startswith("Random")]
+    assert len({int(graph.colocate[v]) for v in drawing}) == 1
+    joined = [e for e in range(graph.num_edges) if graph.sources[e] == drawing[0] and graph.targets[e] == drawing[1]]
+    assert graph.edge_bytes[joined].tolist() == [0.0]
+
+
+def test_what_is_constant_is_folded(tmp_path):
+    def function(x):
+        rows = tf.shape(x)[0]
+        return tf.reshape(x, [rows * 2, -1]) * tf.sqrt(tf.cast(rows, tf.float32))
+
+    graph = capture(function, Spec([4, 6]), model_folder=tmp_path / "model", grouping=False)
+    assert [graph.kinds[v] for v in graph.work_vertices] == ["Reshape", "Mul"]
+
+
+def test_example_inputs_in_structures(tmp_path):
+    def function(pair, scale):
+        return pair["a"] @ pair["b"][0] * scale
+
+    a = np.ones((2, 3), np.float32)
+    graph = capture(function, ({"a": a, "b": [a.T]}, 2.0), model_folder=tmp_path / "model")
+    assert [x["shape"] for x in graph.attributes["captured"]["inputs"]] == [[2, 3], [3, 2], []]
+
+
+def test_a_shape_that_a_loop_hides_is_found(tmp_path):
+    @tf.function(input_signature=[Spec([None, 3])])
+    def function(x):
+        return tf.while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y + 1.0), (0, x),
+                             shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 3])))[1]
+
+    module = tf.Module()
+    module.function = function
+    tf.saved_model.save(module, str(tmp_path / "saved"), signatures=function.get_concrete_function())
+    loaded = tf.saved_model.load(str(tmp_path / "saved")).signatures["serving_default"]
+    graph = capture(loaded, [Spec([5, 3])], model_folder=tmp_path / "model")
+    assert graph.output_bytes[graph.work_vertices].tolist() == [60.0]
+
+
+def test_a_model_of_a_real_size(tmp_path):
+    model = tf_keras.applications.MobileNetV2(weights=None, input_shape=(64, 64, 3), classes=10)
+    graph = capture(model, Spec([1, 64, 64, 3]), model_folder=tmp_path / "model")
+    assert len(graph.work_vertices) < 100
+    feeds = draw(graph, 0)
+    found, _ = run_pieces(graph, feeds)
+    np.testing.assert_allclose(found["output"], model(feeds["inputs"]), rtol=1e-5, atol=1e-6)

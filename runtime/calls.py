@@ -203,9 +203,10 @@ def _captured_call(graph: DataflowGraph, kernel: Kernel) -> CapturedCall:
 @functools.lru_cache(_KEPT)
 def _piece_call(model: CapturedModel, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> CapturedCall:
     key = piece_key(model, nodes, inputs, outputs)
-    if key not in _PIECES:
-        _PIECES[key] = CapturedCall(f"{CAPTURED} {key[:20]}", piece_function(model, nodes, inputs, outputs))
-    return _PIECES[key]
+    call = _PIECES.get(key)
+    if call is None:
+        call = _PIECES[key] = CapturedCall(f"{CAPTURED} {key[:20]}", piece_function(model, nodes, inputs, outputs))
+    return call
 
 
 # Equal pieces share one call for as long as one of them is kept.

@@ -89,6 +89,9 @@ class CapturedCall:
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
         self._arguments = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.inputs]
         self._op = function.name
+        # Without these settings TensorFlow would not fuse operations of the function.
+        options = context.context().function_call_options
+        self._attributes = ("executor_type", "", "config_proto", options.config_proto_serialized)
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self._can_warm = all(op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW)
                              for op in function.graph.get_operations())
@@ -96,7 +99,7 @@ class CapturedCall:
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
         """As KernelCall's."""
-        return execute_on(device, self._op, list(operands), None, len(self.outputs))
+        return execute_on(device, self._op, list(operands), self._attributes, len(self.outputs))
 
     def traced(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The same inside another function that is being traced."""

@@ -77,7 +77,8 @@ def test_inputs_come_from_a_file(captured, tmp_path):
     (tmp_path / "bad.npz").write_text("x")
     assert_says(refusal(FormatError, CapturedProgram, graph, values=tmp_path / "bad.npz"), "bad.npz: expected an NPZ file")
     np.savez(values, other=np.zeros(1))
-    assert_says(refusal(FormatError, CapturedProgram, graph, values=values), f"{name}: expected an array; the arguments are {name}, got None")
+    assert_says(refusal(FormatError, CapturedProgram, graph, values=values),
+                f"{name}: expected an array; the arguments are {name}, got None")
     np.savez(values, **{name: np.zeros((2, 5), np.float32)})
     assert_says(refusal(FormatError, CapturedProgram, graph, values=values),
                 f"{name}: expected float32 of shape [2, 4], got float32 of [2, 5]; mend the array")
@@ -99,7 +100,8 @@ def test_what_belongs_together_and_was_parted(captured, tmp_path):
     assert_says(refusal(FormatError, CapturedProgram, read_graph(path)), "graph.model: expected the folder of a captured model")
     for wrong in (None, {}, {"model": 3}):
         path.write_text(json.dumps({**record, "graph": {**record["graph"], "captured": wrong}}))
-        assert_says(refusal(GraphError, read_graph, path), "graph.captured: expected an object with 'model', the folder of the captured model")
+        assert_says(refusal(GraphError, read_graph, path),
+                    "graph.captured: expected an object with 'model', the folder of the captured model")
     (tmp_path / "elsewhere").rename(tmp_path / "graph.model")
     path.write_text(json.dumps({**record, "graph": {**record["graph"], "captured": {"model": "graph.model"}}}))
     assert_says(refusal(GraphError, CapturedProgram, read_graph(path)), "captured: expected the record that `capture` writes")
@@ -110,4 +112,5 @@ def test_inputs_are_for_captured_models(tmp_path, capsys):
 
     graph = tmp_path / "ffnn.json"
     doppler("workload", "ffnn", "--devices", 2, "--scale", "small", "--out", graph)
-    assert_says(refusal(ConfigError, load_program, read_graph(graph), 0, tmp_path / "x.npz"), "--inputs: expected a captured graph, got ffnn")
+    assert_says(refusal(ConfigError, load_program, read_graph(graph), 0, tmp_path / "x.npz"),
+                "--inputs: expected a captured graph, got ffnn")

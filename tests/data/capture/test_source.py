@@ -75,6 +75,7 @@ def test_a_signature_of_a_saved_model(saved, tmp_path):
     close(outputs, {"y": np.full((2, 2), 3.0)})
 
 
+@pytest.mark.thorough
 def test_a_model_of_keras_3(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
     subprocess.run([sys.executable, "-c", KERAS_3, tmp_path / "exported", tmp_path / "expected.npz"], env=environment, check=True,

@@ -32,11 +32,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.formats.files import read_json
     from doppler_tf.formats.graph_json import read_graph
 
-    graph = read_graph(args.graph)
+    graph, record = read_graph(args.graph), read_json(args.assignment)
     if "captured" not in graph.attributes:
         raise GraphError(f"{args.graph}: expected a captured graph, got {graph.name}, which has no model beside it; make one with "
                          "`capture`")
-    record = read_json(args.assignment)
     if args.topology is None and isinstance(record, Mapping):
         args.topology = _as_many(record.get("device_names"), args.assignment)
         record = {key: value for key, value in record.items() if key != "topology_hash"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 
 import tensorflow as tf
@@ -12,7 +10,7 @@ from data.capture.concrete import Concrete
 from data.capture.effects import Effects
 from data.capture.program import Program
 from doppler_tf.errors import ConfigError, FormatError
-from doppler_tf.formats.files import write_bytes, write_json
+from doppler_tf.formats.files import whole_folder, write_bytes, write_json
 
 SCHEMA = "doppler-captured/1"
 FUNCTION, WEIGHTS, META = "function.pb", "weights", "meta.json"
@@ -31,19 +29,10 @@ def write_model(folder: Path, program: Program, effects: Effects, source: Concre
         content = program.graph_def().SerializeToString(deterministic=True)
     except ValueError as error:
         raise ConfigError(f"{where}: graph: expected less than 2 GB, got more ({error}); make large constants variables") from error
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-    except OSError as error:
-        raise FormatError(f"{folder}: cannot be written: {error.strerror}; choose another place") from None
-    try:
-        temporary.chmod(0o755)
+    with whole_folder(folder) as temporary:
         write_bytes(temporary / FUNCTION, content)
         _write_weights(temporary / WEIGHTS, program, source, where)
         write_json(temporary / META, _meta(program, effects, source))
-        _replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_weights(prefix: Path, program: Program, source: Concrete, where: str) -> None:
@@ -70,14 +59,3 @@ def _meta(program: Program, effects: Effects, source: Concrete) -> dict:
         "outputs": [{"name": name, "tensor": f"{x[0]}:{x[1]}"} for (name, _), x in zip(source.outputs, program.outputs, strict=True)],
         "controls": [*dict.fromkeys([*effects.writes, *effects.ordered])],
         "updates": list(effects.last)}
-
-
-def _replace(new: Path, folder: Path) -> None:
-    """A folder cannot be exchanged in one step as a file can: the old one goes aside first."""
-    if folder.exists():
-        aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
-        folder.rename(aside / "old")
-        new.rename(folder)
-        shutil.rmtree(aside, ignore_errors=True)
-    else:
-        new.rename(folder)

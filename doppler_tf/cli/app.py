@@ -25,6 +25,7 @@ from doppler_tf.cli import (
     completion,
     doctor,
     export,
+    export_placed,
     info,
     place,
     report,
@@ -46,8 +47,9 @@ INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
 # `run(args) -> dict` does the work. `render(result)` shows the same figures as tables. An optional `exit_code(result)` reports a result
 # that is partly a failure.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "capture": capture, "info": info, "place": place, "simulate": simulate,
-                                   "train": train, "report": report, "run": run, "compare": compare, "export": export, "trace": trace,
-                                   "calibrate": calibrate, "bench": bench, "doctor": doctor, "completion": completion}
+                                   "train": train, "report": report, "run": run, "compare": compare, "export": export,
+                                   "export-placed": export_placed, "trace": trace, "calibrate": calibrate, "bench": bench,
+                                   "doctor": doctor, "completion": completion}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 _LOG = logging.getLogger(__name__)
 

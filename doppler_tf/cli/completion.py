@@ -17,7 +17,7 @@ SHELLS, PROGRAM = ("bash", "zsh", "tcsh"), "doppler-tf"
 CONFIGS = ("default", "annealed", "paper")  # `agents` has them too, but importing it brings TensorFlow; a test compares the two
 COUNTED = tuple(f"{kind}:{number}" for kind in ("cpu", "ideal") for number in (2, 4, 8))  # a few presets that take a number
 _KINDS = dict.fromkeys(("RUN", "DIR", "RUN|CHECKPOINT"), "directory") | dict.fromkeys(
-    ("GRAPH", "FILE", "G.json", "A.json", "OUT.json", "OUT.png", "SUITE.toml", "FILE.md", "PAGE.html"), "file")
+    ("GRAPH", "FILE", "G.json", "A.json", "OUT.json", "OUT.png", "SUITE.toml", "FILE.md", "PAGE.html", "FILE.npz"), "file")
 # What follows goes into shell functions, for bash and zsh: one of the words or a file; some of the words with commas between them.
 _OR_FILE = 'compgen -W "$words" -f -- "$1"', "compadd -- ${=words}; _files"
 _IN_LIST = 'compgen -P "${1%"${1##*,}"}" -W "$words" -- "${1##*,}"', "_values -s , methods ${=words}"

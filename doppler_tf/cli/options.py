@@ -71,11 +71,13 @@ def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None
     parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
 
 
-def add_assignment(parser: argparse.ArgumentParser) -> None:
-    """--assignment and --dispatch."""
+def add_assignment(parser: argparse.ArgumentParser, dispatch: bool = True) -> None:
+    """--assignment and, with `dispatch`, --dispatch."""
     parser.add_argument("--assignment", type=Path, required=True, metavar="FILE",
                         help="assignment file, or a bare list of device indices in node order (null for inputs)")
-    parser.add_argument("--dispatch", metavar=DISPATCH, help="rule that orders the queues (default: the assignment file's rule, else fifo)")
+    if dispatch:
+        parser.add_argument("--dispatch", metavar=DISPATCH,
+                            help="rule that orders the queues (default: the assignment file's rule, else fifo)")
 
 
 def add_pictures(parser: argparse.ArgumentParser, trace: bool = True) -> None:

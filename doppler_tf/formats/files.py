@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,36 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             raise
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: cannot be written: {getattr(error, 'strerror', error)}; choose another place") from None
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder beside `folder`; it takes that place when the block is done, and vanishes if the block fails.
+
+    Raises:
+      FormatError: the place cannot be written.
+    """
+    aside = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    except OSError as error:
+        raise FormatError(f"{folder}: cannot be written: {error.strerror}; choose another place") from None
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        if folder.exists():  # a folder cannot be exchanged in one step as a file can
+            aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+            folder.rename(aside / "old")
+        temporary.rename(folder)
+    except OSError as error:
+        raise FormatError(f"{folder}: cannot be written: {error.strerror}; choose another place") from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if aside is not None:
+            if not folder.exists():  # the new one did not get there
+                (aside / "old").rename(folder)
+            shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

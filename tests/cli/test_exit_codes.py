@@ -11,8 +11,8 @@ from tests.cli.test_bad_input import refused
 from tests.runs import make_run
 
 # Of each command a call without mistakes; G, A and TRACE are files and RUN a run folder that are there, DIR a folder that is not. What is
-# trained or needs a checkpoint (SLOW) is tried elsewhere.
-SLOW = ("train", "export")
+# trained, or needs a checkpoint or a captured model (SLOW), is tried elsewhere.
+SLOW = ("train", "export", "export-placed")
 CALLS = {
     "workload": "chainmm --devices 2 --scale small --out DIR/g.json",
     "capture": "FUNCTION --input x=f32[2,2] --out DIR/g.json",
@@ -24,6 +24,7 @@ CALLS = {
     "run": "G --topology ideal:2 --assignment A --executor emulated --time-scale 0.01",
     "compare": "G --topology ideal:2 --methods heft",
     "export": "RUN --out DIR",
+    "export-placed": "G --assignment A --out DIR",
     "trace": "TRACE",
     "calibrate": "G --topology ideal:2 --executor emulated --time-scale 0.01 --assignments 2 --out DIR",
     "bench": "--graph G --topology ideal:2 --method heft --seeds 1 --out DIR",
@@ -43,6 +44,7 @@ WRONG = {
     "compare": ["--methods magic", "--methods heft,,cpop", "--seeds 0", "--samples 1000001"],
     "report": ["RUN=nowhere"],
     "export": [],
+    "export-placed": ["--topology", "A=nowhere"],
     "trace": ["--tolerance-s soon"],
     "calibrate": ["--assignments 0", "--executor synchronous", "--repeats 0"],
     "bench": ["--method heft@5", "--method magic", "--jobs 0", "--seeds none", "--topology ideal:none"],

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -43,13 +43,22 @@ if TYPE_CHECKING:
     from doppler_tf.cli.inputs import Policy
 
 
-def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]],
-            kept: KeptLearner | KeptSamplers | None = None) -> dict[str, Any]:
+class Kept(NamedTuple):
+    """What earlier cells have compiled, to train and to sample."""
+
+    learner: KeptLearner | None = None
+    samplers: KeptSamplers | None = None
+
+
+NOTHING_KEPT = Kept()
+
+
+def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: Kept = NOTHING_KEPT) -> dict[str, Any]:
     """Runs a cell, writes its record, even if the cell fails, and returns it.
 
     Args:
       needed: records of the cells that it needs, by their purpose.
-      kept: what cells of this kind have compiled before.
+      kept: what earlier cells have compiled.
     """
     started = time.perf_counter()
     try:
@@ -84,7 +93,7 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
             "winner": placed.assignment.method, **_keep(folder, cell, graph, costs, placed.assignment, placed.makespan_s)}
 
 
-def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptLearner | None) -> dict[str, Any]:
+def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: Kept) -> dict[str, Any]:
     """Trains, then samples the policy. A training on several graphs has no makespan of its own."""
     loaded = [load_costs(Path(path), cell.topology) for path in cell.job["graphs"]]
     config = import_quietly("agents.config").TrainConfig.from_json(cell.job["config"])
@@ -99,7 +108,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], ke
     started = time.perf_counter()
     try:
         trained = training.train([graph for graph, _ in loaded], loaded[0][1].topology, run_dir, config, executor=executor, progress=False,
-                                 pictures=False, kept=kept, **({"init": init} if init else {}))
+                                 pictures=False, kept=kept.learner, **({"init": init} if init else {}))
     finally:
         if executor is not None:
             executor.close()
@@ -107,7 +116,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], ke
     rows = list(trained.values())
     if len(loaded) > 1:
         return {"best_makespan_s": None, "seconds": train_s, "episodes": sum(row["episodes"] for row in rows), "graphs": trained}
-    figures, row = _sampled(folder, cell, run_dir, *loaded[0]), rows[0]
+    figures, row = _sampled(folder, cell, load_policy(run_dir, kept.samplers), *loaded[0]), rows[0]
     figures["simulations"] += row.get("annealing_simulations", 0)
     figures |= {"seconds": train_s + figures["seconds"], "best_seen_s": row["best_makespan_s"], "episodes": row["episodes"],
                 "learned": True, "trained": config.method, "measured": row.get("measured"),
@@ -132,9 +141,9 @@ def _combined(figures: dict[str, Any], init: Mapping[str, Any]) -> dict[str, Any
             "best_seen_s": min(figures["best_seen_s"], init["best_seen_s"]), "curve": [*init["curve"], *curve]}
 
 
-def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: KeptSamplers | None) -> dict[str, Any]:
+def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: Kept) -> dict[str, Any]:
     """Samples an existing policy on a graph, which may be new to it. It samples twice, because the first call compiles."""
-    policy = load_policy(folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"]), kept)
+    policy = load_policy(folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"]), kept.samplers)
     case = load_costs(Path(cell.job["graphs"][0]), cell.topology)
     first = _sampled(folder, cell, policy, *case)
     return {**_sampled(folder, cell, policy, *case), "first_s": first["seconds"], "episodes": 0, "learned": True}
@@ -182,12 +191,11 @@ def main(folder: Path, keys: Sequence[str]) -> None:
     """Runs the cells that DIR/jobs/KEY.json describe, one after another."""
     set_verbosity()
     records = [json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8")) for key in keys]
-    cells, kept = [Cell(**record["cell"]) for record in records], {}
-    for does, module, name in ((TRAINS, "agents.learner", "KeptLearner"), (SAMPLES, "agents.placing", "KeptSamplers")):
-        if any(cell.job["does"] == does for cell in cells):
-            kept[does] = getattr(import_quietly(module), name)()
+    cells, kept = [Cell(**record["cell"]) for record in records], NOTHING_KEPT
+    if any(cell.job["does"] in (TRAINS, SAMPLES) for cell in cells):
+        kept = Kept(import_quietly("agents.learner").KeptLearner(), import_quietly("agents.placing").KeptSamplers())
     for cell, record in zip(cells, records, strict=True):
-        do_cell(folder, cell, record["needed"], kept.get(cell.job["does"]))
+        do_cell(folder, cell, record["needed"], kept)
 
 
 if __name__ == "__main__":

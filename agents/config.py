@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from agents.episode import DEVICE_FEATURES
 from doppler_tf.errors import CheckpointError, ConfigError, field_error
 from doppler_tf.formats.files import read_json
+from doppler_tf.schema import check_fields
 
 RUN_SCHEMA = "doppler-run/1"
 TEACHERS = ("critical_path", "annealing")
 METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
+_MOST = 2**31 - 1
+
+
+def _whole(least: int, most: int = _MOST) -> Meta:
+    return Meta(ge=least, le=most, description=f"an integer from {least} to {most}")
+
+
+Count, AtLeastOne, Batch = Annotated[int, _whole(0)], Annotated[int, _whole(1)], Annotated[int, _whole(1, 1 << 16)]
+Number = Annotated[float, Meta(ge=0, le=_MOST, description=f"a number from 0 to {_MOST}")]
+TopologyName = Annotated[str, Meta(description="the name or file of a topology")]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of the three stages; the same for every graph.
+    """Settings of the three stages, the same for every graph.
 
     Attributes:
       method: which policies are trained, a key of `methods.METHODS`; all settings below mean the same for each.
       teacher: `critical_path`; `annealing`: the best episode at the start of stage II is an annealed assignment besides.
       imitation, simulated, real: episodes by stage (stage I: teacher episodes; III: all runs of a graph on the executor).
-      real_minutes: stage III ends after so many minutes, if not after `real` runs; 0: any.
-      batch: sampled episodes an update; a greedy one for each graph is run beside them, to be watched.
+      real_minutes: limit of stage III in minutes, beside `real`; 0: no limit.
+      batch: sampled episodes an update. A greedy episode of each graph is run, too, for the reports.
       real_batch: runs of each graph between updates in stage III; real_updates: simulated updates after each of these.
       learning_rate: of Adam, one optimizer for each policy.
       mutations: in how many choices a sampled episode differs from the greedy one at the start of stages II and III; falls to one. The
@@ -34,63 +48,41 @@ class TrainConfig:
         one; 0: plain REINFORCE.
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
-      identity: vertices and devices that look alike are told apart, by random features of their own; without, a policy serves other
-        graphs better.
-      features: what PLC and the joint policy see: `relational`, or `paper` (its five device features alone); Placeto and GDP see none.
+      identity: random features tell vertices and devices with equal features apart. Without them a policy suits other graphs better.
+      features: device features of PLC and the joint policy: `relational`, or `paper` (the paper's five). Placeto and GDP have none.
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
-      executor, time_scale, emulate: what stage III runs on, as the caller names it, so that a resumed run takes the same; emulate: the
-        topology that emulated devices are in truth, empty for the one planned with.
-      seed: of everything.
+      executor, time_scale: of stage III, stored so that a resumed run uses the same ones.
+      emulate: the true topology of emulated devices; "": the topology that plans use.
+      seed: of all random numbers.
     """
 
-    method: str = "doppler"
-    teacher: str = "critical_path"
-    imitation: int = 256
-    simulated: int = 25600
-    real: int = 0
-    real_minutes: float = 0.0
-    batch: int = 16
-    real_batch: int = 16
-    real_updates: int = 64
-    learning_rate: float = 5e-3
-    mutations: float = 15.0
-    entropy: float = 0.01
-    elite: float = 0.1
-    clip: float = 1.0
-    hidden: int = 64
-    rounds: int = 4
+    method: Literal[METHOD_NAMES] = "doppler"
+    teacher: Literal[TEACHERS] = "critical_path"
+    imitation: Count = 256
+    simulated: Count = 25600
+    real: Count = 0
+    real_minutes: Number = 0.0
+    batch: Batch = 16
+    real_batch: Batch = 16
+    real_updates: Count = 64
+    learning_rate: Number = 5e-3
+    mutations: Number = 15.0
+    entropy: Number = 0.01
+    elite: Number = 0.1
+    clip: Number = 1.0
+    hidden: Annotated[int, _whole(1, 4096)] = 64
+    rounds: Annotated[int, _whole(1, 64)] = 4
     identity: bool = True
-    features: str = "relational"
-    checkpoint_every: int = 50
-    keep: int = 2
-    executor: str = "tf"
-    time_scale: float = 1.0
-    emulate: str = ""
-    seed: int = 0
+    features: Literal[tuple(DEVICE_FEATURES)] = "relational"
+    checkpoint_every: AtLeastOne = 50
+    keep: AtLeastOne = 2
+    executor: Literal["tf", "emulated"] = "tf"
+    time_scale: Number = 1.0
+    emulate: TopologyName = ""
+    seed: Count = 0
 
     def __post_init__(self):
-        for item in fields(self):
-            value = getattr(self, item.name)
-            choices = {"method": METHOD_NAMES, "teacher": TEACHERS, "features": tuple(DEVICE_FEATURES),
-                       "executor": ("tf", "emulated")}.get(item.name)
-            if choices is not None:
-                if not isinstance(value, str) or value not in choices:
-                    raise field_error(ConfigError, "training config", "", item.name, " or ".join(choices), value)
-                continue
-            if item.name == "identity":
-                if not isinstance(value, bool):
-                    raise field_error(ConfigError, "training config", "", item.name, "true or false", value)
-                continue
-            if item.name == "emulate":
-                if not isinstance(value, str):
-                    raise field_error(ConfigError, "training config", "", item.name, "the name or file of a topology", value)
-                continue
-            whole = isinstance(item.default, int)
-            least = 1 if item.name in ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep") else 0
-            most = {"hidden": 4096, "rounds": 64, "batch": 1 << 16, "real_batch": 1 << 16}.get(item.name, 2**31 - 1)
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not least <= value <= most:
-                expected = f"{'an integer' if whole else 'a number'} from {least} to {most}"
-                raise field_error(ConfigError, "training config", "", item.name, expected, value)
+        check_fields(vars(self), TrainConfig, ConfigError, "training config", "")
 
     def to_json(self) -> dict:
         """A JSON object of all fields."""
@@ -99,10 +91,7 @@ class TrainConfig:
     @staticmethod
     def from_json(record: Mapping, where: str = "training config", base: TrainConfig | None = None) -> TrainConfig:
         """`base` (default: the defaults) with the given fields replaced. Raises ConfigError for unknown fields and bad values."""
-        known = {item.name for item in fields(TrainConfig)}
-        unknown = sorted(set(record) - known)
-        if unknown:
-            raise field_error(ConfigError, where, "", unknown[0], f"one of {', '.join(sorted(known))}", record[unknown[0]])
+        check_fields(record, TrainConfig, ConfigError, where, "")
         return replace(base or TrainConfig(), **record)
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.benchmark.suite import LEARNED_METHODS
 from doppler_tf.errors import ConfigError, field_error
 
 EXAMPLE = "python -m doppler_tf completion tcsh"
@@ -130,6 +129,7 @@ def configs() -> tuple[str, ...]:
 def _names(command: str, argument: str) -> tuple[str, ...]:
     """What may be named there."""
     from data.workloads import NAMES
+    from doppler_tf.cli.benchmark.suite import LEARNED_METHODS
     from doppler_tf.heuristics import HEURISTICS
 
     return {("workload", "name"): NAMES, ("bench", "workload"): NAMES, ("train", "method"): LEARNED_METHODS,

@@ -1,15 +1,22 @@
-"""What `bench` is asked to do: methods, graphs, and the sections of its page."""
+"""The input of `bench`: methods, graphs, and the sections of its page. Field types say which values a suite file may hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta
 
 DEFAULT_SEEDS = 3
-# What a method does: places (heuristic or search), trains, samples a policy that is there, or executes what another has placed.
+PICTURES = ("bars", "curves", "gantt")
+AtLeastOne = Annotated[int, Meta(ge=1, description="an integer >= 1")]
+Positive = Annotated[float, Meta(gt=0, description="a number > 0")]
+Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
+Pictures = Annotated[tuple[Literal[PICTURES], ...], Meta(description=f"a list of {', '.join(PICTURES)}")]
+# The kinds of methods: a heuristic or search places; others train, sample an existing policy, or execute assignments of another method.
 PLACES, TRAINS, SAMPLES, EXECUTES = "places", "trains", "samples", "executes"
-# Names of what can be trained. The list stands in `agents`, which brings TensorFlow; a test holds the two equal.
+# Methods that can be trained, as in `agents.config`, whose import brings TensorFlow. A test compares the two lists.
 LEARNED_METHODS = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
 
 
@@ -18,22 +25,25 @@ class MethodSpec:
     """A row of the tables: a method and how much of it.
 
     Attributes:
-      method: a heuristic's name or auto; a learned method's; `policy`; or `execute`. The label, where it is not given.
-      samples: of a randomised heuristic or a policy, the best counts; None: the usual.
-      simulations, seconds: the budget of a search; simulations_of, seconds_of: as many as that method spent on the same graph and seed.
-      config, settings: of training, as `train --config` and `--set`.
-      init, init_graph, init_topology: the method, and graph and topology if others, from whose policies training starts; graphs joined by
-        `+` are trained on together.
-      zero_shot: what `init` trained is sampled, without training on.
-      policy: a run folder or checkpoint to be sampled.
-      of, executor, repeats, kernel_ms: whose assignments are executed, how, the best of how many runs, and how long the mean kernel takes.
+      method: the name of a heuristic or of a learned method, `auto`, `policy` or `execute`. The default is the label.
+      samples: number of assignments that a randomised heuristic or a policy draws; the best one counts. None: the default
+        of the heuristic or suite.
+      simulations, seconds: the budget of a search.
+      simulations_of, seconds_of: a method that spent the budget, on the same graph with the same seed.
+      config, settings: of training, like `train --config` and `--set`.
+      init: the method whose trained policies are the start of training.
+      init_graph, init_topology: where `init` was trained, if elsewhere. Graphs joined by `+` are trained on together.
+      zero_shot: the policies of `init` are sampled without further training.
+      policy: a run folder or checkpoint whose policy is sampled.
+      of, executor: the method whose assignments are executed, and the kind of devices.
+      repeats, kernel_ms: number of runs, of which the fastest counts; milliseconds of the mean kernel.
     """
 
     label: str
     method: str
-    samples: int | None = None
-    simulations: int | None = None
-    seconds: float | None = None
+    samples: AtLeastOne | None = None
+    simulations: AtLeastOne | None = None
+    seconds: Positive | None = None
     simulations_of: str = ""
     seconds_of: str = ""
     config: str = "default"
@@ -44,9 +54,9 @@ class MethodSpec:
     zero_shot: bool = False
     policy: str = ""
     of: str = ""
-    executor: str = "emulated"
-    repeats: int = 5
-    kernel_ms: float = 10.0
+    executor: Literal["emulated", "synchronous"] = "emulated"
+    repeats: AtLeastOne = 5
+    kernel_ms: Positive = 10.0
 
     @property
     def does(self) -> str:
@@ -63,7 +73,7 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph by name: a workload, tiled for so many devices (None: as the topology has), or a file."""
+    """A graph by name: a file, or a workload tiled for a number of devices (None: the number in the topology)."""
 
     name: str
     workload: str = ""
@@ -76,25 +86,25 @@ class GraphSpec:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: prose, and what is compared in it.
+    """A part of the page: prose and a comparison.
 
     Attributes:
       layout: `matrix` (a row a method, columns by graph) or `long` (a row a graph and method, all figures).
-      reference: the method that ratios are relative to; none: no ratios.
-      paper: by method, the row of `report.paper.ROWS` that stands beside it.
+      reference: the method that ratios are relative to; "": no ratios.
+      paper: by method, the row of `report.paper.ROWS` shown beside it.
       pictures: some of `bars`, `curves`, `gantt`.
     """
 
     title: str = ""
     text: str = ""
-    methods: tuple[str, ...] = ()
-    graphs: tuple[str, ...] = ()
-    topologies: tuple[str, ...] = ()
-    seeds: int = DEFAULT_SEEDS
-    layout: str = "matrix"
+    methods: Names = ()
+    graphs: Names = ()
+    topologies: Names = ()
+    seeds: AtLeastOne = DEFAULT_SEEDS
+    layout: Literal["matrix", "long"] = "matrix"
     reference: str = ""
     paper: Mapping[str, str] = field(default_factory=dict)
-    pictures: tuple[str, ...] = ()
+    pictures: Pictures = ()
 
 
 @dataclass(frozen=True)
@@ -110,7 +120,7 @@ class Suite:
 
 
 class Override(NamedTuple):
-    """What the command line says instead of the suite; None: what the suite says."""
+    """Values of the command line that replace those of the suite; None: the suite's value stays."""
 
     seeds: int | None = None
     samples: int | None = None

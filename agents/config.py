@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from agents.episode import DEVICE_FEATURES
 from doppler_tf.errors import CheckpointError, ConfigError, field_error
 from doppler_tf.formats.files import read_json
+from doppler_tf.schema import check_fields
 
 RUN_SCHEMA = "doppler-run/1"
 TEACHERS = ("critical_path", "annealing")
 METHOD_NAMES = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
+_MOST = 2**31 - 1
 
-# What settings may be, where they are no numbers; numbers that start at 1; and the largest ones where it is not 2**31 - 1.
-_EXPECTED = {"method": METHOD_NAMES, "teacher": TEACHERS, "features": tuple(DEVICE_FEATURES), "executor": ("tf", "emulated"),
-             "identity": "true or false", "emulate": "the name or file of a topology"}
-_POSITIVE = ("batch", "real_batch", "hidden", "rounds", "checkpoint_every", "keep")
-_MOST = {"hidden": 4096, "rounds": 64, "batch": 1 << 16, "real_batch": 1 << 16}
+
+def _whole(least: int, most: int = _MOST) -> Meta:
+    return Meta(ge=least, le=most, description=f"an integer from {least} to {most}")
+
+
+Count, AtLeastOne, Batch = Annotated[int, _whole(0)], Annotated[int, _whole(1)], Annotated[int, _whole(1, 1 << 16)]
+Number = Annotated[float, Meta(ge=0, le=_MOST, description=f"a number from 0 to {_MOST}")]
+TopologyName = Annotated[str, Meta(description="the name or file of a topology")]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of the three stages; the same for every graph.
+    """Settings of the three stages, the same for every graph.
 
     Attributes:
       method: which policies are trained, a key of `methods.METHODS`; all settings below mean the same for each.
@@ -43,50 +51,38 @@ class TrainConfig:
       identity: random features tell vertices and devices with equal features apart; without them a policy transfers better to other graphs.
       features: device features of PLC and of the joint policy: `relational`, or `paper` (the paper's five); Placeto and GDP have none.
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
-      executor, time_scale, emulate: what stage III runs on, as the caller names it, so that a resumed run takes the same; emulate: the
-        topology whose costs emulated devices have; empty: the topology of the plan.
+      executor, time_scale: of stage III, stored so that a resumed run uses the same ones.
+      emulate: the true topology of emulated devices; "": the topology of the plan.
       seed: of all random numbers.
     """
 
-    method: str = "doppler"
-    teacher: str = "critical_path"
-    imitation: int = 256
-    simulated: int = 25600
-    real: int = 0
-    real_minutes: float = 0.0
-    batch: int = 16
-    real_batch: int = 16
-    real_updates: int = 64
-    learning_rate: float = 5e-3
-    mutations: float = 15.0
-    entropy: float = 0.01
-    elite: float = 0.1
-    clip: float = 1.0
-    hidden: int = 64
-    rounds: int = 4
+    method: Literal[METHOD_NAMES] = "doppler"
+    teacher: Literal[TEACHERS] = "critical_path"
+    imitation: Count = 256
+    simulated: Count = 25600
+    real: Count = 0
+    real_minutes: Number = 0.0
+    batch: Batch = 16
+    real_batch: Batch = 16
+    real_updates: Count = 64
+    learning_rate: Number = 5e-3
+    mutations: Number = 15.0
+    entropy: Number = 0.01
+    elite: Number = 0.1
+    clip: Number = 1.0
+    hidden: Annotated[int, _whole(1, 4096)] = 64
+    rounds: Annotated[int, _whole(1, 64)] = 4
     identity: bool = True
-    features: str = "relational"
-    checkpoint_every: int = 50
-    keep: int = 2
-    executor: str = "tf"
-    time_scale: float = 1.0
-    emulate: str = ""
-    seed: int = 0
+    features: Literal[tuple(DEVICE_FEATURES)] = "relational"
+    checkpoint_every: AtLeastOne = 50
+    keep: AtLeastOne = 2
+    executor: Literal["tf", "emulated"] = "tf"
+    time_scale: Number = 1.0
+    emulate: TopologyName = ""
+    seed: Count = 0
 
     def __post_init__(self):
-        for item in fields(self):
-            value, expected = getattr(self, item.name), _EXPECTED.get(item.name)
-            if isinstance(expected, tuple):
-                right, expected = isinstance(value, str) and value in expected, " or ".join(expected)
-            elif expected is not None:
-                right = isinstance(value, type(item.default))
-            else:
-                whole = isinstance(item.default, int)
-                least, most = int(item.name in _POSITIVE), _MOST.get(item.name, 2**31 - 1)
-                right = isinstance(value, int if whole else int | float) and not isinstance(value, bool) and least <= value <= most
-                expected = f"{'an integer' if whole else 'a number'} from {least} to {most}"
-            if not right:
-                raise field_error(ConfigError, "training config", "", item.name, expected, value)
+        check_fields(vars(self), TrainConfig, ConfigError, "training config", "")
 
     def to_json(self) -> dict:
         """A JSON object of all fields."""
@@ -95,10 +91,7 @@ class TrainConfig:
     @staticmethod
     def from_json(record: Mapping, where: str = "training config", base: TrainConfig | None = None) -> TrainConfig:
         """`base` (default: the defaults) with the given fields replaced. Raises ConfigError for unknown fields and bad values."""
-        known = {item.name for item in fields(TrainConfig)}
-        unknown = sorted(set(record) - known)
-        if unknown:
-            raise field_error(ConfigError, where, "", unknown[0], f"one of {', '.join(sorted(known))}", record[unknown[0]])
+        check_fields(record, TrainConfig, ConfigError, where, "")
         return replace(base or TrainConfig(), **record)
 
 

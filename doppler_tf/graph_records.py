@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import NoneType
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from doppler_tf.errors import GraphError, field_error, shown
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph, Kernel, Operand
 from doppler_tf.graph_rules import check_structure, is_box
+from doppler_tf.schema import check, is_of
+from doppler_tf.topology import NotNegative
 
-ROLES = ("shard", "reduce")
+Role = Literal["shard", "reduce"]
+Pin = Annotated[Annotated[int, Meta(ge=0)] | str | None, Meta(description="a device index >= 0 or a device name")]
 IDS = (int, str)
 LISTS = (list, tuple)
 # A list is made for every vertex with as many entries as its largest output index, so that index must be bounded.
@@ -25,7 +28,7 @@ EXPECTED_OUTPUT = f"an integer from 0 to {MOST_OUTPUTS - 1}"
 
 @contextlib.contextmanager
 def collector_paused():
-    """Inside, the cyclic garbage collector rests: records are many and hold no cycles, yet it would walk them over and over."""
+    """Switches the cyclic garbage collector off. Records are many and hold no cycles, but it would visit them again and again."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -44,10 +47,10 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
       nodes: mappings with `id` and the node fields of the format.
       edges: mappings with `source`, `target`, optional `bytes`, `transfer_s`, `output`.
       attributes: the graph's own fields; `name` is taken from here.
-      where: what messages call the source, a file name as a rule.
+      where: the name of the source in messages, usually a file name.
 
     Raises:
-      GraphError: naming `where`, vertex or edge, field, what was expected and what came.
+      GraphError: the message names the source, the vertex or edge, the field, the expected value and the given one.
     """
     nodes, edges, attributes = list(nodes), list(edges), dict(attributes or {})
     if not any(isinstance(node, Mapping) and node.get("input") is not True for node in nodes):
@@ -55,7 +58,7 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
                          f"{len(nodes)} vertices; add a node to 'nodes'")
     index = _index_ids(nodes, where)
     flops = _numbers(nodes, _vertex_label, "flops", where)
-    is_input = np.array([_boolean(node, where) for node in nodes], bool)
+    is_input = np.array(_column(nodes, "input", bool, where, False), bool)
     colocate = _texts(nodes, "colocate", where)
     groups = sorted(set(colocate) - {None})
     group_index = {group: g for g, group in enumerate(groups)}
@@ -73,14 +76,14 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
         kinds=tuple(kind or ("input" if fixed else "op")
                     for kind, fixed in zip(_texts(nodes, "kind", where), is_input.tolist(), strict=True)),
         meta_op=tuple(_texts(nodes, "meta_op", where)),
-        role=tuple(_roles(nodes, where)),
+        role=tuple(_column(nodes, "role", Role | None, where)),
         flops=flops,
         tensor_ptr=tensor_ptr,
         tensor_bytes=tensor_bytes,
         exec_s=_exec_table(nodes, where),
         is_input=is_input,
         kernel=kernels,
-        pin=tuple(_pin(node, where) for node in nodes),
+        pin=tuple(_column(nodes, "pin", Pin, where)),
         colocate=np.array([group_index.get(group, -1) for group in colocate], np.int32),
         groups=tuple(groups),
         sources=sources,
@@ -96,8 +99,8 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
 
 @collector_paused()
 def graph_to_records(graph: DataflowGraph) -> tuple[list[dict], list[dict], dict]:
-    """Nodes, edges and attributes as `graph_from_records` takes them; fields that were not given are left out."""
-    ids, groups = graph.ids, (*graph.groups, None)  # group -1 is the last: none
+    """Nodes, edges and attributes in the form that `graph_from_records` takes, without fields that were not given."""
+    ids, groups = graph.ids, (*graph.groups, None)  # index -1 means no group
     nodes = [{"id": key, "name": name, "kind": kind} for key, name, kind in zip(ids, graph.names, graph.kinds, strict=True)]
     _fill(nodes, "flops", _plain(graph.flops))
     _fill(nodes, "output_bytes", _output_bytes(graph))
@@ -124,7 +127,7 @@ def _fill(records: list[dict], key: str, column: Iterable) -> None:
 
 
 def _plain(numbers: np.ndarray) -> list[int | float | None]:
-    """JSON numbers, None for NaN: integers stay integers while float64 holds them exactly."""
+    """JSON numbers, None for NaN. A whole number becomes an integer if float64 holds it exactly."""
     return [None if x != x else int(x) if x.is_integer() and abs(x) < 2**53 else x for x in numbers.tolist()]
 
 
@@ -167,19 +170,15 @@ def _index_ids(nodes: list[Mapping], where: str) -> dict:
 
 
 def _number(value, what: str, name: str, where: str) -> float:
-    good = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not good or not 0 <= value <= sys.float_info.max:
-        raise field_error(GraphError, where, what, name, "a finite number >= 0", value)
+    value = value.item() if isinstance(value, np.generic) else value
+    check(value, NotNegative, GraphError, where, what, name)
     return float(value) + 0.0  # -0.0 becomes 0.0: equal graphs have equal hashes
 
 
 def _numbers(records: list[Mapping], label: Callable[[Mapping], str], name: str, where: str) -> np.ndarray:
     values = [record.get(name) for record in records]
-    if {*map(type, values)} <= {int, float, NoneType}:  # as a rule: all at once
-        with contextlib.suppress(OverflowError):
-            numbers = np.array(values, np.float64) + 0.0
-            if np.count_nonzero((numbers >= 0) & (numbers <= sys.float_info.max)) + values.count(None) == len(values):
-                return numbers
+    if is_of(values, list[NotNegative | None]):  # the usual case: one check for all
+        return np.array(values, np.float64) + 0.0
     return np.array([math.nan if value is None else _number(value, label(record), name, where)
                      for value, record in zip(values, records, strict=True)], np.float64)
 
@@ -191,52 +190,34 @@ def _exec_table(nodes: list[Mapping], where: str) -> np.ndarray:
         raise field_error(GraphError, where, "", "exec_s", "lists of one length, the number of devices", sorted(lengths))
     if not lengths:
         return _numbers(nodes, _vertex_label, "exec_s", where)[:, None]
+    if not is_of(values, list[list[NotNegative] | NotNegative | None]):
+        values = [[_number(x, _vertex_label(node), f"exec_s[{d}]", where) for d, x in enumerate(value)] if isinstance(value, LISTS)
+                  else None if value is None else _number(value, _vertex_label(node), "exec_s", where)
+                  for node, value in zip(nodes, values, strict=True)]
     table = np.full((len(nodes), lengths.pop()), math.nan)
     for v, value in enumerate(values):
-        if isinstance(value, LISTS):
-            table[v] = [_number(x, _vertex_label(nodes[v]), f"exec_s[{d}]", where) for d, x in enumerate(value)]
-        elif value is not None:
-            table[v] = _number(value, _vertex_label(nodes[v]), "exec_s", where)
-    return table
+        if value is not None:
+            table[v] = value
+    return table + 0.0
 
 
-def _boolean(node: Mapping, where: str) -> bool:
-    value = node.get("input", False)
-    if not isinstance(value, bool):
-        raise field_error(GraphError, where, _vertex_label(node), "input", "true or false", value)
-    return value
+def _column(nodes: list[Mapping], name: str, kind: Any, where: str, default: Any = None) -> list:
+    """A field of all vertices. One call checks all values; only if it fails is the bad vertex searched."""
+    values = [node.get(name, default) for node in nodes]
+    if not is_of(values, list[kind]):
+        for node, value in zip(nodes, values, strict=True):
+            check(value, kind, GraphError, where, _vertex_label(node), name)
+    return values
 
 
 def _texts(nodes: list[Mapping], name: str, where: str) -> list[str | None]:
-    texts = []
-    for node in nodes:
-        value = node.get(name)
-        if value is not None and not (type(value) is str and value.isascii()):
-            if not isinstance(value, str):
-                raise field_error(GraphError, where, _vertex_label(node), name, "a string", value)
-            # JSON may hold halves of surrogate pairs, which no terminal and no file takes.
-            value = value.encode("utf-8", "replace").decode()
-        texts.append(value)
-    return texts
-
-
-def _roles(nodes: list[Mapping], where: str) -> list[str | None]:
-    roles = _texts(nodes, "role", where)
-    for node, role in zip(nodes, roles, strict=True):
-        if role is not None and role not in ROLES:
-            raise field_error(GraphError, where, _vertex_label(node), "role", " or ".join(ROLES), role)
-    return roles
-
-
-def _pin(node: Mapping, where: str) -> int | str | None:
-    pin = node.get("pin")
-    if pin is not None and (isinstance(pin, bool) or not isinstance(pin, int | str) or (isinstance(pin, int) and pin < 0)):
-        raise field_error(GraphError, where, _vertex_label(node), "pin", "a device index >= 0 or a device name", pin)
-    return pin
+    # JSON may hold halves of surrogate pairs, which terminals and files refuse.
+    return [value if value is None or value.isascii() else value.encode("utf-8", "replace").decode()
+            for value in _column(nodes, name, str | None, where)]
 
 
 def _kernels(nodes: list[Mapping], index: Mapping, where: str) -> tuple[Kernel | None, ...]:
-    shared: dict[tuple, Operand] = {}  # equal operands are one object: most tensors have several readers
+    shared: dict[tuple, Operand] = {}  # most tensors have several readers: equal operands share one object
     return tuple(None if (record := node.get("kernel")) is None else _kernel(record, node, index, shared, where) for node in nodes)
 
 

@@ -72,18 +72,22 @@ def refitted_costs(graph: DataflowGraph, costs: CostModel, runs: Sequence[Factor
     return replace(costs, topology=refitted, exec_s=costs.exec_s * by_exec[kind], explicit_transfer_s=costs.explicit_transfer_s * explicit)
 
 
+def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+    """The least value that together with all smaller ones has half of the weight or more; values, weights: float64 [n >= 1]."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])
+
+
 def _weighted_medians(measured_s: np.ndarray, modelled_s: np.ndarray, group: np.ndarray, count: int) -> np.ndarray:
     """float64 [count]: by group the median of measured / modelled, weighted by modelled; NaN where too little is modelled."""
     found = np.full(count, np.nan)
-    counts = np.flatnonzero(modelled_s > 0)
-    ratio = measured_s[counts] / modelled_s[counts]
-    rows = np.lexsort((ratio, group[counts]))
-    ratio, weight, group = ratio[rows], modelled_s[counts][rows], group[counts][rows]
-    for members in np.split(np.arange(len(group)), np.flatnonzero(np.diff(group)) + 1) if len(group) else ():
-        reached = np.cumsum(weight[members])
-        if reached[-1] < _TELLING * modelled_s.sum():
-            continue
-        found[group[members[0]]] = ratio[members[np.searchsorted(reached, reached[-1] / 2)]]
+    rows = np.flatnonzero(modelled_s > 0)
+    rows = rows[np.argsort(group[rows])]
+    for members in np.split(rows, np.flatnonzero(np.diff(group[rows])) + 1) if len(rows) else ():
+        weight = modelled_s[members]
+        if weight.sum() >= _TELLING * modelled_s.sum():
+            found[group[members[0]]] = weighted_median(measured_s[members] / weight, weight)
     return found
 
 

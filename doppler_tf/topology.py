@@ -8,15 +8,24 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from doppler_tf.errors import TopologyError, field_error
+from doppler_tf.schema import check, check_fields
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s")
+_MAX = sys.float_info.max
+Number = Annotated[float, Meta(ge=-_MAX)]  # infinity, too
+Positive = Annotated[float, Meta(gt=0, le=_MAX, description="a finite number > 0")]
+NotNegative = Annotated[float, Meta(ge=0, le=_MAX, description="a finite number >= 0")]
+Slots = Annotated[int, Meta(ge=1, lt=2**31, description="an integer from 1 to 2^31 - 1")]
+LinkSlots = Annotated[Slots | None, Meta(description="an integer from 1 to 2^31 - 1 or null")]
 
 
 @dataclass(frozen=True)
@@ -24,11 +33,11 @@ class Device:
     """One device. `flops_per_s` None: only graphs with explicit costs can use it; `memory_bytes` None: no limit."""
 
     name: str
-    flops_per_s: float | None = None
-    mem_bytes_per_s: float | None = None
-    launch_s: float = 0.0
-    memory_bytes: float | None = None
-    slots: int = 1
+    flops_per_s: Positive | None = None
+    mem_bytes_per_s: Positive | None = None
+    launch_s: NotNegative = 0.0
+    memory_bytes: Positive | None = None
+    slots: Slots = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +58,7 @@ class Topology:
     devices: tuple[Device, ...]
     bandwidth_bytes_per_s: np.ndarray
     latency_s: np.ndarray
-    link_slots: int | None = 1
+    link_slots: LinkSlots = 1
 
     @property
     def num_devices(self) -> int:
@@ -83,8 +92,7 @@ class Topology:
             got = record.get("schema") if isinstance(record, Mapping) else record
             raise field_error(TopologyError, where, "", "schema", TOPOLOGY_SCHEMA, got)
         listed = record.get("devices")
-        if not isinstance(listed, list) or not listed:
-            raise field_error(TopologyError, where, "", "devices", "a list of at least one device", listed)
+        check(listed, Annotated[list, Meta(min_length=1, description="a list of at least one device")], TopologyError, where, "", "devices")
         devices = tuple(_device(entry, d, where) for d, entry in enumerate(listed))
         names = [device.name for device in devices]
         if len(set(names)) < len(names):
@@ -92,12 +100,8 @@ class Topology:
         links = {} if record.get("links") is None else record["links"]
         if not isinstance(links, Mapping) or not set(links) <= set(_LINK_FIELDS):
             raise field_error(TopologyError, where, "", "links", f"an object of {', '.join(_LINK_FIELDS)}", links)
-        slots = record.get("link_slots", 1)
-        if slots is not None and not _is_count(slots):
-            raise field_error(TopologyError, where, "", "link_slots", "an integer from 1 to 2^31 - 1 or null", slots)
-        name = record.get("name", "topology")
-        if not isinstance(name, str):
-            raise field_error(TopologyError, where, "", "name", "a string", name)
+        name, slots = record.get("name", "topology"), record.get("link_slots", 1)
+        check_fields({"name": name, "link_slots": slots}, Topology, TopologyError, where, "")
         count = len(devices)
         bandwidth = _matrix(links.get("bandwidth_bytes_per_s"), math.inf, count, "links.bandwidth_bytes_per_s", where)
         latency = _matrix(links.get("latency_s"), 0.0, count, "links.latency_s", where)
@@ -112,47 +116,18 @@ class Topology:
 
 
 def _device(entry, d: int, where: str) -> Device:
-    what = f"device {d}"
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("name"), str):
-        raise field_error(TopologyError, where, what, "name", "an object with a string 'name'", entry)
-    known = {f.name for f in fields(Device)}
-    unknown = sorted(set(entry) - known)
-    if unknown:
-        raise field_error(TopologyError, where, what, unknown[0], f"one of {', '.join(sorted(known))}", unknown[0])
-    for name, value in entry.items():
-        optional = name in ("flops_per_s", "mem_bytes_per_s", "memory_bytes")
-        if name == "name" or (value is None and optional):
-            continue
-        if not _is_number(value) or not math.isfinite(value):
-            raise field_error(TopologyError, where, what, name, "a finite number", value)
-        if name == "slots" and not _is_count(value):
-            raise field_error(TopologyError, where, what, name, "an integer from 1 to 2^31 - 1", value)
-        if value < 0 or (value == 0 and optional):
-            raise field_error(TopologyError, where, what, name, "a number > 0" if optional else "a number >= 0", value)
+    check_fields({"name": None, **entry} if isinstance(entry, Mapping) else entry, Device, TopologyError, where, f"device {d}")
     return Device(**entry)
-
-
-def _is_number(value) -> bool:
-    """A number that float64 holds, infinity included."""
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    return good and (abs(value) <= sys.float_info.max or abs(value) == math.inf)
-
-
-def _is_count(value) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31
 
 
 def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndarray:
     """One number for all links, or [D][D] numbers; a missing or null figure is the default, null in a row an infinite bandwidth."""
-    if value is None:
-        value = default
-    rows = [[value] * count] * count if _is_number(value) else value
-    if isinstance(rows, list) and default == math.inf:
-        rows = [[math.inf if x is None else x for x in row] if isinstance(row, list) else row for row in rows]
-    square = isinstance(rows, list) and len(rows) == count and all(isinstance(row, list) and len(row) == count for row in rows)
-    if not square or not all(_is_number(x) for row in rows for x in row):
-        raise field_error(TopologyError, where, "", name, f"a number or {count} rows of {count} numbers", value)
-    return np.array(rows, np.float64)
+    length = Meta(min_length=count, max_length=count)
+    row = Annotated[list[Number | None if default == math.inf else Number], length]
+    words = Meta(description=f"a number or {count} rows of {count} numbers")
+    check(value, Annotated[Number | Annotated[list[row], length] | None, words], TopologyError, where, "", name)
+    table = np.full((count, count), np.array(default if value is None else value, np.float64))
+    return np.where(np.isnan(table), math.inf, table)
 
 
 def _uniform(name: str, device: Device, count: int, bandwidth: float | np.ndarray, latency_s: float,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from doppler_tf.refit import weighted_median
+
 
 def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
     """Latency and bandwidth of seconds = latency + bytes / bandwidth, by weighted medians: a minority of wild points changes little.
@@ -24,16 +26,10 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
     i, j = np.nonzero(size[:, None] < size[None, :])
     if not len(i):
         return float(np.median(time)), np.inf
-    slope = _weighted_median((time[j] - time[i]) / (size[j] - size[i]), (size[j] - size[i]) / np.hypot(time[i], time[j]))
+    slope = weighted_median((time[j] - time[i]) / (size[j] - size[i]), (size[j] - size[i]) / np.hypot(time[i], time[j]))
     if slope <= 0:
         return float(np.median(time)), np.inf
-    latency_s = _weighted_median(time - slope * size, 1 / time)
+    latency_s = weighted_median(time - slope * size, 1 / time)
     if latency_s < 0:
         return 0.0, float(np.median(size / time))
     return latency_s, 1 / slope
-
-
-def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
-    return float(values[order][np.searchsorted(reached, reached[-1] / 2)])

@@ -9,7 +9,6 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from doppler_tf.cli.benchmark.suite import LEARNED_METHODS
 from doppler_tf.errors import ConfigError, field_error
 
 EXAMPLE = "python -m doppler_tf completion bash"
@@ -74,6 +73,7 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Act
 def candidates(command: str, action: argparse.Action) -> tuple[str, ...] | str | dict[str, Any]:
     """The words that are offered for an argument, none where it is free, or a value for shtab's attribute `complete`."""
     from data.workloads import NAMES
+    from doppler_tf.cli.benchmark.suite import LEARNED_METHODS
     from doppler_tf.heuristics import HEURISTICS
     from doppler_tf.topology import PRESETS
 

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 EXAMPLE = "python -m doppler_tf doctor"
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = ("numpy", "numba", "networkx", "rich", "matplotlib", "ortools.sat.python.cp_model", "pymetis", "tensorflow", "tf_keras",
-           "tensorflow_gnn", "tf_agents", "tensorflow_probability")
+MODULES = ("numpy", "numba", "scipy", "msgspec", "networkx", "rich", "matplotlib", "ortools.sat.python.cp_model", "pymetis", "tensorflow",
+           "tf_keras", "tensorflow_gnn", "tf_agents", "tensorflow_probability")
 NEEDED_MEMORY, NEEDED_DISK = 2 << 30, 1 << 28
 PIP = "python3 -m pip --python .venv/bin/python install"
 _PYTHON = (3, 11)

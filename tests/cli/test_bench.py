@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
 
 from tests.cli.test_bad_input import refused
+from tests.formats.test_fuzz import accepted, mutated
 
 SUITE = """
 title = "Diamonds"
@@ -302,6 +304,28 @@ def test_cells_stand_behind_those_that_they_need(diamond, record, write, tmp_pat
 ])
 def test_suites_that_are_none(bench, suite, change, fragments):
     refused(bench(suite(change)), *fragments)
+
+
+RECORD = {
+    "title": "t", "seeds": 2, "samples": 3,
+    "graphs": {"g": {"file": "g.json"}, "h": {"workload": "chainmm", "scale": "small", "options": {}}},
+    "methods": {"search": {"method": "annealing", "simulations": 20, "seconds": 0.5},
+                "equal": {"method": "local_search", "seconds_of": "search"},
+                "learned": {"method": "doppler", "settings": {"imitation": 2, "batch": 2, "hidden": 8, "elite": 0.5, "features": "paper"}},
+                "ran": {"method": "execute", "of": "learned", "executor": "emulated", "repeats": 1, "kernel_ms": 1.5}},
+    "sections": [{"methods": ["equal", "ran", "heft"], "graphs": ["g", "h"], "topologies": ["ideal:2"], "layout": "long", "seeds": 1,
+                  "reference": "heft", "paper": {"heft": "EnumOpt"}, "pictures": ["bars"]}]}
+
+
+@given(mutated(RECORD).filter(lambda record: isinstance(record, dict)))
+def test_whatever_stands_in_a_suite_is_taken_or_refused_in_one_line(record):
+    from doppler_tf.cli.benchmark.suite import Override
+    from doppler_tf.cli.benchmark.suite_file import suite_from_record
+
+    suite = accepted(lambda: suite_from_record(record, "test", Override(settings={"real": 0})))
+    if suite is not None:
+        assert all(type(section.seeds) is int and section.seeds >= 1 for section in suite.sections)
+        assert {label for section in suite.sections for label in section.methods} <= {*suite.methods}
 
 
 @pytest.mark.parametrize(("argv", "fragments"), [

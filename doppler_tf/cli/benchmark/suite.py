@@ -1,14 +1,21 @@
-"""The suite that a `bench` runs: methods, graphs, and the sections of its page."""
+"""The suite that a `bench` runs: methods, graphs, and the sections of its page. Field types say which values a suite file may hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec import Meta
 
 DEFAULT_SEEDS = 3
 # What a method does: it places (heuristic or search), trains, samples an existing policy, or executes another method's assignments.
 PLACES, TRAINS, SAMPLES, EXECUTES = "places", "trains", "samples", "executes"
+PICTURES = ("bars", "curves", "gantt")
+AtLeastOne = Annotated[int, Meta(ge=1, description="an integer >= 1")]
+Positive = Annotated[float, Meta(gt=0, description="a number > 0")]
+Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
+Pictures = Annotated[tuple[Literal[PICTURES], ...], Meta(description=f"a list of {', '.join(PICTURES)}")]
 # The trained methods. `agents` has the same list, but imports TensorFlow; a test compares the two.
 LEARNED_METHODS = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
 
@@ -32,9 +39,9 @@ class MethodSpec:
 
     label: str
     method: str
-    samples: int | None = None
-    simulations: int | None = None
-    seconds: float | None = None
+    samples: AtLeastOne | None = None
+    simulations: AtLeastOne | None = None
+    seconds: Positive | None = None
     simulations_of: str = ""
     seconds_of: str = ""
     config: str = "default"
@@ -45,9 +52,9 @@ class MethodSpec:
     zero_shot: bool = False
     policy: str = ""
     of: str = ""
-    executor: str = "emulated"
-    repeats: int = 5
-    kernel_ms: float = 10.0
+    executor: Literal["emulated", "synchronous"] = "emulated"
+    repeats: AtLeastOne = 5
+    kernel_ms: Positive = 10.0
 
     @property
     def does(self) -> str:
@@ -88,14 +95,14 @@ class Section:
 
     title: str = ""
     text: str = ""
-    methods: tuple[str, ...] = ()
-    graphs: tuple[str, ...] = ()
-    topologies: tuple[str, ...] = ()
-    seeds: int = DEFAULT_SEEDS
-    layout: str = "matrix"
+    methods: Names = ()
+    graphs: Names = ()
+    topologies: Names = ()
+    seeds: AtLeastOne = DEFAULT_SEEDS
+    layout: Literal["matrix", "long"] = "matrix"
     reference: str = ""
     paper: Mapping[str, str] = field(default_factory=dict)
-    pictures: tuple[str, ...] = ()
+    pictures: Pictures = ()
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+
+from msgspec import Meta
 
 from data.workloads import NAMES
 from doppler_tf.cli.benchmark.suite import (
@@ -16,6 +18,7 @@ from doppler_tf.cli.benchmark.suite import (
     PLACES,
     SAMPLES,
     TRAINS,
+    AtLeastOne,
     GraphSpec,
     MethodSpec,
     Override,
@@ -26,17 +29,22 @@ from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, FormatError, field_error
 from doppler_tf.heuristics import HEURISTICS
 from doppler_tf.report.paper import ROWS
+from doppler_tf.schema import check_fields
 
 if TYPE_CHECKING:
     from agents.config import TrainConfig
 
-LAYOUTS = ("matrix", "long")
-PICTURES = ("bars", "curves", "gantt")
-EXECUTORS = ("emulated", "synchronous")
 DEFAULT_SAMPLES = 64
-# How the types that TOML has are called.
-_KINDS: Mapping[Any, str] = {str: "text", int: "an integer", (int, float): "a number", bool: "true or false", Mapping: "a table",
-                             list: "a list"}
+
+
+class _SuiteFields(TypedDict):
+    title: str
+    text: str
+    seeds: AtLeastOne
+    samples: AtLeastOne
+    methods: Mapping[str, Any]
+    graphs: Mapping[str, Any]
+    sections: Annotated[list, Meta(min_length=1, description="at least one [[sections]]")]
 
 
 def read_suite(path: Path, override: Override) -> Suite:
@@ -56,19 +64,17 @@ def read_suite(path: Path, override: Override) -> Suite:
 
 def suite_from_record(record: Mapping[str, Any], where: str, override: Override) -> Suite:
     """The suite of a record: `title`, `text`, `seeds`, `samples`, tables `methods` and `graphs` by name, an array `sections`."""
-    kinds = {"title": str, "text": str, "seeds": int, "samples": int, "methods": Mapping, "graphs": Mapping, "sections": list}
-    _check_fields(record, kinds, where, "")
-    seeds = override.seeds or _at_least_one(record, "seeds", DEFAULT_SEEDS, where, "")
-    samples = override.samples or _at_least_one(record, "samples", DEFAULT_SAMPLES, where, "")
-    parts = record.get("sections", [])
-    if not parts:
-        raise field_error(FormatError, where, "", "sections", "at least one [[sections]]", parts)
-    sections = []
-    for i, part in enumerate(parts):
-        what = f"sections[{i}]"
-        section = _section(part, where, what)
-        sections.append(replace(section, seeds=override.seeds or (_at_least_one(part, "seeds", seeds, where, what))))
-    methods = {label: _method(label, table, where) for label, table in record.get("methods", {}).items()}
+    check_fields({"sections": [], **record}, _SuiteFields, FormatError, where, "")
+    seeds = override.seeds or record.get("seeds", DEFAULT_SEEDS)
+    samples = override.samples or record.get("samples", DEFAULT_SAMPLES)
+    sections, methods = [], {}
+    for i, part in enumerate(record["sections"]):
+        check_fields(part, Section, FormatError, where, f"sections[{i}]")
+        once = {name: tuple(dict.fromkeys(value)) for name, value in part.items() if isinstance(value, list)}
+        sections.append(Section(**{**part, **once, "seeds": override.seeds or part.get("seeds", seeds)}))
+    for label, table in record.get("methods", {}).items():
+        check_fields(table, MethodSpec, FormatError, where, f"methods.{label}", without="label")
+        methods[label] = MethodSpec(label, **{"method": label, **table})
     for section in sections:
         for label in section.methods:
             methods.setdefault(label, MethodSpec(label, label))
@@ -89,20 +95,6 @@ def suite_from_record(record: Mapping[str, Any], where: str, override: Override)
     return Suite(record.get("title", ""), record.get("text", ""), samples, methods, graphs, sections)
 
 
-def _method(label: str, table: Any, where: str) -> MethodSpec:
-    what = f"methods.{label}"
-    kinds = {"method": str, "samples": int, "simulations": int, "seconds": (int, float), "config": str, "settings": Mapping,
-             "zero_shot": bool, "repeats": int, "kernel_ms": (int, float),
-             **{name: str for name in ("simulations_of", "seconds_of", "init", "init_graph", "init_topology", "policy", "of", "executor")}}
-    _check_fields(table, kinds, where, what)
-    for name in ("samples", "simulations", "repeats"):
-        _at_least_one(table, name, 1, where, what)
-    for name in ("seconds", "kernel_ms"):
-        if not table.get(name, 1) > 0:
-            raise field_error(FormatError, where, what, name, "a number > 0", table[name])
-    return MethodSpec(label, **{"method": label, **table})
-
-
 def _check_method(method: MethodSpec, methods: Mapping[str, MethodSpec], where: str) -> None:
     """Raises FormatError or ConfigError where a method is unknown, lacks what it needs, or leads back to itself."""
     what, does = f"methods.{method.label}", method.does
@@ -120,8 +112,6 @@ def _check_method(method: MethodSpec, methods: Mapping[str, MethodSpec], where: 
     needed = {SAMPLES: "init" if method.zero_shot else "policy", EXECUTES: "of"}.get(does)
     if needed and not getattr(method, needed):
         raise field_error(FormatError, where, what, needed, "a run folder" if needed == "policy" else "the label of another method", "")
-    if method.executor not in EXECUTORS:
-        raise field_error(FormatError, where, what, "executor", " or ".join(EXECUTORS), method.executor)
     seen, others = {method.label}, list(method.others)
     while others:
         other = others.pop()
@@ -151,7 +141,7 @@ def train_config(method: MethodSpec, seed: int, where: str) -> TrainConfig:
 
 def _graph(name: str, table: Any, where: str) -> GraphSpec:
     what = f"graphs.{name}"
-    _check_fields(table, {"workload": str, "scale": str, "devices": int, "seed": int, "options": Mapping, "file": str}, where, what)
+    check_fields(table, GraphSpec, FormatError, where, what, without="name")
     if bool(table.get("file")) == bool(table.get("workload")):
         raise field_error(FormatError, where, what, "workload or file", "one of the two", dict(table))
     if table.get("workload") and table["workload"] not in NAMES:
@@ -160,26 +150,13 @@ def _graph(name: str, table: Any, where: str) -> GraphSpec:
     return GraphSpec(name, **table)
 
 
-def _section(table: Any, where: str, what: str) -> Section:
-    lists = ("methods", "graphs", "topologies", "pictures")
-    kinds = {"title": str, "text": str, "seeds": int, "layout": str, "reference": str, "paper": Mapping, **{name: list for name in lists}}
-    _check_fields(table, kinds, where, what)
-    for name in lists:
-        for item in table.get(name, []):
-            if not isinstance(item, str):
-                raise field_error(FormatError, where, what, name, "a list of names", item)
-    return Section(**{**table, **{name: tuple(dict.fromkeys(table.get(name, []))) for name in lists}})
-
-
 def _check_section(section: Section, where: str, what: str) -> None:
     given = {name: bool(getattr(section, name)) for name in ("methods", "graphs", "topologies")}
     if any(given.values()) and not all(given.values()):
         missing = next(name for name, there in given.items() if not there)
         raise field_error(FormatError, where, what, missing, "at least one, or prose alone", [])
-    one_of: list[tuple[str, Sequence[str], Sequence[str]]] = [
-        ("layout", [section.layout], LAYOUTS), ("pictures", section.pictures, PICTURES),
-        ("reference", [section.reference] if section.reference else [], section.methods),
-        ("paper", list(section.paper), section.methods), ("paper", list(section.paper.values()), list(ROWS))]
+    one_of = [("reference", [section.reference] if section.reference else [], section.methods), ("paper", section.paper, section.methods),
+              ("paper", section.paper.values(), ROWS)]
     for name, found, valid in one_of:
         for value in found:
             if value not in valid:
@@ -187,24 +164,5 @@ def _check_section(section: Section, where: str, what: str) -> None:
 
 
 def _allowed(method: MethodSpec, settings: Mapping[str, int]) -> Mapping[str, int]:
-    """Those episodes that the command line sets for all: a stage that a method leaves out stays out."""
+    """The episodes that the command line sets, without the stages that the method leaves out."""
     return {stage: count for stage, count in settings.items() if method.settings.get(stage) != 0}
-
-
-def _check_fields(table: Any, kinds: Mapping[str, Any], where: str, what: str) -> None:
-    """Raises FormatError for a table that is none, an unknown field or one of another type."""
-    if not isinstance(table, Mapping):
-        raise field_error(FormatError, where, "", what or "suite", "a table", table)
-    for name, value in table.items():
-        if name not in kinds:
-            raise field_error(FormatError, where, what, name, f"one of {', '.join(kinds)}", value)
-        kind = kinds[name]
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise field_error(FormatError, where, what, name, _KINDS[kind], value)
-
-
-def _at_least_one(table: Mapping[str, Any], name: str, default: int, where: str, what: str) -> int:
-    value = table.get(name, default)
-    if value < 1:
-        raise field_error(FormatError, where, what, name, "an integer >= 1", value)
-    return value

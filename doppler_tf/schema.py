@@ -1,0 +1,61 @@
+"""Checks values from outside against types. A value of another type is refused with a message in the form of `field_error`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from msgspec import ValidationError, convert
+
+from doppler_tf.errors import DopplerError, field_error
+
+_WORDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", Mapping: "names with values"}
+
+
+def is_of(value: Any, kind: Any) -> bool:
+    """Whether a value is of a type. Integers are numbers; booleans are not."""
+    try:
+        convert(float(value) if isinstance(value, float) else value, kind)  # msgspec takes NumPy's float64 for no float
+    except (ValidationError, UnicodeEncodeError):  # a Literal meets half of a surrogate pair with the second
+        return False
+    return True
+
+
+def check(value: Any, kind: Any, error: type[DopplerError], where: str, what: str, field: str) -> None:
+    """Raises `error` unless `value` is of the type `kind`. The message quotes the type's `Meta(description=...)` if it has one."""
+    if not is_of(value, kind):
+        raise field_error(error, where, what, field, _expected(kind), value)
+
+
+def check_fields(record: Any, kind: type, error: type[DopplerError], where: str, what: str, without: str = "") -> None:
+    """Raises `error` unless `record` holds fields of the class `kind`, each of its type.
+
+    Args:
+      what: the part of the source, "" for the whole.
+      without: a field of the class that a record must not have.
+    """
+    if not isinstance(record, Mapping):
+        raise field_error(error, where, "", what, _WORDS[Mapping], record)
+    types = {name: field for name, field in _fields(kind).items() if name != without}
+    for name, value in record.items():
+        if name not in types:
+            raise field_error(error, where, what, name, f"one of {', '.join(types)}", value)
+        check(value, types[name], error, where, what, name)
+
+
+@cache
+def _fields(kind: type) -> Mapping[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _expected(kind: Any) -> str:
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return parts[1].description
+    if origin is Literal:
+        return " or ".join(parts)
+    if origin in (Union, UnionType):
+        return " or ".join(_expected(part) for part in parts if part is not NoneType)
+    return _WORDS[origin or kind]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -107,8 +107,9 @@ class Learner:
 class KeptLearner:
     """The last learner, for the next training: to trace and load what is compiled takes longer than many a training."""
 
-    def __init__(self):
-        self._lock = threading.Lock()
+    def __init__(self, make: Callable[[Task], Learner] = Learner):
+        """Args: make: how a learner is made for a task."""
+        self._make, self._lock = make, threading.Lock()
         self._kept: tuple[tuple, Task, Learner] | None = None  # none while it is in use
 
     @contextmanager
@@ -128,7 +129,7 @@ class KeptLearner:
         else:
             kept = None  # before another one is made: two may not fit in memory
             task = Task.of(graphs, costs, config)
-            learner = Learner(task)
+            learner = self._make(task)
         try:
             yield task, learner
         finally:

@@ -56,8 +56,11 @@ def _sampler(config: TrainConfig) -> _Sampler:
     return _Sampler(config)
 
 
-def load_policy(path: str | Path) -> Policy:
+def load_policy(path: str | Path, batch_bytes: int = BATCH_BYTES) -> Policy:
     """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
+
+    Args:
+      batch_bytes: records and states of the episodes that run at once; at least one episode does.
 
     Returns:
       (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones, drawn as they are asked for.
@@ -73,7 +76,7 @@ def load_policy(path: str | Path) -> Policy:
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs, identity=config.identity)
         batch = METHODS[config.method].batch([arrays])
-        rows = min(samples, max(1, BATCH_BYTES // (BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
+        rows = min(samples, max(1, batch_bytes // (BYTES_A_CHOICE * batch.num_vertices * batch.num_devices)))
         for i in range(-(-samples // rows)):
             greedy = np.arange(i * rows, (i + 1) * rows) == 0
             episodes = sampler.run(weights, batch, rows, (seed % 2**31, i), greedy)

@@ -7,7 +7,7 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from data.layered import Layered, layered_graph
 from doppler_tf.assignment import DISPATCH_RULES, Assignment
@@ -22,10 +22,10 @@ from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal, preset
 from tests.messages import assert_says, refusal
-from tests.strategies import cases
+from tests.strategies import cases, examples
 
 
-@settings(max_examples=30, deadline=None)
+@examples(0.2)  # each calls all constructive methods twice
 @given(case=cases(constrained=True, noise=False))
 def test_never_worse_than_any_member(case):
     placement = place(case.graph, case.costs, samples=5, dispatch=case.rule)
@@ -127,7 +127,7 @@ def test_memory_makes_the_portfolio_spread():
     assert build_costs(graph, topology).memory_bytes.tolist() == [2, math.inf]
 
 
-@settings(max_examples=8, deadline=None)
+@examples(0.05)  # each lets three searches run to the end
 @given(case=cases(max_devices=4, constrained=True, noise=False))
 def test_with_a_budget_it_is_never_worse_than_without_searches(case):
     plain = place(case.graph, case.costs, samples=100, dispatch=case.rule)

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler_tf.assignment import Assignment
@@ -37,7 +37,6 @@ def judged(case, assignment: Assignment) -> float:
 
 
 @every_search
-@settings(max_examples=40, deadline=None)
 @given(case=st.one_of(cases(max_devices=5, constrained=True, noise=False), cases_short_of_memory()))
 def test_never_worse_than_the_start_and_true_to_the_simulator(name, case):
     found = search(name, case, 120)
@@ -47,7 +46,6 @@ def test_never_worse_than_the_start_and_true_to_the_simulator(name, case):
 
 
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
-@settings(max_examples=15, deadline=None)
 @given(case=cases(max_devices=5, constrained=True, noise=False))
 def test_more_simulations_are_never_worse(name, case):
     makespans = [search(name, case, n).makespan_s for n in (1, 20, 300, 2500)]

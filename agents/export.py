@@ -18,6 +18,7 @@ from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import stored_config
 from agents.methods import METHODS
+from agents.placing import BATCH_BYTES
 from agents.serving import Server
 from doppler_tf import __version__
 from doppler_tf.errors import ConfigError, FormatError
@@ -28,7 +29,7 @@ MODEL_SCHEMA = "doppler-model/1"
 EXTRA, METADATA, WARM_UP = "assets.extra", "doppler.json", "tf_serving_warmup_requests"
 
 
-def export_policy(run: str | Path, out: str | Path) -> Path:
+def export_policy(run: str | Path, out: str | Path, batch_bytes: int = BATCH_BYTES) -> Path:
     """Writes `out`/N, N one more than the largest number there, complete or not at all; returns that folder.
 
     It holds the signatures `place` (the default) and `score` of `serving.Server`, and beside them, in `assets.extra`, `doppler.json` (what
@@ -36,6 +37,7 @@ def export_policy(run: str | Path, out: str | Path) -> Path:
 
     Args:
       run: a run folder (its last checkpoint is taken) or one checkpoint.
+      batch_bytes: as in `load_policy`, of the model when it places.
 
     Raises:
       CheckpointError: no complete checkpoint is there; ConfigError: of a method that is not served; FormatError: `out` cannot be written.
@@ -47,7 +49,7 @@ def export_policy(run: str | Path, out: str | Path) -> Path:
                           f"--policy`")
     network = METHODS[config.method].network(config)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
-    server = Server(network, config.identity)
+    server = Server(network, config.identity, batch_bytes)
     try:
         out.mkdir(parents=True, exist_ok=True)
         _LOG.info("tracing the policies for graphs of any size; this takes some 15 seconds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -130,8 +130,9 @@ class Learner:
 class KeptLearner:
     """Keeps the last learner for the next training, as tracing and loading compiled functions can take longer than a training."""
 
-    def __init__(self):
-        self._lock = threading.Lock()
+    def __init__(self, make: Callable[[Task], Learner] = Learner):
+        """Args: make: makes the learner of a task."""
+        self._make, self._lock = make, threading.Lock()
         self._kept: tuple[tuple, Task, Learner] | None = None  # None while it is in use
 
     @contextmanager
@@ -151,7 +152,7 @@ class KeptLearner:
         else:
             kept = None  # before another one is made: two may not fit in memory
             task = Task.of(graphs, costs, config)
-            learner = Learner(task)
+            learner = self._make(task)
         try:
             yield task, learner
         finally:

@@ -58,11 +58,12 @@ class KeptSamplers:
         self.sampler = lru_cache(maxsize=4)(_Sampler)
 
 
-def load_policy(path: str | Path, kept: KeptSamplers | None = None) -> Policy:
+def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes: int = BATCH_BYTES) -> Policy:
     """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
 
     Args:
       kept: shares compiled functions with the policies that were loaded with it before; None: this policy compiles its own.
+      batch_bytes: limit for the records and states of the episodes that run at once; at least one episode runs.
 
     Returns:
       (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones, drawn as they are asked for.
@@ -79,7 +80,7 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None) -> Policy:
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs, identity=config.identity)
         graphs = METHODS[config.method].graphs([arrays])
-        rows = min(samples, max(1, BATCH_BYTES // (BYTES_A_CHOICE * arrays.num_vertices * costs.num_devices)))
+        rows = min(samples, max(1, batch_bytes // (BYTES_A_CHOICE * arrays.num_vertices * costs.num_devices)))
         for i in range(-(-samples // rows)):
             greedy = np.arange(i * rows, (i + 1) * rows) == 0
             episodes = sampler.run(weights, graphs, rows, (seed % 2**31, i), greedy)

@@ -27,10 +27,10 @@ class Server(tf.Module):
         `sel_log_probability` and `plc_log_probability`; `makespan_s` float64 [K].
     """
 
-    def __init__(self, network: DualNetwork, identity: bool):
-        """Args: identity: as the policies were trained (`TrainConfig.identity`)."""
+    def __init__(self, network: DualNetwork, identity: bool, batch_bytes: int = BATCH_BYTES):
+        """Args: identity: as the policies were trained (`TrainConfig.identity`); batch_bytes: as in `load_policy`."""
         super().__init__(name="server")
-        self._network, self._identities = network, Identities(identity)
+        self._network, self._identities, self._batch_bytes = network, Identities(identity), batch_bytes
         self._rollout = Rollout(network, jit_compile=False)
         self.place = tf.function(self._place, PLACE, autograph=False)
         self.score = tf.function(self._score, SCORE, autograph=False)
@@ -43,7 +43,7 @@ class Server(tf.Module):
             graphs = graphs_of_problem(problem, self._identities)
         count = tf.shape(problem.exec_s)[0]
         choices = tf.cast(graphs.num_vertices, tf.int64) * tf.cast(graphs.num_devices, tf.int64)
-        rows = tf.minimum(samples, tf.cast(tf.maximum(BATCH_BYTES // (BYTES_A_CHOICE * choices), 1), tf.int32))
+        rows = tf.minimum(samples, tf.cast(tf.maximum(self._batch_bytes // (BYTES_A_CHOICE * choices), 1), tf.int32))
 
         def draw(i: tf.Tensor, best_s: tf.Tensor, device: tf.Tensor, order: tf.Tensor) -> tuple[tf.Tensor, ...]:
             number = i * rows + tf.range(rows)

@@ -13,7 +13,6 @@ from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import AssignmentError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.fastsim import simulator as fastsim_simulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE
@@ -60,8 +59,8 @@ def limited(topology: Topology, memory_bytes: float) -> Topology:
     return dataclasses.replace(topology, devices=devices)
 
 
-def fast(case: Case) -> float:
-    simulator = FastSimulator(case.graph, case.costs, case.rule, case.noise)
+def fast(case: Case, patience: int | None = None) -> float:
+    simulator = FastSimulator(case.graph, case.costs, case.rule, case.noise, patience)
     return float(simulator.makespans(case.assignment.device[None], case.assignment.order[None])[0])
 
 
@@ -97,17 +96,13 @@ def test_long_queues_beside_full_memory_agree_to_the_last_bit(shape, rule, share
 @given(case=cases())
 def test_heaps_agree_with_the_simulator(case):
     """Queues become heaps at the first entry, as else long ones alone do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fastsim_simulator, "_PATIENCE", -1)
-        assert fast(case) == simulate(case.graph, case.costs, case.assignment, case.rule, case.noise).makespan_s
+    assert fast(case, patience=-1) == simulate(case.graph, case.costs, case.assignment, case.rule, case.noise).makespan_s
 
 
 @given(case=cases_short_of_memory())
 def test_memory_trees_agree_with_the_simulator(case):
     """Queues become trees at the first entry, as else long ones alone do."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fastsim_simulator, "_PATIENCE_LIMITED", -1)
-        assert fast(case) == makespan_or_inf(case)
+    assert fast(case, patience=-1) == makespan_or_inf(case)
 
 
 @every_shape

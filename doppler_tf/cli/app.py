@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -68,7 +68,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; see {self.prog} --help")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(commands: Mapping[str, ModuleType] = COMMANDS) -> argparse.ArgumentParser:
     """The parser of all commands; `args.command` is the chosen command's module."""
     prog = INSTALLED if Path(sys.argv[0]).name == INSTALLED else MODULE
     parser = _Parser(prog=prog, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -76,10 +76,10 @@ def build_parser() -> argparse.ArgumentParser:
                      epilog=_example(f"{workload.EXAMPLE}\n  {place.EXAMPLE}", prog))
     parser.add_argument("--version", action="version", version=f"doppler_tf {__version__}")
     add_verbosity(parser, default=False)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
+    parsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, module in commands.items():
         purpose = (module.__doc__ or name).splitlines()[0]
-        command = commands.add_parser(name, help=purpose, description=purpose, epilog=_example(module.EXAMPLE, prog), allow_abbrev=False,
+        command = parsers.add_parser(name, help=purpose, description=purpose, epilog=_example(module.EXAMPLE, prog), allow_abbrev=False,
                                       formatter_class=argparse.RawDescriptionHelpFormatter)
         command.set_defaults(seed=0)  # unless the command sets another default
         module.add_arguments(command)
@@ -90,11 +90,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0 done, 2 the user's mistake, 1 anything else."""
+def main(argv: Sequence[str] | None = None, commands: Mapping[str, ModuleType] = COMMANDS) -> int:
+    """Runs one of `commands` and returns the exit code: 0 done, 2 the user's mistake, 1 anything else."""
     argv, verbose = sys.argv[1:] if argv is None else list(argv), False
     try:
-        args = build_parser().parse_args(argv)
+        args = build_parser(commands).parse_args(argv)
         verbose = args.verbose
         set_verbosity(verbose, args.quiet)
         _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +26,10 @@ MODULES = ("numpy", "numba", "scipy", "msgspec", "networkx", "rich", "matplotlib
 NEEDED_MEMORY, NEEDED_DISK = 2 << 30, 1 << 28
 PIP = "python3 -m pip --python .venv/bin/python install"
 _PYTHON = (3, 11)
-_PROBE_S = 300
 _GIB = 1 << 30
 _KERAS = "TF_USE_LEGACY_KERAS"
+# Where Linux tells of NVIDIA's driver, of memory, and of the limits that the control group sets.
+_DRIVER, _MEMINFO, _GROUP = Path("/proc/driver/nvidia/version"), Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +41,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.cli.messages import note
 
     note("importing all libraries; this may take a minute")
-    checks = [{"check": check.check, "state": check.state, "found": check.found, "remedy": check.remedy or None} for check in all_checks()]
-    return {"problems": sum(check["state"] == "problem" for check in checks), "checks": checks}
+    return summary(all_checks())
 
 
 def render(result: dict[str, Any]) -> list:
@@ -75,6 +75,12 @@ class Check(NamedTuple):
         return "problem" if self.remedy else "ok"
 
 
+def summary(checks: Sequence[Check]) -> dict[str, Any]:
+    """The command's result: the number of problems, and what each check found."""
+    found = [{"check": check.check, "state": check.state, "found": check.found, "remedy": check.remedy or None} for check in checks]
+    return {"problems": sum(check.state == "problem" for check in checks), "checks": found}
+
+
 def all_checks() -> list[Check]:
     """All checks, in the order of the table."""
     keras, report = os.environ.get(_KERAS), probe()  # read first, because `compiled` imports `agents`, which sets the variable
@@ -97,15 +103,15 @@ def versions(requirements: Path = ROOT / "requirements.txt") -> Check:
     return Check("versions", ", ".join(wrong) or f"all {len(pinned)} libraries as pinned", _install() if wrong else "")
 
 
-def probe() -> Mapping[str, Any]:
+def probe(python: str = sys.executable, limit_s: float = 300) -> Mapping[str, Any]:
     """`errors` by module and TensorFlow's set-up, as `try_imports` reports them; another process runs it, as an import may crash."""
     environment = {**os.environ, _KERAS: "1", "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
     try:
-        done = subprocess.run([sys.executable, "-c", "from doppler_tf.cli.doctor import try_imports; try_imports()"], env=environment,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PROBE_S, check=False)
+        done = subprocess.run([python, "-c", "from doppler_tf.cli.doctor import try_imports; try_imports()"], env=environment,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s, check=False)
         said, ended = done.stdout, f"ended its process with code {done.returncode}"
     except subprocess.TimeoutExpired as late:
-        said, ended = (late.stdout or b"").decode(), f"took more than {_PROBE_S} s"
+        said, ended = (late.stdout or b"").decode(), f"took more than {limit_s} s"
     last = json.loads((said.splitlines() or ['{"trying": "the probe"}'])[-1])
     return last if "errors" in last else {"errors": {last["trying"]: ended}, "tensorflow": None}
 
@@ -124,11 +130,11 @@ def try_imports() -> None:
         print(json.dumps({"errors": errors, "tensorflow": None if errors["tensorflow"] else _tensorflow()}), file=out)
 
 
-def imports(report: Mapping[str, Any]) -> Check:
-    """Whether every library in MODULES can be imported."""
+def imports(report: Mapping[str, Any], root: Path = ROOT) -> Check:
+    """Whether every library in MODULES can be imported; root: the folder whose `.venv` may hold them."""
     failed = [f"{name}: {error}" for name, error in report["errors"].items() if error]
     loaded = [name.partition(".")[0] for name in report["errors"]]
-    return Check("imports", "; ".join(failed) or ", ".join(loaded), _install() if failed else "")
+    return Check("imports", "; ".join(failed) or ", ".join(loaded), _install(root) if failed else "")
 
 
 def keras_mode(report: Mapping[str, Any], given: str | None) -> Check:
@@ -143,22 +149,22 @@ def keras_mode(report: Mapping[str, Any], given: str | None) -> Check:
                  "" if keras.startswith("tf_keras 2.") else f"install tf-keras: {_install()}")
 
 
-def devices(report: Mapping[str, Any]) -> Check:
-    """The devices that TensorFlow finds, and whether it misses a GPU."""
+def devices(report: Mapping[str, Any], driver: Path = _DRIVER) -> Check:
+    """The devices that TensorFlow finds, and whether it misses a GPU; driver: a file that NVIDIA's driver makes."""
     found = report["tensorflow"]
     if found is None:
         return Check("devices", "not known without TensorFlow", "see imports")
     gpus, hidden = found["gpus"], os.environ.get("CUDA_VISIBLE_DEVICES")
     kinds = ", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)) or "no GPU"
-    missed = not gpus and hidden not in ("", "-1") and Path("/proc/driver/nvidia/version").exists()
+    missed = not gpus and hidden not in ("", "-1") and driver.exists()
     return Check("devices", f"{found['cpus']} CPU, {kinds}" + (", though this machine has NVIDIA's driver" if missed else "")
                  + (f"; CUDA_VISIBLE_DEVICES is {hidden!r}" if hidden is not None else ""),
                  f"{PIP} 'tensorflow[and-cuda]=={_version('tensorflow')}'" if missed else "")
 
 
-def threads(report: Mapping[str, Any]) -> Check:
-    """The cores that the process may use, and the limits on its threads."""
-    cores, quota = len(os.sched_getaffinity(0)), _quota()
+def threads(report: Mapping[str, Any], group: Path = _GROUP) -> Check:
+    """The cores that the process may use, and the limits on its threads; group: the folder of the control group."""
+    cores, quota = len(os.sched_getaffinity(0)), _quota(group)
     set_to = {f"TensorFlow's {name}": value for name, value in (report["tensorflow"] or {}).items() if name.endswith("_op") and value}
     set_to |= {name: value for name in ("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "NUMBA_NUM_THREADS")
                if (value := os.environ.get(name))}
@@ -168,9 +174,9 @@ def threads(report: Mapping[str, Any]) -> Check:
                  f"taskset -c 0-{max(1, round(quota)) - 1} before the command, so that threads do not outnumber cores" if short else "")
 
 
-def memory() -> Check:
-    """Free memory against the memory that training needs."""
-    free = _free_memory()
+def memory(meminfo: Path = _MEMINFO, group: Path = _GROUP) -> Check:
+    """Free memory against the memory that training needs; meminfo: of the machine; group: the folder of the control group."""
+    free = _free_memory(meminfo, group)
     if free is None:
         return Check("memory", "unknown on this system")
     needed = f"{NEEDED_MEMORY / _GIB:.0f} GiB"
@@ -200,9 +206,9 @@ def compiled() -> Check:
                  f"free {NEEDED_DISK / _GIB:.2f} GiB there, or name another folder with DOPPLER_XLA_CACHE=FOLDER")
 
 
-def _install() -> str:
+def _install(root: Path = ROOT) -> str:
     """How to get a missing library. Often it is installed for another Python."""
-    ours = ROOT / ".venv"
+    ours = root / ".venv"
     if (ours / "bin/python").exists() and not ours.samefile(sys.prefix):
         return "call it with .venv/bin/python"
     return f"{PIP} -r requirements.txt, or remove .venv and run `make setup`"
@@ -217,22 +223,21 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _quota() -> float | None:
+def _quota(group: Path) -> float | None:
     """The processor time that the control group grants, in cores; None: no limit."""
     with contextlib.suppress(OSError, ValueError):
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = (group / "cpu.max").read_text().split()
         return int(quota) / int(period)  # "max" raises ValueError
     return None
 
 
-def _free_memory() -> int | None:
+def _free_memory(meminfo: Path, group: Path) -> int | None:
     """Bytes that the machine and the control group leave to this process."""
     known = []
     with contextlib.suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = meminfo.read_text().splitlines()
         known.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
     with contextlib.suppress(OSError, ValueError):
-        group = Path("/sys/fs/cgroup")
         known.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
     return min(known, default=None)
 

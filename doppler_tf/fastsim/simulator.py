@@ -30,8 +30,13 @@ _COMPLETE = np.inf, np.empty(0), np.empty(0, np.int32)
 class FastSimulator:
     """Makespans of assignments of one graph, equal to `Simulator`'s to the last bit."""
 
-    def __init__(self, graph: DataflowGraph, costs: CostModel, dispatch: str = "fifo", noise: Noise | None = None):
-        """Args: dispatch: `fifo`, `b_level` or `order`; noise: factors on the modelled times."""
+    def __init__(self, graph: DataflowGraph, costs: CostModel, dispatch: str = "fifo", noise: Noise | None = None,
+                 patience: int | None = None):
+        """Args:
+          dispatch: `fifo`, `b_level` or `order`; noise: factors on the modelled times.
+          patience: entries moved in sorted queues, by vertex and edge, before queues become heaps, or under a memory limit trees; None: 32,
+            under a limit 256, as heaps and trees cost more. It changes no makespan.
+        """
         if dispatch not in DISPATCH_RULES:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
         self._graph, self._costs, self._dispatch, self._noisy = graph, costs, dispatch, noise is not None
@@ -42,7 +47,8 @@ class FastSimulator:
         item_bytes = np.concatenate([costs.output_bytes, costs.tensor_bytes])
         self._size = graph.num_vertices + graph.num_edges
         self._prepared = Prepared(
-            priority=rank[None], fifo=dispatch == "fifo", patience=self._size * _PATIENCE, patience_limited=self._size * _PATIENCE_LIMITED,
+            priority=rank[None], fifo=dispatch == "fifo", patience=self._size * (_PATIENCE if patience is None else patience),
+            patience_limited=self._size * (_PATIENCE_LIMITED if patience is None else patience),
             ptr=out.ptr.astype(np.int32), edges=edge_records(graph, out, costs), maker=graph.tensor_producer, incoming=incoming,
             exec_s=np.ascontiguousarray(costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]),
             latency_s=topology.latency_s, bandwidth=topology.bandwidth_bytes_per_s,

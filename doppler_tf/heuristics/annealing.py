@@ -22,16 +22,21 @@ def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
 
 def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
            start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Found:
-    """Rounds of annealing, each from the best so far and 1.5 times as long as the one before; never worse than its start.
-
-    (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.) Temperatures are multiples of the geometric mean of losses, which is measured
-    first. If a round would outlast a budget of seconds, it is shortened, so that it still ends cold.
-    """
+    """Anneals from a start, by `cool`; never worse than the start. (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.)"""
     walker = Walker("annealing", graph, costs, rng, budget, start, dispatch, incumbent)
+    cool(walker)
+    return walker.found()
+
+
+def cool(walker: Walker) -> None:
+    """Rounds of annealing until the walker's budget is spent, each from the best so far and 1.5 times as long as the one before.
+
+    Temperatures are multiples of the geometric mean of losses, which is measured first. If a round would outlast a budget of seconds, it
+    is shortened, so that it still ends cold.
+    """
     typical_s = walker.typical_loss_s()
     steps = _FIRST_STEPS * walker.num_units
     while not walker.over:
         walker.return_to_best()
         walker.walk((typical_s or walker.state.levels[1]) * np.geomspace(_HOT, _COLD, min(steps, walker.affordable)))
         steps = int(steps * _GROWTH)
-    return walker.found()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
@@ -21,10 +22,11 @@ from doppler_tf.heuristics.starting_point import starting_point
 _MOST_PAIRS = 400
 # Seconds per vertex and edge to set up the searches. If the set-up would outlast the budget, no search starts.
 _SETUP_S = 5e-5
+TOGETHER = {"annealing": anneal, "local_search": climb, "cp_sat": solve}
 
 
 def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, known: Assignment,
-                    dispatch: str) -> dict[str, Found]:
+                    dispatch: str, searches: Mapping[str, Callable[..., Found]] = TOGETHER) -> dict[str, Found]:
     """Annealing, hill climbing and, on a small graph, CP-SAT, each in a thread, from one start that is at least as good as `known`.
 
     When a search returns to its best, it takes the best of all searches. If simulations are counted, it keeps to its own best instead, so
@@ -32,6 +34,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
 
     Args:
       budget: with seconds; `simulations` limits each search separately.
+      searches: by name, with the arguments of `anneal`.
 
     Returns:
       The best of each search by its name. An assignment's `method` names the search that found it, which may be another one. Searches that
@@ -40,9 +43,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     started = time.perf_counter()
     if budget.seconds < _SETUP_S * (graph.num_vertices + graph.num_edges):
         return {}
-    searches = {"annealing": anneal, "local_search": climb}
-    if small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS:
-        searches["cp_sat"] = solve
+    small = small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS
+    searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}
     incumbent = Incumbent(budget.target_s, shared=budget.simulations is None)
     start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known)
 

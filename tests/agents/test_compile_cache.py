@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from agents import compile_cache
 from agents.compile_cache import keep_compiled
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +53,18 @@ def entry(folder: Path, name: str, content: bytes = WHOLE, written_s: float = 1e
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"xla_compile_cache__{name}__XLA_CPU_JIT.pb"
     path.write_bytes(content)
+    os.utime(path, (written_s, written_s))
+    return path
+
+
+def large(folder: Path, name: str, written_s: float, size: int = 1 << 29) -> Path:
+    """A whole entry of so many bytes, most of which are a hole."""
+    key, code = b"\x0a\x01k\x12", b"\x1a\x02cc"
+    length = size - len(key) - 5 - len(code)
+    path = entry(folder, name, key + bytes(length >> 7 * i & 127 | (128 if i < 4 else 0) for i in range(5)))
+    with path.open("r+b") as file:
+        file.seek(size - len(code))
+        file.write(code)
     os.utime(path, (written_s, written_s))
     return path
 
@@ -115,15 +128,17 @@ def test_without_a_folder_to_write_in_nothing_is_kept(kept, monkeypatch, tmp_pat
     in_the_way.mkdir()
     assert kept() == (None, "")
     in_the_way.rmdir()
-    monkeypatch.setattr(compile_cache, "_SPARE_BYTES", 1 << 62)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=(1 << 28) - 1))
     assert kept() == (None, "")
 
 
-def test_machines_and_versions_have_folders_of_their_own(kept, monkeypatch):
+def test_machines_and_versions_have_folders_of_their_own(kept, monkeypatch, tmp_path):
     folders = {kept()[0], kept(XLA_FLAGS="--xla_cpu_enable_fast_math=true")[0]}
     monkeypatch.setenv("XLA_FLAGS", "")
     with monkeypatch.context() as other:
-        other.setattr(compile_cache, "version", lambda _: "0.1")
+        (tmp_path / "site" / "tensorflow-0.1.dist-info").mkdir(parents=True)
+        (tmp_path / "site" / "tensorflow-0.1.dist-info" / "METADATA").write_text("Name: tensorflow\nVersion: 0.1\n")
+        other.syspath_prepend(str(tmp_path / "site"))
         folders.add(kept()[0])
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(1000))
     assert len(folders | {kept()[0]}) == 4
@@ -140,15 +155,15 @@ def test_what_a_crash_has_left_is_removed(kept):
     assert list(folder.iterdir()) == [whole]
 
 
-def test_what_was_written_last_stays_when_there_is_too_much(kept, monkeypatch, tmp_path):
+def test_what_was_written_last_stays_when_there_is_too_much(kept, tmp_path):
+    """A GiB is kept, the foreign file not counted; these entries are of half a GiB and more, with holes that take no room on the disk."""
     folder, another = kept()[0], tmp_path / "another version"
-    entries = [entry(folder, "first", written_s=1e9), entry(another, "second", written_s=2e9), entry(folder, "third", written_s=3e9)]
+    entries = [large(folder, "first", 1e9), large(another, "second", 2e9), large(folder, "third", 3e9)]
     foreign = another / "notes.txt"
     foreign.write_bytes(1000 * b"-")
-    monkeypatch.setattr(compile_cache, "_MOST_BYTES", 2 * len(WHOLE))
     kept()
     assert [path.exists() for path in entries] == [False, True, True]
-    monkeypatch.setattr(compile_cache, "_MOST_BYTES", 0)
+    entries.append(large(folder, "fourth", 4e9, size=(1 << 30) + 1))
     kept()
     assert not any(path.exists() for path in entries)
     assert foreign.exists()

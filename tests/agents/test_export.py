@@ -44,9 +44,7 @@ def exported(run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def second(run, exported):
     """The next version, of the last checkpoint by its own path; it draws three samples of up to 15 vertices at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agents.serving.BATCH_BYTES", THREE_ROWS)
-        return export_policy(run / "checkpoints" / "step-00000012", exported.parent)
+    return export_policy(run / "checkpoints" / "step-00000012", exported.parent, THREE_ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +80,10 @@ def test_the_model_places_as_the_policy_does(run, model, random_graph, count, de
     assert got["makespan_s"] == seconds.min()
 
 
-def test_more_samples_than_fit_at_once_are_drawn_in_turns(run, second, random_graph, monkeypatch):
-    monkeypatch.setattr("agents.placing.BATCH_BYTES", THREE_ROWS)
+def test_more_samples_than_fit_at_once_are_drawn_in_turns(run, second, random_graph):
     graph = random_graph(12, seed=2)
     costs = build_costs(graph, ideal(2))
-    samples = list(load_policy(run)(graph, costs, 7, 1))
+    samples = list(load_policy(run, batch_bytes=THREE_ROWS)(graph, costs, 7, 1))
     seconds = FastSimulator(graph, costs).makespans(np.stack([a.device for a in samples]))
     got = ask(tf.saved_model.load(str(second)), problem_of(graph, costs), samples=7, seed=1)
     np.testing.assert_array_equal(got["device"], samples[int(np.argmin(seconds))].device[graph.work_vertices])

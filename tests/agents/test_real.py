@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from agents import real
 from agents.config import TrainConfig
+from agents.measuring import RunBudget
 from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.assignment_json import read_assignment
@@ -139,10 +142,8 @@ def test_without_a_stage_before_it_and_whatever_is_raised_it_goes_on(fork, tmp_p
 
 
 def test_minutes_end_the_stage_and_a_resumed_one_has_only_what_was_left(fork, tmp_path, monkeypatch):
-    from agents import measuring
-
     clock = [0.0]
-    monkeypatch.setattr(measuring.RunBudget.__init__, "__defaults__", (0.0, lambda: clock[0]))
+    monkeypatch.setattr(real, "RunBudget", partial(RunBudget, clock=lambda: clock[0]))
 
     class Slow(Measured):
         interrupt = 9

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents import learner
 from agents.config import TrainConfig
 from agents.learner import KeptLearner, Learner
+from agents.task import Task
 from doppler_tf.costs import build_costs
 from doppler_tf.topology import ideal
 from tests import quiet_training
@@ -19,23 +19,20 @@ from tests.quiet_training import load_policy
 CONFIG = TrainConfig(imitation=8, simulated=64, batch=8, hidden=8, rounds=1)
 
 
-@pytest.fixture
-def made(monkeypatch):
-    """The learners that were made, not taken again."""
+def counting() -> tuple[list[Learner], KeptLearner]:
+    """The learners that are made, not taken again, and who makes and keeps them."""
     made = []
 
-    class Counted(Learner):
-        def __init__(self, *args):
-            made.append(self)
-            super().__init__(*args)
+    def make(task: Task) -> Learner:
+        made.append(Learner(task))
+        return made[-1]
 
-    monkeypatch.setattr(learner, "Learner", Counted)
-    return made
+    return made, KeptLearner(make)
 
 
-def run(made, kept, graph, folder, config=CONFIG, devices=2, **how):
+def run(made, kept, graph, folder, config=CONFIG, **how):
     """All that a run leaves but its seconds: figures, weights, steps of both optimizers and temperatures."""
-    outcome = quiet_training.train([graph], ideal(devices), folder, config, kept=kept, **how)[graph.name]
+    outcome = quiet_training.train([graph], ideal(2), folder, config, kept=kept, **how)[graph.name]
     outcome.pop("seconds")
     last = made[-1]
     variables = (*last.network.variables, *last.best_network.variables, *last.optimizer_variables, last.updates)
@@ -46,8 +43,8 @@ def same(a, b) -> bool:
     return a[0] == b[0] and all(np.array_equal(x, y) for x, y in zip(a[1], b[1], strict=True))
 
 
-def test_a_learner_serves_again_as_if_it_were_new(made, chains, tmp_path):
-    graph, kept = chains(3), KeptLearner()
+def test_a_learner_serves_again_as_if_it_were_new(chains, tmp_path):
+    graph, (made, kept) = chains(3), counting()
     first = run(made, kept, graph, tmp_path / "a")
     other = run(made, kept, graph, tmp_path / "b", replace(CONFIG, seed=1))
     again = run(made, kept, graph, tmp_path / "c")
@@ -60,7 +57,7 @@ def test_a_learner_serves_again_as_if_it_were_new(made, chains, tmp_path):
 class Stub:
     """Stands for a learner where only who makes one matters."""
 
-    def __init__(self, *args):
+    def __init__(self, task: Task):
         self.begun = 0
 
     def begin(self, config):
@@ -71,9 +68,8 @@ class Stub:
     ({"seed": 3, "simulated": 80, "mutations": 2.0, "elite": 0.0, "learning_rate": 1e-2, "keep": 7}, True),
     ({"hidden": 16}, False), ({"rounds": 2}, False), ({"batch": 4}, False), ({"clip": 2.0}, False), ({"identity": False}, False),
     ({"features": "paper"}, False), ({"method": "placeto"}, False), ({"simulated": 80_000}, False)])  # enough to be compiled
-def test_other_networks_need_another_learner(monkeypatch, chains, change, serves):
-    monkeypatch.setattr(learner, "Learner", Stub)
-    case, kept = ([chains(2)], [build_costs(chains(2), ideal(2))]), KeptLearner()
+def test_other_networks_need_another_learner(chains, change, serves):
+    case, kept = ([chains(2)], [build_costs(chains(2), ideal(2))]), KeptLearner(Stub)
     with kept.lent(*case, CONFIG) as (_, first), kept.lent(*case, CONFIG) as (_, other):
         assert other is not first  # nobody else may have it
     with kept.lent(*case, CONFIG) as (_, first):
@@ -85,9 +81,8 @@ def test_other_networks_need_another_learner(monkeypatch, chains, change, serves
         assert second.begun == (begun + 1 if serves else 0)
 
 
-def test_other_graphs_and_devices_need_another_learner(monkeypatch, chains):
-    monkeypatch.setattr(learner, "Learner", Stub)
-    learners, kept = [], KeptLearner()
+def test_other_graphs_and_devices_need_another_learner(chains):
+    learners, kept = [], KeptLearner(Stub)
     for graph, topology in ((chains(2), ideal(2)), (chains(3), ideal(2)), (chains(3), ideal(3)), (chains(3), ideal(3))):
         with kept.lent([graph], [build_costs(graph, topology)], CONFIG) as (_, lent):
             learners.append(lent)
@@ -98,9 +93,9 @@ def test_other_graphs_and_devices_need_another_learner(monkeypatch, chains):
         assert lent is not learners[3]
 
 
-def test_policies_of_one_kind_keep_their_own_weights(made, chains, tmp_path):
+def test_policies_of_one_kind_keep_their_own_weights(chains, tmp_path):
     """Loaded side by side and drawn from in turns."""
-    graph, kept = chains(3), KeptLearner()
+    graph, (made, kept) = chains(3), counting()
     costs = build_costs(graph, ideal(2))
     for seed in (0, 1):
         run(made, kept, graph, tmp_path / str(seed), replace(CONFIG, seed=seed, simulated=0, imitation=0))

@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import learner, placing
 from agents.agent import UpdateInfo
 from agents.annealed import annealing, learn_annealed
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
-from agents.learner import Compiled, Learner, worth_compiling
+from agents.learner import Compiled, KeptLearner, Learner, worth_compiling
 from agents.networks import temperatures
 from agents.simulated import temper
 from agents.stages import Training
 from agents.task import Task
-from agents.training import Run
 from data.imitation_dataset import read_episodes
 from data.layered import Layered, layered_graph
 from doppler_tf.assignment import Assignment
@@ -36,7 +34,7 @@ from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
-from tests.quiet_training import KEPT, load_policy, train
+from tests.quiet_training import load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
 SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
@@ -81,7 +79,7 @@ def test_the_run_folder_holds_the_graphs_and_the_topology(trained):
     assert read_topology(folder / "topology.json").topology_hash == ideal(2).topology_hash == stored["topology"]
 
 
-def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, chains, monkeypatch):
+def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, chains):
     _, folder, _ = trained
     graph = chains(3)
     costs = build_costs(graph, ideal(3))
@@ -92,38 +90,50 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
     assert makespans.min() < 9
     again = load_policy(checkpoint_folders(folder / "checkpoints")[-1])(graph, costs, 8, 0)
     np.testing.assert_array_equal([a.device for a in placed], [a.device for a in again])
-    monkeypatch.setattr(placing, "BATCH_BYTES", 1)  # an episode a batch
-    one_by_one = [tuple(a.order.tolist()) + tuple(a.device.tolist()) for a in load_policy(folder)(graph, costs, 8, 0)]
+    one_by_one = [tuple(a.order.tolist()) + tuple(a.device.tolist()) for a in load_policy(folder, batch_bytes=1)(graph, costs, 8, 0)]
     assert one_by_one[0] == tuple(placed[0].order.tolist()) + tuple(placed[0].device.tolist())
     assert len(one_by_one) == 8
     assert len(set(one_by_one)) > 2
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.thorough)], ids=["not compiled", "compiled"])
-def compiled(request):
-    """Trainings of usual length are compiled with XLA; the short ones here are not, unless a test asks for it."""
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param:
-            patch.setattr(learner, "_STEPS_FOR_EPISODES", 0)
-            patch.setattr(learner, "_STEPS_FOR_UPDATES", 0)
-        yield
+class Killed(BaseException):
+    """Ends a training as nothing in it can foresee."""
 
 
-def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, compiled, monkeypatch):
+class Mortal(Learner):
+    """Ends the training as it is to be written into a checkpoint after more than `lifetime` updates."""
+
+    lifetime, end = np.inf, Killed
+
+    @property
+    def checkpointed(self) -> dict:
+        if int(self.updates) > self.lifetime:
+            raise self.end
+        return super().checkpointed
+
+
+@pytest.fixture
+def mortal():
+    """Learners are immortal again after the test."""
+    yield Mortal
+    Mortal.lifetime, Mortal.end = np.inf, Killed
+
+
+MORTALS = KeptLearner(lambda task: Mortal(task, NOTHING))
+
+
+# Trainings of usual length are compiled with XLA; those as short as here are not.
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["not compiled", "compiled"])
+def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, mortal, compiled):
     graph, whole, broken = chains(2), tmp_path / "whole", tmp_path / "broken"
-    expected = train([graph], ideal(2), whole, SMALL)
-
-    class Killed(BaseException):
-        pass
-
-    for last in (1, 12, 25):  # within stage I, between checkpoints of stage II, again
-        save = Run.save
-        monkeypatch.setattr(Run, "save", lambda run, save=save, last=last: save(run) if run.progress.updates <= last else _raise(Killed))
+    kept = KeptLearner(lambda task: Mortal(task, Compiled(True, True))) if compiled else MORTALS
+    expected = train([graph], ideal(2), whole, SMALL, kept=kept)
+    for mortal.lifetime in (1, 12, 25):  # within stage I, between checkpoints of stage II, again
         with pytest.raises(Killed):
-            train([graph], ideal(2), broken, SMALL, resume=broken.exists())
-        monkeypatch.undo()
-    KEPT.forget()  # what is resumed must all come from the checkpoint
-    got = train([graph], ideal(2), broken, SMALL, resume=True)
+            train([graph], ideal(2), broken, SMALL, resume=broken.exists(), kept=kept)
+    mortal.lifetime = np.inf
+    kept.forget()  # what is resumed must all come from the checkpoint
+    got = train([graph], ideal(2), broken, SMALL, resume=True, kept=kept)
     for result in (expected, got):
         result["chains"].pop("seconds")
     assert got == expected
@@ -134,20 +144,10 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, compile
         np.testing.assert_array_equal(a.order, b.order)
 
 
-def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(tmp_path, chains, monkeypatch):
-    def interrupt(run):
-        if run.progress.updates == 14:
-            raise KeyboardInterrupt
-        save(run)
-
-    save = Run.save
-    monkeypatch.setattr(Run, "save", interrupt)
+def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(tmp_path, chains, mortal):
+    mortal.lifetime, mortal.end = 13, KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000007; go on with --resume"):
-        train([chains(2)], ideal(2), tmp_path / "run", SMALL)
-
-
-def _raise(error):
-    raise error
+        train([chains(2)], ideal(2), tmp_path / "run", SMALL, kept=MORTALS)
 
 
 def test_a_checkpoint_is_complete_or_absent(tmp_path, chains, monkeypatch):
@@ -307,11 +307,11 @@ def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
     assert heads[0] > heads[1] + 0.1
 
 
-def test_an_interruption_before_the_first_update_keeps_the_policies_of_another(tmp_path, trained, chains, monkeypatch):
+def test_an_interruption_before_the_first_checkpoint_keeps_the_policies_of_another(tmp_path, trained, chains, mortal):
     _, folder, _ = trained
-    monkeypatch.setattr(Run, "complete", lambda run, bars: _raise(KeyboardInterrupt))
+    mortal.lifetime, mortal.end = 0, KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000000"):
-        train([chains(3)], ideal(3), tmp_path / "run", SMALL, init=folder)
+        train([chains(3)], ideal(3), tmp_path / "run", SMALL, init=folder, kept=MORTALS)
     theirs, ours = (tf.train.load_checkpoint(str(checkpoint_folders(run / "checkpoints")[-1] / "variables"))
                     for run in (folder, tmp_path / "run"))
     weights = [name for name in theirs.get_variable_to_shape_map() if name.startswith("best_network/") and "OBJECT" not in name]

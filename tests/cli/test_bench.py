@@ -155,49 +155,64 @@ def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch):
     assert records["waits"]["error"] == "needs dies, which failed"
 
 
-def test_what_learns_on_one_graph_shares_a_process(tmp_path, monkeypatch):
-    """Whatever method and seed; searches do not, nor do other graphs, nor what starts from something that is not there yet."""
-    from doppler_tf.cli.benchmark import cell_queue
-    from doppler_tf.cli.benchmark.cells import Cell
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """Cells are done by processes that write down which ones they do together; as one comes to the cell `dies`, it is killed."""
+    from doppler_tf.cli.benchmark.cells import CELLS
 
-    launched = []
-    monkeypatch.setattr(cell_queue, "_launch", lambda folder, cells, records: launched.append([cell.key for cell in cells]))
-    train, search = {"does": "trains"}, {"does": "places", "method": "annealing", "seconds": 9}
-    rows = (("a", "g", train, False), ("b", "g", {"does": "samples"}, False), ("c", "g", search, False), ("d", "g", train, True),
-            ("f", "h", train, False))
+    script = tmp_path / "worker"
+    script.write_text(f"""#!{sys.executable}
+import json, os, sys
+folder, *keys = sys.argv[4:]
+for key in keys:
+    if key == "dies":
+        os.kill(os.getpid(), 9)
+    with open(os.path.join(folder, {CELLS!r}, key + ".json"), "w") as file:
+        json.dump({{"key": key, "status": "done", "process": os.getpid(), "together": keys}}, file)
+""")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+
+
+def test_what_learns_on_one_graph_shares_a_process(tmp_path, worker):
+    """Whatever method and seed; searches do not, nor do other graphs, nor what starts from something that is not there yet."""
+    from doppler_tf.cli.benchmark.cell_queue import run_cells
+    from doppler_tf.cli.benchmark.cells import CELLS, Cell, record_of
+    from doppler_tf.formats.files import write_json
+
+    train, samples, search = ({**job, "graphs": ["g.json"]} for job in (
+        {"does": "trains"}, {"does": "samples"}, {"does": "places", "method": "annealing", "seconds": 9}))
+
+    def together(folder: Path, cells: list[Cell], jobs: int) -> list[tuple[str, ...]]:
+        (folder / CELLS).mkdir(parents=True, exist_ok=True)
+        records, ran = run_cells(folder, {cell.key: cell for cell in cells}, jobs)
+        return list(dict.fromkeys(tuple(records[key]["together"]) for key in ran))
+
+    rows = (("e", "k", train, False), ("a", "g", train, False), ("b", "g", samples, False), ("c", "g", search, False),
+            ("d", "g", train, True), ("f", "h", train, False))
     cells = [Cell(f"{label}{seed}", label, graph, "t", seed, job, {}, {"init": f"e{seed}"} if starts else {})
              for label, graph, job, starts in rows for seed in range(3)]
-    cell_queue._start(tmp_path, cells, [], {"e0": {"status": "done"}, "e2": {"status": "done"}}, 5)
-    assert launched == [["a0", "a1", "a2", "b0", "b1", "b2", "d0", "d2"], ["c0"], ["c1"], ["c2"], ["f0", "f1", "f2"]]
-    assert [cell.key for cell in cells] == ["d1"]
-    launched.clear()
+    for there in (cells[0], cells[2]):
+        write_json(tmp_path / "many" / CELLS / f"{there.key}.json", record_of(there, {"status": "done"}))
+    assert together(tmp_path / "many", cells, 6) == [
+        ("e1",), ("a0", "a1", "a2", "b0", "b1", "b2", "d0", "d2"), ("c0",), ("c1",), ("c2",), ("d1",), ("f0", "f1", "f2")]
     cells = [Cell(f"a{seed}", "a", "g", "t", seed, train, {}) for seed in range(3)]
-    cell_queue._start(tmp_path, cells, [], {}, 2)  # nothing else to do
-    assert launched == [["a0", "a1"], ["a2"]]
+    assert together(tmp_path / "few", cells, 2) == [("a0", "a1"), ("a2",)]  # nothing else to do
 
 
-def test_a_death_costs_the_cell_that_was_being_done_alone(tmp_path, monkeypatch):
-    """Three seeds in one process, killed within the second; what it had not begun is begun anew."""
-    from doppler_tf.cli.benchmark import cell_queue
+def test_a_death_costs_the_cell_that_was_being_done_alone(tmp_path, worker):
+    """Four cells in one process, killed within the second; what it had not begun is begun anew."""
+    from doppler_tf.cli.benchmark.cell_queue import run_cells
     from doppler_tf.cli.benchmark.cells import CELLS, Cell
 
-    worker = tmp_path / "worker"
-    worker.write_text(f"""#!{sys.executable}
-import json, os, sys
-for key in sys.argv[5:]:
-    if key == "a1":
-        os.kill(os.getpid(), 9)
-    with open(os.path.join(sys.argv[4], {CELLS!r}, key + ".json"), "w") as file:
-        json.dump({{"key": key, "status": "done", "process": os.getpid()}}, file)
-""")
-    worker.chmod(0o755)
     (tmp_path / CELLS).mkdir()
-    monkeypatch.setattr(sys, "executable", str(worker))
-    cells = {f"a{seed}": Cell(f"a{seed}", "a", "g", "t", seed, {"does": "trains", "graphs": ["g.json"]}, {}) for seed in range(4)}
-    records, _ = cell_queue.run_cells(tmp_path, cells, 1)
-    assert {key: record["status"] for key, record in records.items()} == {"a0": "done", "a1": "failed", "a2": "done", "a3": "done"}
-    assert "ended by signal 9 without a result" in records["a1"]["error"]
-    assert records["a2"]["process"] == records["a3"]["process"] != records["a0"]["process"]
+    cells = {key: Cell(key, "a", "g", "t", seed, {"does": "trains", "graphs": ["g.json"]}, {})
+             for seed, key in enumerate(("first", "dies", "third", "fourth"))}
+    records, _ = run_cells(tmp_path, cells, 1)
+    assert {key: record["status"] for key, record in records.items()} == {"first": "done", "dies": "failed", "third": "done",
+                                                                          "fourth": "done"}
+    assert "ended by signal 9 without a result" in records["dies"]["error"]
+    assert records["third"]["process"] == records["fourth"]["process"] != records["first"]["process"]
 
 
 def test_the_learned_methods_are_the_agents(cli):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -85,29 +87,36 @@ def test_a_closed_pipe_is_quiet(diamond):
     assert reader.wait(60) == app.FAILED
 
 
-def test_an_unexpected_error_is_one_line_with_a_hint(cli, diamond, monkeypatch):
-    monkeypatch.setattr(COMMANDS["info"], "describe", lambda graph: 1 / 0)
-    outcome = cli("info", diamond, "--json")
-    assert outcome.code == 1
-    assert outcome.err.splitlines() == ["error: ZeroDivisionError: division by zero; -v shows where"]
-    assert outcome.json == {"error": "ZeroDivisionError: division by zero; -v shows where"}
+@pytest.fixture
+def program(capfd):
+    """Runs a program whose one command does the work given; returns the exit code, stdout and stderr."""
+    def call(work: Callable[[], dict], *argv: str) -> tuple[int, str, str]:
+        command = ModuleType("work", "Does the work.")
+        command.EXAMPLE, command.add_arguments = f"{app.MODULE} work", lambda parser: None
+        command.run, command.render = lambda args: work(), lambda result: []
+        return main(["work", *argv], {"work": command}), *capfd.readouterr()
+    return call
+
+
+def test_an_unexpected_error_is_one_line_with_a_hint(program, monkeypatch):
+    code, out, err = program(lambda: 1 / 0, "--json")
+    assert code == 1
+    assert err.splitlines() == ["error: ZeroDivisionError: division by zero; -v shows where"]
+    assert json.loads(out) == {"error": "ZeroDivisionError: division by zero; -v shows where"}
     monkeypatch.setenv("DOPPLER_TRACEBACK", "1")
-    assert "Traceback" in cli("info", diamond).err
+    assert "Traceback" in program(lambda: 1 / 0)[2]
 
 
-def test_an_interrupt_is_said_in_one_line(cli, diamond, monkeypatch):
-    def interrupt(graph):
+def test_an_interrupt_is_said_in_one_line(program):
+    def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(COMMANDS["info"], "describe", interrupt)
-    outcome = cli("info", diamond)
-    assert (outcome.code, outcome.err) == (1, "error: interrupted\n")
+    assert program(interrupt) == (1, "", "error: interrupted\n")
 
 
-def test_json_has_no_nan(cli, diamond, monkeypatch):
-    monkeypatch.setattr(COMMANDS["info"], "describe", lambda graph: {"a": float("nan"), "b": [float("inf")]})
-    monkeypatch.setattr(COMMANDS["info"], "render", lambda result: [])
-    assert cli("info", diamond, "--json").json == {"a": None, "b": [None]}
+def test_json_has_no_nan(program):
+    code, out, _ = program(lambda: {"a": float("nan"), "b": [float("inf")]}, "--json")
+    assert (code, json.loads(out, parse_constant=pytest.fail)) == (0, {"a": None, "b": [None]})
 
 
 def test_train_a_little_then_place_with_what_was_learned_and_report_it(cli, diamond, tmp_path):

@@ -1,11 +1,11 @@
 """What has been measured on a machine: read back whole, of this machine alone, and never in the way."""
 
 import json
+import os
 
 import pytest
 
 from doppler_tf.errors import FormatError
-from doppler_tf.formats import machine_json
 from doppler_tf.formats.machine_json import Machine, fingerprint, load_machine, store_machine
 from doppler_tf.topology import cpu
 
@@ -25,7 +25,7 @@ def test_what_is_stored_is_loaded():
 
 def test_nothing_is_known_of_another_machine(monkeypatch):
     store_machine(Machine(fingerprint(), cpu(2), {"a": 1.0}))
-    monkeypatch.setattr(machine_json.os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4, 5, 6})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3, 4, 5, 6})
     found = load_machine()
     assert (found.topology, found.seconds) == (None, {})
     assert found.fingerprint["cores"] == 7

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from data import build_workload
@@ -28,7 +28,6 @@ ABOUT = 1 + 1e-9
 NOTHING_NOTED = np.empty(0, np.int32)
 
 
-@settings(max_examples=150, deadline=None)
 @given(case=cases(constrained=True, noise=False) | cases_short_of_memory(), share=st.sampled_from([0.0, 0.5, 0.9, 0.999, 1.0, 2.0]),
        least=st.booleans())
 def test_what_an_abandoned_simulation_returns_is_a_bound_above_the_limit(case, share, least):
@@ -82,7 +81,6 @@ def test_most_of_what_is_hopeless_is_abandoned(link_slots):
     assert (told_s < exact_s).mean() > 0.8
 
 
-@settings(max_examples=40, deadline=None)
 @given(case=cases(min_devices=2, constrained=True, noise=False) | cases_short_of_memory(), hot=st.sampled_from([0.0, 0.1, np.inf]))
 def test_a_walk_decides_as_if_nothing_were_abandoned(case, hot):
     graph, costs = case.graph, case.costs

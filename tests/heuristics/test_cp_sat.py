@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler_tf.assignment import DISPATCH_RULES, plan_transfers
@@ -50,7 +50,6 @@ def every_assignment(graph, costs) -> np.ndarray:
     return devices[good]
 
 
-@settings(max_examples=40, deadline=None)
 @given(case=tiny(memory=True))
 def test_no_assignment_beats_the_bound(case):
     graph, costs = case
@@ -94,7 +93,6 @@ def whole_numbers(draw):
     return graph, build_costs(graph, ideal(2))
 
 
-@settings(max_examples=40, deadline=None)
 @given(case=whole_numbers())
 def test_the_model_is_exact_where_links_never_wait(case):
     proven = solve(*case, np.random.default_rng(0), Budget(50_000))

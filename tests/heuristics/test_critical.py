@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 
 from data.layered import Layered, layered_graph
 from doppler_tf.assignment import Assignment
@@ -22,7 +22,6 @@ from tests.heuristics.one_simulation import simulated
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 
 
-@settings(max_examples=200, deadline=None)
 @given(case=cases(constrained=True, noise=False) | cases_short_of_memory())
 def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(case):
     case = replace(case, noise=None)

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler_tf.assignment import plan_transfers
@@ -28,7 +28,6 @@ def two_meta_ops(transfer_s: dict[tuple[int, int], float], width: int):
     return graph_from_records(nodes, [{"source": u, "target": width + v, "transfer_s": s} for (u, v), s in transfer_s.items()])
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), width=st.integers(2, 4))
 def test_the_cheapest_permutation(data, width):
     """One shard a device: the least transfer of all permutations."""
@@ -78,7 +77,6 @@ def test_wide_meta_ops_are_solved_as_an_assignment_problem(width):
     assert device[width:].tolist() == device[:width].tolist()
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), count=st.integers(1, 5))
 def test_the_assignment_is_the_least_of_all(data, count):
     cost = np.array(data.draw(st.lists(st.lists(st.integers(0, 9), min_size=count, max_size=count), min_size=count, max_size=count)), float)

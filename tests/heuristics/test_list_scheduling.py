@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from doppler_tf.costs import build_costs
 from doppler_tf.graph_records import graph_from_records
@@ -108,7 +108,6 @@ def test_a_copy_is_sent_once_and_links_are_shared():
     assert start["t"] == 7
 
 
-@settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize(("insertion", "two_devices"), [(True, False), (False, False), (False, True)])
 @given(case=cases(constrained=True, noise=False))
 def test_plans_by_priority_keep_their_own_rules(insertion, two_devices, case):
@@ -119,7 +118,6 @@ def test_plans_by_priority_keep_their_own_rules(insertion, two_devices, case):
     assert_keeps_its_rules(case, by_priority.schedule(data, rng.random(count), extra, preferred, insertion, two_devices))
 
 
-@settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("by_end", [False, True])
 @given(case=cases(constrained=True, noise=False))
 def test_plans_by_ready_keep_their_own_rules(by_end, case):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from doppler_tf.assignment import check_constraints
 from doppler_tf.costs import build_costs
@@ -14,7 +14,6 @@ from doppler_tf.topology import ideal
 from tests.strategies import cases
 
 
-@settings(max_examples=30)
 @given(case=cases(constrained=True, noise=False))
 def test_legal_whatever_the_constraints(case):
     for assignment in spread_assignments(case.graph, case.costs, 7, np.random.default_rng(1)):

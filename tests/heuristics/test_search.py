@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler_tf.assignment import Assignment
@@ -16,6 +16,7 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
+from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.search import Incumbent, Walker
 from doppler_tf.topology import Topology, ideal
@@ -36,7 +37,6 @@ def judged(case, assignment: Assignment) -> float:
 
 
 @every_search
-@settings(max_examples=40, deadline=None)
 @given(case=st.one_of(cases(max_devices=5, constrained=True, noise=False), cases_short_of_memory()))
 def test_never_worse_than_the_start_and_true_to_the_simulator(name, case):
     found = search(name, case, 120)
@@ -46,7 +46,6 @@ def test_never_worse_than_the_start_and_true_to_the_simulator(name, case):
 
 
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
-@settings(max_examples=15, deadline=None)
 @given(case=cases(max_devices=5, constrained=True, noise=False))
 def test_more_simulations_are_never_worse(name, case):
     makespans = [search(name, case, n).makespan_s for n in (1, 20, 300, 2500)]
@@ -229,16 +228,20 @@ def test_how_many_steps_the_seconds_left_afford(monkeypatch):
     assert timed.affordable == 1
 
 
-def test_a_round_of_annealing_is_shortened_to_the_seconds_left(monkeypatch):
+def test_a_round_of_annealing_is_shortened_to_the_seconds_left():
     """The first round is 300 steps a unit, each other one half as long again; each cools from 0.3 to 0.001 typical losses."""
-    graph, affordable, walked, walk = planted()[0], iter([99_999, 99_999, 5_000]), [], Walker.walk
-    monkeypatch.setattr(Walker, "affordable", property(lambda _: next(affordable)))
-    monkeypatch.setattr(Walker, "typical_loss_s", lambda _: 1000.0)
+    affordable, walked = iter([99_999, 99_999, 5_000]), []
 
-    def walking(walker, temperature):
-        walked.append((len(temperature), temperature[0] / 1000, temperature[-1] / 1000))
-        return walk(walker, temperature)
+    class Noting(Walker):
+        affordable = property(lambda _: next(affordable))
 
-    monkeypatch.setattr(Walker, "walk", walking)
-    anneal(graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(1 + 12_000 + 18_000 + 5_000))
+        def typical_loss_s(self):
+            return 1000.0
+
+        def walk(self, temperature_s):
+            walked.append((len(temperature_s), temperature_s[0] / 1000, temperature_s[-1] / 1000))
+            return super().walk(temperature_s)
+
+    graph, budget = planted()[0], Budget(1 + 12_000 + 18_000 + 5_000)
+    cool(Noting("noting", graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo"))
     assert walked == [(steps, pytest.approx(0.3), pytest.approx(0.001)) for steps in (12_000, 18_000, 5_000)]

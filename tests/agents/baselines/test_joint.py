@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from agents.baselines.joint import JointNetwork, by_episode, choose_pair, joint_episodes, joint_log_probability
-from agents.baselines.pairs import MOST_VERTICES, nothing_seen, pair_features, pair_mask, paired_graphs, place_pair
+from agents.baselines.pairs import nothing_seen, pair_features, pair_mask, paired_graphs, place_pair
 from agents.episode import candidates, device_options, initial_state
 from agents.features import graph_arrays, padded_sizes
 from agents.losses import masked_log_probability
@@ -30,8 +30,8 @@ def three():
     return made([graph_from_records(nodes, [{"source": 0, "target": 2, "transfer_s": 1.0}], {"name": "three"})], ideal(2))
 
 
-def test_mask_and_normaliser_by_hand(three, monkeypatch):
-    encoded, network = three
+def test_mask_and_normaliser_by_hand(three):
+    encoded, _ = three
     size = encoded.padded.num_vertices
     state = initial_state(encoded.padded, tf.zeros([1], tf.int32))
     assert pair_mask(encoded, state)[0, :3].numpy().tolist() == [[True, True], [False, True], [False, False]]
@@ -40,11 +40,15 @@ def test_mask_and_normaliser_by_hand(three, monkeypatch):
     assert pair_mask(encoded, state)[0, :3].numpy().tolist() == [[False, False], [False, True], [True, True]]
     logit = np.zeros((1, size, 2), np.float32)
     logit[0, :3] = np.log([[1.0, 2.0], [64.0, 5.0], [3.0, 4.0]])
-    monkeypatch.setattr(network, "logits", lambda *_: tf.constant(logit))
+
+    class Fixed(JointNetwork):
+        def logits(self, *_):
+            return tf.constant(logit)
+
     order, device = np.full((1, size - 1), size - 1), np.zeros((1, size - 1), np.int32)
     order[0, :3], device[0, :3] = [0, 2, 1], [1, 0, 1]
     episodes = Episodes(tf.zeros([1], tf.int32), tf.constant(order, tf.int32), tf.constant(device), None, None)
-    sel, joint, valid = joint_log_probability(network, encoded, episodes)
+    sel, joint, valid = joint_log_probability(Fixed(hidden=16, rounds=2), encoded, episodes)
     # Of 1 + 2 + 5 the pair (0, 1) has 2; of 5 + 3 + 4 then (2, 0) has 3; (1, 1) is all that is left.
     np.testing.assert_allclose(joint.chosen[0, :3], np.log([2 / 8, 3 / 12, 1.0]), atol=1e-6)
     entropy = [-sum(p * np.log(p) for p in (np.array(w) / sum(w)).tolist()) for w in ((1, 2, 5), (5, 3, 4), (1,))]
@@ -110,8 +114,6 @@ def test_the_gradient_by_steps_is_that_of_the_whole(random_graph, features):
     assert sum(float(tf.reduce_max(tf.abs(gradient))) > 0 for gradient in found) > 0.8 * len(found)
 
 
-def test_graphs_beyond_its_size_are_refused(monkeypatch, random_graph):
-    monkeypatch.setattr("agents.baselines.pairs.MOST_VERTICES", 5)
-    with pytest.raises(ConfigError, match=r"joint: graph random0: expected at most 5 vertices.*got 6; choose another method"):
-        made([random_graph(6, 0)], ideal(2))
-    assert MOST_VERTICES == 2048
+def test_graphs_beyond_its_size_are_refused(random_graph):
+    with pytest.raises(ConfigError, match=r"joint: graph random0: expected at most 2,048 vertices.*got 2,049; choose another method"):
+        made([random_graph(2049, 0)], ideal(2))

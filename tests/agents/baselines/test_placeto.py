@@ -81,7 +81,6 @@ def test_it_sees_where_its_relatives_are(random_graph):
     np.testing.assert_allclose(logits[0][[0, 1, 2]], logits[2][[2, 1, 0]], atol=1e-6)
 
 
-def test_graphs_beyond_its_size_are_refused(monkeypatch, random_graph):
-    monkeypatch.setattr("agents.baselines.placeto.MOST_VERTICES", 5)
-    with pytest.raises(ConfigError, match=r"placeto: graph random0: expected at most 5 vertices.*got 6; choose another method"):
-        made([random_graph(6, 0)])
+def test_graphs_beyond_its_size_are_refused(random_graph):
+    with pytest.raises(ConfigError, match=r"placeto: graph random0: expected at most 4,096 vertices.*got 4,097; choose another method"):
+        made([random_graph(4097, 0)])

@@ -177,7 +177,7 @@ for key in keys:
 def test_what_learns_on_one_graph_shares_a_process(tmp_path, worker):
     """Whatever method and seed; searches do not, nor do other graphs, nor what starts from something that is not there yet."""
     from doppler_tf.cli.benchmark.cell_queue import run_cells
-    from doppler_tf.cli.benchmark.cells import CELLS, Cell, record_of
+    from doppler_tf.cli.benchmark.cells import CELLS, RUNS, Cell, record_of
     from doppler_tf.formats.files import write_json
 
     train, samples, search = ({**job, "graphs": ["g.json"]} for job in (
@@ -194,6 +194,7 @@ def test_what_learns_on_one_graph_shares_a_process(tmp_path, worker):
              for label, graph, job, starts in rows for seed in range(3)]
     for there in (cells[0], cells[2]):
         write_json(tmp_path / "many" / CELLS / f"{there.key}.json", record_of(there, {"status": "done"}))
+        write_json(tmp_path / "many" / RUNS / there.key / "config.json", {})
     assert together(tmp_path / "many", cells, 6) == [
         ("e1",), ("a0", "a1", "a2", "b0", "b1", "b2", "d0", "d2"), ("c0",), ("c1",), ("c2",), ("d1",), ("f0", "f1", "f2")]
     cells = [Cell(f"a{seed}", "a", "g", "t", seed, train, {}) for seed in range(3)]

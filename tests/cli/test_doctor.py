@@ -79,7 +79,7 @@ def test_memory_is_what_machine_and_control_group_leave(tmp_path, linux):
     limited = linux(9, memory_max=f"{4 << 30}", memory_current=f"{1 << 30}")
     assert doctor.memory(*limited).found.startswith("3.0 GiB free")
     assert doctor.memory(*linux(9, memory_max="max")).found.startswith("9.0 GiB free")
-    assert doctor.memory(tmp_path / "absent", tmp_path / "absent")[1:] == ("not known here", "")
+    assert doctor.memory(tmp_path / "absent", tmp_path / "absent")[1:] == ("unknown on this system", "")
 
 
 def test_versions_other_than_pinned(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,9 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from doppler_tf.assignment import Assignment, check_constraints
+from doppler_tf.batches import Batches
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath
@@ -22,6 +24,7 @@ from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
 Sampler = Callable[[np.random.Generator], Assignment]
+Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 DEFAULT_SAMPLES, LEARNED_SAMPLES, LEARNED_CHOICES = 50, 64, 1_280_000
 # Above as many vertices the portfolio without a budget leaves out what takes seconds there.
 _MOST_FOR_ALL = 50_000
@@ -59,7 +62,7 @@ class Placement:
 
 def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,
           dispatch: str = "fifo", budget_s: float | None = None,
-          learned: Mapping[str, Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]] | None = None) -> Placement:
+          learned: Mapping[str, Policy] | None = None) -> Placement:
     """Finds an assignment.
 
     Args:
@@ -127,6 +130,46 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s, bound_s,
                      time.perf_counter() - started, {key: value for key, (value, _) in best.items()},
                      {key: found for key, (_, found) in best.items()})
+
+
+def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = "fifo",
+                  budget_s: float | None = None, learned: Mapping[str, Policy] | None = None) -> Placement:
+    """Finds an assignment of batches in flight. Each device takes the oldest batch first, so the assignment is for the rule `order`.
+
+    Candidates are what `place` finds for all batches as one graph, what it finds for one batch, and whole batches on one device each.
+
+    Args:
+      method, samples, seed, learned: as in `place`, for both graphs; each has half of `budget_s`.
+      dispatch: the rule under which candidates are found, and the order within a batch.
+
+    Raises:
+      As `place`.
+    """
+    started = time.perf_counter()
+    half_s = None if budget_s is None else budget_s / 2
+    one = place(batches.single, batches.single_costs, method, samples, seed, dispatch, half_s, learned)
+    together = place(batches.graph, batches.costs, method, samples, seed, dispatch, half_s, learned)
+    patterns = {f"{together.assignment.method}, batches apart": batches.pattern(together.assignment),
+                f"{one.assignment.method}, batches alike": [one.assignment]}
+    anywhere = np.flatnonzero(batches.single_costs.allowed[batches.single.work_vertices].all(axis=0))
+    whole = [np.where(batches.single.is_input, -1, d).astype(np.int32) for d in anywhere.tolist()]
+    if whole:
+        patterns["a device for each batch"] = [Assignment(device) for device in whole]
+    found = {}
+    for name, pattern in patterns.items():
+        assignment = batches.assignment(pattern, dispatch, name)
+        with contextlib.suppress(AssignmentError):  # a state that all batches share allows one device alone
+            check_constraints(batches.graph, batches.costs, assignment.device, name)
+            found[name] = assignment
+    fast = FastSimulator(batches.graph, batches.costs, "order")
+    makespans = fast.makespans(np.stack([a.device for a in found.values()]), np.stack([a.order for a in found.values()]))
+    makespans_s = dict(zip(found, makespans.tolist(), strict=True))
+    name = min(makespans_s, key=makespans_s.__getitem__)
+    if not np.isfinite(makespans_s[name]):
+        Simulator("order").execute(batches.graph, batches.costs, found[name])  # raises a DeadlockError
+    names, device = batches.costs.topology.device_names, found[name].device
+    return Placement(found[name], {batches.graph.ids[v]: names[device[v]] for v in batches.graph.work_vertices.tolist()}, makespans_s[name],
+                     together.lower_bound_s, time.perf_counter() - started, makespans_s, found)
 
 
 def learned_samples(graph: DataflowGraph) -> int:

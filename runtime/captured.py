@@ -164,8 +164,8 @@ def original_function(folder: str | Path):
     """The whole captured function: what all assignments have to agree with.
 
     Returns:
-      A function of {argument name: array} that returns two mappings: outputs by name, and updated variables by name. Variables start from
-      the values in the folder at each call.
+      A function of {argument name: array} and, optionally, {variable: array} that returns two mappings: outputs by name, and updated
+      variables by name. A variable that is not given starts from its value in the folder at each call.
 
     Raises:
       FormatError: the folder is missing or damaged.
@@ -173,8 +173,9 @@ def original_function(folder: str | Path):
     model = captured_model(folder)
     direct = {x["tensor"]: x["name"] for x in model.meta["arguments"]}
 
-    def call(inputs: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        function, tensors = original_call(folder, inputs)
+    def call(inputs: Mapping[str, np.ndarray],
+             variables: Mapping[str, np.ndarray] | None = None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        function, tensors = original_call(folder, inputs, variables)
         made = iter(function(*tensors))
         outputs = {x["name"]: np.asarray(inputs[direct[x["tensor"]]]) if x["tensor"] in direct else next(made).numpy()
                    for x in model.meta["outputs"]}
@@ -183,21 +184,25 @@ def original_function(folder: str | Path):
     return call
 
 
-def original_call(folder: str | Path, inputs: Mapping[str, np.ndarray]):
-    """The whole captured function as one concrete function, and the tensors to call it with: arguments (`inputs` by name), then weights.
+def original_call(folder: str | Path, inputs: Mapping[str, np.ndarray], variables: Mapping[str, np.ndarray] | None = None):
+    """The whole captured function as one concrete function, and the tensors to call it with: arguments (`inputs` by name), then variables
+    (`variables` by name, else from the folder).
 
     It returns a list: the outputs that are no arguments, then the updated variables. Raises FormatError: as `original_function`.
     """
-    model = captured_model(folder)
-    arguments, variables = model.meta["arguments"], list(model.placeholders)
-    given = {x["tensor"] for x in arguments}
-    fixed = {f"{name}:0" for name in model.placeholders.values()} | given
-    computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in given]
-    function = _traced(model, [name for name in model.nodes if f"{name}:0" not in fixed],
-                       [*(x["tensor"] for x in arguments), *map(_VARIABLE.__add__, variables)],
-                       [*computed, *map(_VARIABLE.__add__, model.meta["updates"])])
-    return function, [*(tf.constant(inputs[x["name"]], x["dtype"]) for x in arguments),
-                      *(tf.constant(model.weight(name)) for name in variables)]
+    model, given = captured_model(folder), variables or {}
+    return _original(model), [*(tf.constant(inputs[x["name"]], x["dtype"]) for x in model.meta["arguments"]),
+                              *(tf.constant(given[name] if name in given else model.weight(name)) for name in model.placeholders)]
+
+
+@functools.lru_cache(16)
+def _original(model: CapturedModel):
+    arguments = {x["tensor"] for x in model.meta["arguments"]}
+    fixed = {f"{name}:0" for name in model.placeholders.values()} | arguments
+    computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in arguments]
+    return _traced(model, [name for name in model.nodes if f"{name}:0" not in fixed],
+                   [*(x["tensor"] for x in model.meta["arguments"]), *map(_VARIABLE.__add__, model.placeholders)],
+                   [*computed, *map(_VARIABLE.__add__, model.meta["updates"])])
 
 
 def _traced(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):

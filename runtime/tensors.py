@@ -50,6 +50,11 @@ class TensorFlowBackend:
         self._placed: dict[tuple[int, int], tf.Tensor] = {}
         self._calls: tuple[DataflowGraph, dict[int, KernelCall]] | None = None
 
+    def feed(self, inputs: Mapping[int, np.ndarray | tf.Tensor]) -> None:
+        """Later runs take these tensors for these input vertices; all other inputs stay."""
+        self._inputs = {**self._inputs, **inputs}
+        self._placed = {key: tensor for key, tensor in self._placed.items() if key[0] not in inputs}
+
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> TensorFlowSession:
         """Checks that every vertex can run, places inputs where they are used, and compiles calls that are new on their device.
 
@@ -236,4 +241,5 @@ class TensorFlowExecutor(Engine):
                  timeout_s: float | None = None, restart_on_loss: bool = False):
         """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; timeout_s, restart_on_loss: as Engine's."""
         backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu)
+        self.feed = backend.feed
         super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)

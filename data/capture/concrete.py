@@ -31,6 +31,11 @@ class Argument:
     shape: tuple[int, ...]
     dtype: tf.DType
 
+    @property
+    def spec(self) -> tf.TensorSpec:
+        """Name, shape and type."""
+        return tf.TensorSpec(self.shape, self.dtype, self.name)
+
 
 @dataclass(frozen=True)
 class Concrete:

@@ -90,7 +90,8 @@ class _Builder:
                         for v in weights.values()],
             "outputs": [{"name": label, **place(source, value), "tensor": f"{x[0]}:{x[1]}"}
                         for (label, _), (x, source, value) in zip(self.source.outputs, results, strict=True)],
-            "updates": [{"variable": variable, **place(source, value)} for variable, source, value in updates]}
+            "updates": [{"variable": variable, **place(source, value)} for variable, source, value in updates],
+            "in_order": [ids["piece", g] for g, piece in enumerate(pieces) if not self._ordered.isdisjoint(piece.core)]}
         return graph_from_records(nodes, edges, {"name": name, "captured": captured}, self.where)
 
     def _node(self, key: int, piece: Piece, ids: dict[Source, int], pieces: Sequence[Piece], colocate: str | None) -> dict:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from doppler_tf.cli.captured_program import CapturedProgram
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, GraphError, field_error
@@ -16,12 +15,14 @@ if TYPE_CHECKING:
     import numpy as np
 
     from doppler_tf.assignment import Assignment
+    from doppler_tf.batches import Batches
     from doppler_tf.costs import CostModel
     from doppler_tf.executor import Executor
     from doppler_tf.graph import DataflowGraph
     from doppler_tf.topology import Topology
     from doppler_tf.trace import Trace
     from runtime import Engine
+    from runtime.captured_program import CapturedBatches, CapturedProgram
 
 EXECUTORS = ("tf", "emulated", "synchronous")
 MATCH_TOLERANCE = 1e-5
@@ -43,7 +44,7 @@ def load_program(graph: DataflowGraph, seed: int = 0, values: Path | None = None
         raise GraphError(f"{graph.name}: kernel: expected kernels and the record of `workload` or `capture`, got none; make the graph "
                          f"with `workload` (any but layered) or `capture`, or choose --executor emulated")
     if "captured" in graph.attributes:
-        return CapturedProgram(graph, seed, values)
+        return import_quietly("runtime.captured_program").CapturedProgram(graph, seed, values)
     if values is not None:
         raise ConfigError(f"--inputs: expected a captured graph, got {graph.name}, a workload that draws its own; leave out --inputs")
     return Program(graph)
@@ -65,11 +66,29 @@ class Program:
             raise GraphError(f"{graph.name}: workload: expected the record and kernels that `workload` writes, got others ({error!r}); "
                              f"make the graph again") from None
 
+    def repeated(self, batches: Batches, seed: int) -> RepeatedProgram:
+        """The program several times over, on the same inputs whatever the seed."""
+        return RepeatedProgram(self, batches)
+
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
         """||a - b|| / ||b|| of a run's outputs (by vertex) against the unsharded program, evaluated in NumPy."""
         from data import assemble_outputs, evaluate_program, relative_error
 
         return relative_error(assemble_outputs(self._graph, outputs), evaluate_program(self._program, self._tensors))
+
+
+class RepeatedProgram:
+    """The program of a workload in each batch, always with the same input values."""
+
+    def __init__(self, program: Program, batches: Batches):
+        self._program, self._batches = program, batches
+        self.inputs = {int(batches.vertex[0, v]): tensor for v, tensor in program.inputs.items()}
+        self.fetch = [batches.tensor(b, t) for b in range(batches.repeats) for t in program.fetch]
+
+    def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
+        """The largest of all batches."""
+        return max(self._program.relative_error({t: outputs[self._batches.tensor(b, t)] for t in self._program.fetch})
+                   for b in range(self._batches.repeats))
 
 
 class ByGraph:
@@ -95,8 +114,9 @@ def check_executor(name: str) -> None:
         raise field_error(ConfigError, "", "", "--executor", f"one of {', '.join(EXECUTORS)}", name)
 
 
-def make_executor(name: str, dispatch: str, program: Program | CapturedProgram | None, time_scale: float, seed: int,
-                  timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False) -> Engine:
+def make_executor(name: str, dispatch: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None,
+                  time_scale: float, seed: int, timeout_s: float | None = None, truth: Topology | None = None,
+                  keep_inputs: bool = False) -> Engine:
     """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
 
     Args: timeout_s: as Engine's; truth: as EmulatedBackend's; keep_inputs: as TensorFlowBackend's.

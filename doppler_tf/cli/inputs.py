@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from agents.placing import KeptSamplers
     from doppler_tf.assignment import Assignment
+    from doppler_tf.batches import Batches
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
     from doppler_tf.topology import Topology
@@ -59,6 +60,34 @@ def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch
     record = read_json(path)
     made_for = record.get("dispatch") if isinstance(record, Mapping) else None
     return assignment_from_json(record, graph, costs, str(path)), dispatch or made_for or "fifo"
+
+
+def load_batches(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None, repeat: int | None,
+                 in_flight: int | None) -> tuple[Batches, Assignment]:
+    """Batches of a graph, and an assignment of all of them for the rule `order`.
+
+    Args:
+      path: an assignment for one batch, which serves all, or what `place --in-flight` has written for some, which is repeated.
+      dispatch: the order within a batch, as in `load_assignment`.
+
+    Raises:
+      ConfigError: K without M. AssignmentError: made for another graph, topology or number of batches.
+    """
+    from doppler_tf.batches import repeat_graph
+    from doppler_tf.errors import ConfigError
+    from doppler_tf.formats.assignment_json import assignment_from_json
+    from doppler_tf.formats.files import read_json
+
+    if repeat is None:
+        raise ConfigError(f"--in-flight {in_flight}: expected --repeat M beside it, the number of batches, got none; add it")
+    batches, record = repeat_graph(graph, costs.topology, repeat, in_flight or 1), read_json(path)
+    placed = record.get("batches") if isinstance(record, Mapping) else None
+    if placed is None:
+        assignment, rule = load_assignment(path, graph, costs, dispatch)
+        return batches, batches.assignment([assignment], rule)
+    some = repeat_graph(graph, costs.topology, placed, placed)
+    assignment = assignment_from_json(record, some.graph, some.costs, str(path))
+    return batches, batches.assignment(some.pattern(assignment))
 
 
 def load_policy(path: Path, kept: KeptSamplers | None = None) -> Policy:

@@ -80,6 +80,15 @@ def add_assignment(parser: argparse.ArgumentParser, dispatch: bool = True) -> No
                             help="rule that orders the queues (default: the assignment file's rule, else fifo)")
 
 
+def add_batches(parser: argparse.ArgumentParser, repeat: bool = True) -> None:
+    """--in-flight and, with `repeat`, --repeat."""
+    if repeat:
+        parser.add_argument("--repeat", type=positive, metavar="M", help="call the graph M times in one run, each time with another batch")
+    parser.add_argument("--in-flight", type=positive, metavar="K",
+                        help="work on K batches at once; each device starts the oldest batch's vertex first"
+                             + (" (default: 1)" if repeat else ""))
+
+
 def add_pictures(parser: argparse.ArgumentParser, trace: bool = True) -> None:
     """--gantt and, with `trace`, --trace."""
     if trace:

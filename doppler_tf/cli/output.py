@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from doppler_tf.assignment import Assignment
+    from doppler_tf.batches import Batches
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
     from doppler_tf.trace import Trace
@@ -82,3 +83,26 @@ def write_pictures(args: argparse.Namespace, graph: DataflowGraph, costs: CostMo
         from doppler_tf.report.gantt import write_gantt
 
         write_gantt(args.gantt, graph, costs, trace, lower_bound_s, assignment.method)
+
+
+def batch_figures(batches: Batches, trace: Trace, simulated: Trace | None = None) -> dict[str, Any]:
+    """The fields of a run of several batches: their numbers, throughput and latency, and those simulated beside a real run."""
+    found = {"repeat": batches.repeats, "in_flight": batches.in_flight, **batches.figures(trace)}
+    if simulated is not None:
+        found |= {f"simulated_{name}": value for name, value in batches.figures(simulated).items()}
+    return found
+
+
+def batch_facts(result: Mapping[str, Any]) -> dict[str, str]:
+    """The rows of a table of facts that `batch_figures` fills; none for a single call."""
+    from doppler_tf.report.tables import time_unit
+
+    if "repeat" not in result:
+        return {}
+    unit = time_unit([result["latency_s"]])
+    beside = {name: f" (simulated {text})" for name, text in (
+        ("throughput_per_s", f"{result['simulated_throughput_per_s']:.4g}"), ("latency_s", unit.text(result["simulated_latency_s"])),
+    )} if "simulated_latency_s" in result else {}
+    return {"batches": f"{result['repeat']:,}, {result['in_flight']} in flight",
+            "batches by second": f"{result['throughput_per_s']:.4g}{beside.get('throughput_per_s', '')}",
+            "latency of a batch": f"{unit.text(result['latency_s'])}{beside.get('latency_s', '')}"}

@@ -7,7 +7,17 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import DISPATCH, add_graph, add_pictures, add_topology, output_file, positive, positive_real, sample_count
+from doppler_tf.cli.options import (
+    DISPATCH,
+    add_batches,
+    add_graph,
+    add_pictures,
+    add_topology,
+    output_file,
+    positive,
+    positive_real,
+    sample_count,
+)
 from doppler_tf.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
                         help="take S seconds; the portfolio then also searches (annealing, local_search, cp_sat)")
     parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
+    add_batches(parser, repeat=False)
     parser.add_argument("--measure", type=positive, metavar="N",
                         help="choose by N runs in total of the assignments found and simple placements, on this machine (the graph needs "
                              "kernels) or, with --time-scale, on emulated devices")
@@ -44,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Places, with --measure also runs, and writes the assignment; returns its makespan and the lower bound."""
     from doppler_tf import placement
+    from doppler_tf.batches import repeat_graph
     from doppler_tf.cli.inputs import load_costs, load_policy
-    from doppler_tf.cli.output import write_pictures
+    from doppler_tf.cli.output import batch_figures, write_pictures
     from doppler_tf.formats.assignment_json import write_assignment
     from doppler_tf.simulator import Simulator
 
@@ -53,28 +65,38 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("--method policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
     if args.time_scale is not None and args.measure is None:
         raise ConfigError("--time-scale: expected --measure N beside it, got none; add it, or leave out --time-scale")
+    if args.measure is not None and args.in_flight is not None:
+        raise ConfigError("--measure: expected one batch, got --in-flight beside it; leave one of them out")
     graph, costs = load_costs(args.graph, args.topology)
     if args.measure is not None:
         _prepare(args, graph, costs)
     learned = {} if args.policy is None else {"policy": load_policy(args.policy)}
-    placed = placement.place(graph, costs, args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned)
+    how, dispatch, in_flight = (args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned), args.dispatch, {}
+    if args.in_flight is None:
+        placed = placement.place(graph, costs, *how)
+    else:
+        batches = repeat_graph(graph, costs.topology, args.in_flight, args.in_flight)
+        placed = placement.place_batches(batches, *how)
+        graph, costs, dispatch = batches.graph, batches.costs, "order"
+        in_flight = batch_figures(batches, Simulator(dispatch).execute(graph, costs, placed.assignment))
     assignment, makespan_s, measured = placed.assignment, placed.makespan_s, {}
     if args.measure is not None:
         from doppler_tf.cli.measured_choice import choose_by_runs
 
         assignment, makespan_s, measured = choose_by_runs(graph, costs, placed, args.measure, args.dispatch, args.time_scale, args.seed)
     if args.out is not None:
-        write_assignment(args.out, graph, costs, assignment, makespan_s, args.dispatch)
+        write_assignment(args.out, graph, costs, assignment, makespan_s, dispatch, args.in_flight)
     if args.gantt is not None:
-        trace = Simulator(args.dispatch).execute(graph, costs, assignment)
+        trace = Simulator(dispatch).execute(graph, costs, assignment)
         write_pictures(args, graph, costs, assignment, trace, placed.lower_bound_s)
-    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": args.dispatch,
-            "makespan_s": makespan_s, "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds,
+    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": dispatch,
+            "makespan_s": makespan_s, **in_flight, "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds,
             "members": dict(placed.makespans_s), **measured, "out": args.out}
 
 
 def render(result: dict[str, Any]) -> list:
     """Tables of the portfolio's members, of the measured runs and of facts."""
+    from doppler_tf.cli.output import batch_facts
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     bound_s, members = result["lower_bound_s"], result["members"]
@@ -84,8 +106,8 @@ def render(result: dict[str, Any]) -> list:
     return [grid(f"{result['graph']} on {result['topology']}", ("method", "makespan", "above the bound"), rows, winner),
             *([_measured_table(result)] if "measured" in result else []),
             *([result["reason"], ""] if result.get("reason") else []),
-            facts("", {"lower bound": unit.text(bound_s), "placed in": f"{result['seconds']:.2f} s", "dispatch": result["dispatch"],
-                       "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
+            facts("", {**batch_facts(result), "lower bound": unit.text(bound_s), "placed in": f"{result['seconds']:.2f} s",
+                       "dispatch": result["dispatch"], "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
 
 
 def _measured_table(result: dict[str, Any]):

@@ -74,8 +74,8 @@ def modes(graph: DataflowGraph) -> tuple[str, ...]:
 
 def _captured(graph: DataflowGraph) -> Callable[[], list[np.ndarray]]:
     """The original function, with arguments and weights placed beforehand."""
-    from doppler_tf.cli.captured_program import CapturedProgram
     from runtime.captured import original_call
+    from runtime.captured_program import CapturedProgram
 
     call, tensors = original_call(graph.attributes["captured"]["model"], CapturedProgram(graph).arguments)
     return lambda: [tensor.numpy() for tensor in call(*tensors)]

@@ -6,7 +6,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.options import add_assignment, add_graph, add_pictures, add_topology, natural_real, positive, positive_real
+from doppler_tf.cli.options import (
+    add_assignment,
+    add_batches,
+    add_graph,
+    add_pictures,
+    add_topology,
+    natural_real,
+    positive,
+    positive_real,
+)
 from doppler_tf.errors import ConfigError, field_error
 
 EXAMPLE = "python -m doppler_tf run chainmm.json --topology cpu:4 --assignment placed.json --executor tf --trace run.trace.json"
@@ -26,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout-s", type=positive_real, metavar="S",
                         help="fail if one vertex or transfer takes longer than S seconds (default: no limit)")
     parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times and report the median run (default: 1)")
+    add_batches(parser)
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz",
                         help="captured models: arguments by name (default: drawn by --seed; integers are 0 or 1)")
     parser.add_argument("--no-check", action="store_true", help="do not compare the outputs with the uncut program or model")
@@ -46,21 +56,28 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         matches,
         true_topology,
     )
-    from doppler_tf.cli.inputs import load_assignment, load_costs
-    from doppler_tf.cli.output import write_pictures
+    from doppler_tf.cli.inputs import load_assignment, load_batches, load_costs
+    from doppler_tf.cli.output import batch_figures, write_pictures
     from doppler_tf.report.verdict import idle, judge, usage
     from doppler_tf.simulator import Simulator
 
     check_executor(args.executor)
     graph, costs = load_costs(args.graph, args.topology)
-    assignment, dispatch = load_assignment(args.assignment, graph, costs, args.dispatch)
-    simulated_s = Simulator(dispatch).execute(graph, costs, assignment).makespan_s
     real = args.executor == "tf" or (args.executor == "synchronous" and has_kernels(graph) and args.time_scale is None)
     if args.emulate and real:
         raise field_error(ConfigError, "run", "", "--emulate", "emulated devices (--executor emulated, or synchronous with --time-scale)",
                           f"--executor {args.executor}")
     truth = true_topology(args.emulate, [(graph, costs)])
     program = load_program(graph, args.seed, args.inputs) if real else None
+    batches = None
+    if args.repeat is None and args.in_flight is None:
+        assignment, dispatch = load_assignment(args.assignment, graph, costs, args.dispatch)
+    else:
+        batches, assignment = load_batches(args.assignment, graph, costs, args.dispatch, args.repeat, args.in_flight)
+        graph, costs, dispatch = batches.graph, batches.costs, "order"
+        program = None if program is None else program.repeated(batches, args.seed)
+    simulated = Simulator(dispatch).execute(graph, costs, assignment)
+    simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else args.time_scale or default_time_scale(simulated_s)
     with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s, truth) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
@@ -73,13 +90,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "executor": args.executor,
             "device_kind": trace.device_kind, "dispatch": trace.dispatch, "time_scale": time_scale,
             "makespan_s": trace.makespan_s, "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated_s,
+            **({} if batches is None else batch_figures(batches, trace, simulated)),
             "lower_bound_s": lower_bound_s, "outputs_match": matches(error), "relative_error": error,
             **verdict, **usage(*judged, verdict["trace_valid"]), **idle(*judged, verdict["trace_valid"])}
 
 
 def render(result: dict[str, Any]) -> list:
     """Tables of facts and of devices."""
-    from doppler_tf.cli.output import device_table
+    from doppler_tf.cli.output import batch_facts, device_table
     from doppler_tf.report.tables import NOTHING, facts, time_unit, yes_no
 
     unit, error = time_unit([result["makespan_s"]]), result["relative_error"]
@@ -88,6 +106,7 @@ def render(result: dict[str, Any]) -> list:
     return [facts(f"{result['graph']} on {result['topology']}, {result['executor']} executor, {result['device_kind']} devices", {
         "assignment": result["method"] or "by hand", "dispatch": result["dispatch"],
         "makespan": f"{unit.text(result['makespan_s'])}{median}", "simulated": unit.text(result["simulated_makespan_s"]),
+        **batch_facts(result),
         "lower bound of the model": unit.text(result["lower_bound_s"]), "outputs match": yes_no(result["outputs_match"]),
         "relative error": NOTHING if error is None else f"{error:.2g}", "trace valid": yes_no(result["trace_valid"]),
         "work conserving": yes_no(result["work_conserving"])}),

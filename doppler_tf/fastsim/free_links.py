@@ -27,6 +27,7 @@ def simulate(devices, prepared, limit_s, tail, waited_for):
     exec_s, latency_s, bandwidth, factor, slots = prepared.exec_s, prepared.latency_s, prepared.bandwidth, prepared.factor, prepared.slots
     batch, count = devices.shape
     num_devices = len(slots)
+    single = len(prepared.maker) == devices.shape[1]  # one output each
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf
     makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes, queue = np.empty(count, VERTEX), np.empty(num_devices, LANE), np.empty(count, ENTRY)
@@ -90,16 +91,19 @@ def simulate(devices, prepared, limit_s, tail, waited_for):
                         freed[home], waited_for[-1] = v, v
                     first, last = vertices[v].first, vertices[v].last
                     while first < last:
-                        tensor, end = edges[first].tensor, first
-                        while end < last and edges[end].tensor == tensor:
-                            d = vertices[edges[end].vertex].device
+                        tensor, end = edges[first].tensor, last
+                        if not single:
+                            end = first + 1
+                            while end < last and edges[end].tensor == tensor:
+                                end += 1
+                        for i in range(first, end):
+                            d = vertices[edges[i].vertex].device
                             if d != home:
-                                cost = edge_cost(edges[end].cost, home, d, latency_s, bandwidth)
+                                cost = edge_cost(edges[i].cost, home, d, latency_s, bandwidth)
                                 if seen[d] != tensor:
                                     seen[d], cost_to[d] = tensor, cost
                                 elif cost > cost_to[d]:
                                     cost_to[d] = cost
-                            end += 1
                         for i in range(first, end):
                             w = edges[i].vertex
                             vertex = vertices[w]

@@ -68,6 +68,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
     tensor_bytes = item_bytes[count:]
     num_devices = len(slots)
     num_lanes = num_devices + num_devices * num_devices
+    single = len(maker) == count  # one output each
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf
     makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes = np.empty(count, VERTEX), np.empty(num_lanes, LANE)
@@ -157,7 +158,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
                         vertices[p].key = now
                 else:
                     tensor, arrived = (item - count) // num_devices, (item - count) % num_devices
-                    p, home = maker[tensor], -1
+                    p, home = tensor if single else maker[tensor], -1
                     source = vertices[p].device
                     k = num_devices + source * num_devices + arrived
                     lanes[k].free += 1
@@ -166,7 +167,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
                     freed[home if home >= 0 else k], waited_for[-1] = ended, ended
                 for i in range(vertices[p].first, vertices[p].last):
                     w, t = edges[i].vertex, edges[i].tensor
-                    if home < 0 and t != tensor:
+                    if not single and home < 0 and t != tensor:
                         continue
                     vertex = vertices[w]
                     d = vertex.device
@@ -250,10 +251,10 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
                         prefetch(vertices, item + AHEAD)
                     else:
                         tensor = item - count
-                        p = maker[tensor]
+                        p = tensor if single else maker[tensor]
                         source, longest, after_s = vertices[p].device, 0.0, 0.0
                         for i in range(vertices[p].first, vertices[p].last):
-                            if edges[i].tensor == tensor and vertices[edges[i].vertex].device == d:
+                            if vertices[edges[i].vertex].device == d and (single or edges[i].tensor == tensor):
                                 longest = max(longest, edge_cost(edges[i].cost, source, d, latency_s, bandwidth))
                                 if watched:
                                     after_s = max(after_s, tail[edges[i].vertex])

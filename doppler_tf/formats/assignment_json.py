@@ -57,6 +57,7 @@ def read_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel) ->
 
 
 def write_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None,
-                     dispatch: str = "fifo") -> None:
-    """Writes an assignment file atomically."""
-    write_json(path, assignment_to_json(graph, costs, assignment, makespan_s, dispatch))
+                     dispatch: str = "fifo", batches: int | None = None) -> None:
+    """Writes an assignment file atomically. Args: batches: how many calls `graph` joins; None for an ordinary graph."""
+    record = assignment_to_json(graph, costs, assignment, makespan_s, dispatch)
+    write_json(path, record if batches is None else {**record, "batches": batches})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -13,7 +15,7 @@ from tests.commands import ROOT, example, example_alone
 def test_every_example_is_tested():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {
         "place_networkx", "run_on_devices", "collect_with_dynamic_episode_driver", "evaluate_with_py_driver", "custom_executor",
-        "serve_http", "ask_server", "train_with_checkpointer", "save_policy"}
+        "serve_http", "ask_server", "train_with_checkpointer", "save_policy", "keras_model", "training_step", "batches_in_flight"}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py")))
@@ -51,6 +53,25 @@ def test_run_on_devices_computes_what_the_program_says():
     assert "(ok)" in printed
     assert "trace valid: True, work conserving: True" in printed
     assert float(re.search(r"measured ([\d.]+) ms", printed)[1]) > 0
+
+
+def test_a_keras_model_is_placed_and_handed_back_to_tensorflow_alone(tmp_path):
+    printed = example_alone("keras_model", tmp_path / "placed")
+    assert "(ok)" in printed
+    assert len(re.search(r"predicted ([\d.]+) ms, measured ([\d.]+) ms", printed).groups()) == 2
+    alone = f"""import sys, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+model = tf.saved_model.load({str(tmp_path / "placed")!r})
+print(model.signatures["serving_default"](inputs=tf.zeros([8, 64, 64, 3]))["output"].shape)
+assert not any(name.partition(".")[0] in ("doppler_tf", "runtime", "data", "agents") for name in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", alone], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert "(8, 10)" in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("training_step", "(ok)"), ("batches_in_flight", "2 in flight")])
+def test_examples_of_captured_functions(name, expected):
+    assert expected in example_alone(name)
 
 
 @pytest.mark.thorough

@@ -1,0 +1,199 @@
+"""A function of your own on several devices, in one call: captured, measured, placed, and run as often as you like."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from doppler_tf.batches import Batches, repeat_graph
+from doppler_tf.cli.calibration_runs import profiled
+from doppler_tf.cli.inputs import LOCAL, load_topology
+from doppler_tf.cli.measured_choice import choose_by_runs
+from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.placement import place, place_batches
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from doppler_tf.assignment import Assignment
+    from doppler_tf.costs import CostModel
+    from doppler_tf.graph import DataflowGraph
+    from doppler_tf.trace import Trace
+    from runtime import TensorFlowExecutor
+    from runtime.captured_program import CapturedBatches
+
+# Runs by which one call's assignment is chosen.
+MEASURED_RUNS = 48
+# `map` joins so many batches into one run for each batch in flight.
+_BATCHES_A_RUN = 8
+
+
+def prepare_devices(count: int | None = None) -> list[str]:
+    """Makes as many TensorFlow devices, and returns their names. Call it before TensorFlow's first operation.
+
+    Args:
+      count: None: a device for each GPU, or without GPUs for each core that this process may use.
+
+    Raises:
+      ConfigError: TensorFlow is initialised with fewer devices.
+    """
+    runtime, local = import_quietly("runtime"), import_quietly("runtime.local")
+    return runtime.prepare_devices(local.count_local_devices() if count is None else count)
+
+
+def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
+               folder: str | Path | None = None, seed: int = 0) -> Distributed:
+    """Places a function on the devices of this machine.
+
+    The function is captured, its kernels are measured, and the best assignment is searched. For one call at a time, runs decide between
+    the assignments found and simple ones, such as all on one device.
+
+    Args:
+      function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture`.
+      example_inputs: a tuple of all arguments, or the only argument. Shapes and types count, values do not.
+      topology: `local`, or a topology with as many devices as shall be used here.
+      budget_s: seconds of the search; None: no search, constructive heuristics alone.
+      in_flight: `map` works on this many batches at once.
+      folder: for the captured model; None: a temporary one.
+
+    Returns:
+      The function, placed: call it as the original. Its variables are copies of the original's.
+
+    Raises:
+      ConfigError: the function cannot be captured, or TensorFlow has too few devices (see `prepare_devices`).
+    """
+    if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
+        raise field_error(ConfigError, "distribute", "", "in_flight", "an integer >= 1", in_flight)
+    runtime, concrete, capture = import_quietly("runtime"), import_quietly("data.capture.concrete"), import_quietly("data.capture")
+    target = load_topology(topology)
+    devices = runtime.prepare_devices(target.num_devices)
+    temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
+    name = getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__)
+    traced = concrete.concrete(function, example_inputs, name)
+    model_folder = Path(temporary.name if folder is None else folder) / "model"
+    graph = capture.capture(traced.function, [argument.spec for argument in traced.arguments], model_folder=model_folder, name=name)
+    program = import_quietly("runtime.captured_program").CapturedProgram(graph, seed)
+    profile = profiled(graph, build_costs(graph, target), program.inputs, anew=False)
+    graph, costs = profile.graph, profile.costs
+    if in_flight == 1:
+        placed = place(graph, costs, seed=seed, budget_s=budget_s)
+        assignment, predicted_s, _ = choose_by_runs(graph, costs, placed, MEASURED_RUNS, "fifo", None, seed)
+        pattern = [assignment]
+    else:
+        batches = repeat_graph(graph, costs.topology, in_flight, in_flight)
+        placed = place_batches(batches, seed=seed, budget_s=budget_s)
+        pattern, predicted_s = batches.pattern(placed.assignment), placed.makespan_s / in_flight
+    return Distributed(traced.function, program, graph, costs, pattern, in_flight, predicted_s, devices, temporary)
+
+
+class Distributed:
+    """A function on several devices. `close()`, or leaving a `with` block, ends its threads.
+
+    Attributes:
+      graph, costs: what was captured and measured.
+      pattern: the assignment of batch b is `pattern[b % len(pattern)]`; a single call takes the first.
+      in_flight: batches that `map` works on at once.
+      predicted_s: simulated seconds of a batch, where batches follow each other.
+      variables: the present values of the variables that the function updates, by name.
+      trace: of the last run.
+    """
+
+    def __init__(self, traced, program, graph: DataflowGraph, costs: CostModel, pattern: list[Assignment], in_flight: int,
+                 predicted_s: float, devices: list[str], temporary: tempfile.TemporaryDirectory | None):
+        self.graph, self.costs, self.pattern, self.in_flight, self.predicted_s = graph, costs, pattern, in_flight, predicted_s
+        self.variables: dict[str, np.ndarray] = {}
+        self.trace: Trace | None = None
+        self._traced, self._program, self._devices, self._temporary = traced, program, devices, temporary
+        self._prepared_for: dict[int, tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]] = {}
+
+    @property
+    def assignment(self) -> Assignment:
+        """The assignment of a single call."""
+        return self.pattern[0]
+
+    def __call__(self, *arguments):
+        """One call, with the arguments of the original; returns what the original returns."""
+        return self._run([arguments])[0]
+
+    def map(self, batches: Iterable) -> Iterator:
+        """Calls the function with each batch in turn, `in_flight` of them at once, and yields results in order.
+
+        Args:
+          batches: a tuple holds the arguments of a call, anything else is the only one.
+        """
+        waiting, most = [], _BATCHES_A_RUN * self.in_flight
+        for batch in batches:
+            waiting.append(batch if type(batch) is tuple else (batch,))
+            if len(waiting) == most:
+                yield from self._run(waiting)
+                waiting = []
+        if waiting:
+            yield from self._run(waiting)
+
+    def export(self, folder: str | Path) -> Path:
+        """Writes a SavedModel whose operations name their devices, for TensorFlow alone. Raises FormatError: it cannot be written."""
+        import_quietly("runtime.placed_model").write_placed_model(folder, self.graph, self.assignment, self._devices)
+        return Path(folder)
+
+    def close(self) -> None:
+        """Ends all threads and removes a temporary folder."""
+        for _, _, executor, _ in self._prepared_for.values():
+            executor.close()
+        self._prepared_for = {}
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Distributed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def _run(self, calls: list[tuple]) -> list:
+        batches, assignment, executor, program = self._prepared(len(calls))
+        given = program.given([self._named(arguments) for arguments in calls], self.variables)
+        executor.feed(given)
+        self.trace = executor.execute(batches.graph, batches.costs, assignment)
+        results, variables = program.results(executor.outputs, given)
+        self.variables |= variables
+        return [self._structured(list(each.values())) for each in results]
+
+    def _prepared(self, repeats: int) -> tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]:
+        """What runs so many calls; made once for each number of calls."""
+        if repeats not in self._prepared_for:
+            batches = repeat_graph(self.graph, self.costs.topology, repeats, self.in_flight)
+            program = self._program.repeated(batches, 0)
+            executor = import_quietly("runtime").TensorFlowExecutor(program.inputs, program.fetch, self._devices, "order", keep_inputs=True)
+            self._prepared_for[repeats] = batches, batches.assignment(self.pattern), executor, program
+        return self._prepared_for[repeats]
+
+    def _named(self, arguments: tuple) -> dict[str, Any]:
+        """The tensors among the arguments, by name. Raises ConfigError: they do not fit the example."""
+        import tensorflow as tf
+
+        specs, values = tf.nest.flatten(self._traced.structured_input_signature[0]), tf.nest.flatten(arguments)
+        if len(specs) != len(values):
+            raise ConfigError(f"{self.graph.name}: expected {len(specs)} arguments, as in the example, got {len(values)}; call it as the "
+                              f"original")
+        names, tensors = iter(self._program.arguments), {}
+        for spec, value in zip(specs, values, strict=True):
+            if isinstance(spec, tf.TensorSpec):
+                name, tensor = next(names), tf.convert_to_tensor(value, spec.dtype)
+                if tensor.shape != (shape := self._program.arguments[name].shape):
+                    raise ConfigError(f"{self.graph.name}: argument {name}: expected shape {list(shape)}, as in the example, got "
+                                      f"{tensor.shape}; pad it, or distribute the function for this shape, too")
+                tensors[name] = tensor
+        return tensors
+
+    def _structured(self, values: list) -> Any:
+        """Results in the structure that the original returns."""
+        import tensorflow as tf
+
+        made, structure = iter(values), self._traced.structured_outputs
+        return tf.nest.pack_sequence_as(structure, [None if x is None else tf.convert_to_tensor(next(made))
+                                                    for x in tf.nest.flatten(structure)])

@@ -1,0 +1,124 @@
+"""Several calls of a graph as one graph: what belongs to which batch, who waits for whom, and what reaches the next batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.batches import BatchState, repeat_graph
+from doppler_tf.errors import ConfigError
+from doppler_tf.graph_records import graph_from_records
+from doppler_tf.simulator import Simulator, simulate
+from doppler_tf.topology import ideal
+from doppler_tf.validation import validate_trace
+from tests.strategies import cases
+
+
+def chain(seconds, **attributes):
+    """An argument, a weight, and vertices that follow each other and take these many seconds."""
+    nodes = [{"id": "x", "input": True, "output_bytes": 4}, {"id": "w", "input": True, "output_bytes": 8}]
+    nodes += [{"id": i, "exec_s": s, "output_bytes": 4} for i, s in enumerate(seconds)]
+    edges = [{"source": "x", "target": 0}, {"source": "w", "target": 0}]
+    edges += [{"source": i, "target": i + 1, "transfer_s": 0} for i in range(len(seconds) - 1)]
+    return graph_from_records(nodes, edges, {"name": "chain", **attributes})
+
+
+def assigned(graph, devices):
+    device = np.full(graph.num_vertices, -1, np.int32)
+    device[graph.work_vertices] = devices
+    return Assignment(device, None, "by hand")
+
+
+def by_vertex(batches, trace):
+    """Start and end in seconds [repeats, work vertices]."""
+    start, end = np.zeros((2, batches.graph.num_vertices))
+    start[trace.vertex], end[trace.vertex] = trace.start_s, trace.end_s
+    mine = batches.vertex[:, batches.single.work_vertices]
+    return start[mine], end[mine]
+
+
+@pytest.mark.parametrize(("in_flight", "makespan_s"), [
+    (1, 12.0),  # 4 batches, one after the other
+    (2, 9.0),   # device 0 works 1 s a batch, device 1 the 2 s after it: 1 + 4 x 2
+    (4, 9.0)])
+def test_a_chain_on_two_devices_by_hand(in_flight, makespan_s):
+    graph = chain([1, 2])
+    batches = repeat_graph(graph, ideal(2), 4, in_flight, BatchState([0]))
+    assert batches.graph.is_input.sum() == 4 + 1  # an argument a batch, one weight
+    trace = simulate(batches.graph, batches.costs, batches.assignment([assigned(graph, [0, 1])]), dispatch="order")
+    assert trace.makespan_s == makespan_s
+    start, end = by_vertex(batches, trace)
+    np.testing.assert_array_equal(batches.latencies_s(trace), end.max(axis=1) - start.min(axis=1))
+    assert batches.latencies_s(trace)[0] == 3
+    np.testing.assert_array_equal(np.diff(end.max(axis=1)), 3 if in_flight == 1 else 2)
+
+
+def test_each_batch_on_a_device_of_its_own():
+    graph = chain([1, 2])
+    batches = repeat_graph(graph, ideal(2), 6, 2, BatchState([0]))
+    found = batches.assignment([assigned(graph, [0, 0]), assigned(graph, [1, 1])])
+    assert simulate(batches.graph, batches.costs, found, dispatch="order").makespan_s == 9  # 3 batches of 3 s on each
+    assert [p.device[graph.work_vertices].tolist() for p in batches.pattern(found)] == [[0, 0], [1, 1]] * 3
+
+
+def test_an_updated_variable_reaches_the_next_batch():
+    """Vertex 1 makes the next w: batches wait for each other there, whatever may be in flight."""
+    graph = chain([1, 2])
+    batches = repeat_graph(graph, ideal(2), 3, 3, BatchState([0], {1: int(graph.tensor_ptr[3])}))
+    assert batches.vertex[:, 1].tolist() == [int(batches.vertex[0, 1]), -1, -1]
+    ids = batches.graph.ids
+    edges = {(ids[u], ids[v]) for u, v in zip(batches.graph.sources.tolist(), batches.graph.targets.tolist(), strict=True)}
+    assert edges == {("0/x", "0/0"), ("shared/w", "0/0"), ("0/0", "0/1"), ("1/x", "1/0"), ("0/1", "1/0"), ("1/0", "1/1"),
+                     ("2/x", "2/0"), ("1/1", "2/0"), ("2/0", "2/1")}
+    trace = simulate(batches.graph, batches.costs, batches.assignment([assigned(graph, [0, 1])]), dispatch="order")
+    assert trace.makespan_s == 9
+    assert batches.tensor(2, int(graph.tensor_ptr[3])) == batches.graph.tensor_ptr[list(ids).index("2/1")]
+
+
+def test_kernels_take_the_tensors_of_their_batch():
+    nodes = [{"id": "x", "input": True}, {"id": "w", "input": True},
+             {"id": "a", "exec_s": 1, "output_bytes": [4, 4], "kernel": {"op": "f", "operands": [{"vertex": "x"}, {"vertex": "w"}]}},
+             {"id": "b", "exec_s": 1, "output_bytes": 4, "colocate": "g",
+              "kernel": {"op": "g", "operands": [{"vertex": "a", "output": 1}]}},
+             {"id": "c", "exec_s": 1, "output_bytes": 4, "colocate": "g"}]
+    edges = [{"source": "x", "target": "a"}, {"source": "w", "target": "a"}, {"source": "a", "target": "b", "output": 1},
+             {"source": "a", "target": "c", "output": 0}]
+    graph = graph_from_records(nodes, edges, {"name": "two outputs"})
+    batches = repeat_graph(graph, ideal(2), 3, 1, BatchState([0], {1: int(graph.tensor_ptr[2]) + 1}, [3]))
+    joined, index = batches.graph, {key: v for v, key in enumerate(batches.graph.ids)}
+    assert [(o.vertex, o.output) for o in joined.kernel[index["0/a"]].operands] == [(index["0/x"], 0), (index["shared/w"], 0)]
+    assert [(o.vertex, o.output) for o in joined.kernel[index["2/a"]].operands] == [(index["2/x"], 0), (index["1/a"], 1)]
+    assert [(o.vertex, o.output) for o in joined.kernel[index["2/b"]].operands] == [(index["2/a"], 1)]
+    groups = {joined.groups[joined.colocate[index[f"{b}/{v}"]]] for b in range(3) for v in "bc"}
+    assert groups == {"in order"}  # a state is kept by all batches on one device, with what belongs to it
+    assert joined.names[index["1/b"]] == "batch 1: b"
+    # A batch is done when both of its last vertices are: a token beside each, and one that waits for both.
+    assert [joined.ids[v] for _, v, _ in batches.tokens] == ["0/done/3", "0/done/4", "0/done", "1/done/3", "1/done/4", "1/done"]
+    assert {(joined.ids[u], joined.ids[v]) for u, v in zip(joined.sources.tolist(), joined.targets.tolist(), strict=True)} >= {
+        ("0/done", "1/a"), ("0/b", "1/b"), ("1/done", "2/a")}
+
+
+@given(case=cases(constrained=True, noise=False), repeats=st.integers(1, 4), in_flight=st.integers(1, 4), data=st.data())
+def test_no_more_than_so_many_are_in_flight_and_the_oldest_goes_first(case, repeats, in_flight, data):
+    graph = case.graph
+    own = data.draw(st.sets(st.sampled_from(range(graph.num_vertices)))) & set(np.flatnonzero(graph.is_input).tolist())
+    batches = repeat_graph(graph, case.costs.topology, repeats, in_flight, BatchState(own))
+    assignment = batches.assignment([case.assignment], case.rule)
+    trace = Simulator("order").execute(batches.graph, batches.costs, assignment)
+    validate_trace(batches.graph, batches.costs, assignment, trace)
+    start, end = by_vertex(batches, trace)
+    for b in range(in_flight, repeats):
+        assert start[b].min() >= end[b - in_flight].max()
+    position = np.empty(batches.graph.num_vertices, np.int64)
+    position[assignment.order] = np.arange(len(assignment.order))
+    mine = position[batches.vertex[:, graph.work_vertices]]
+    assert (mine[1:].min(axis=1) > mine[:-1].max(axis=1)).all()
+
+
+def test_numbers_below_one_are_refused():
+    for repeats, in_flight, name in ((0, 1, "repeat"), (1, 0, "in_flight"), (True, 1, "repeat")):
+        with pytest.raises(ConfigError, match=f"batches: {name}: expected an integer >= 1, got"):
+            repeat_graph(chain([1]), ideal(1), repeats, in_flight)

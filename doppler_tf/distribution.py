@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -109,6 +110,7 @@ class Distributed:
         self.variables: dict[str, np.ndarray] = {}
         self.trace: Trace | None = None
         self._traced, self._program, self._devices, self._temporary = traced, program, devices, temporary
+        self._one_run_at_a_time = threading.Lock()
         self._prepared_for: dict[int, tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]] = {}
 
     @property
@@ -155,12 +157,14 @@ class Distributed:
         self.close()
 
     def _run(self, calls: list[tuple]) -> list:
-        batches, assignment, executor, program = self._prepared(len(calls))
-        given = program.given([self._named(arguments) for arguments in calls], self.variables)
-        executor.feed(given)
-        self.trace = executor.execute(batches.graph, batches.costs, assignment)
-        results, variables = program.results(executor.outputs, given)
-        self.variables |= variables
+        named = [self._named(arguments) for arguments in calls]
+        with self._one_run_at_a_time:
+            batches, assignment, executor, program = self._prepared(len(calls))
+            given = program.given(named, self.variables)
+            executor.feed(given)
+            self.trace = executor.execute(batches.graph, batches.costs, assignment)
+            results, variables = program.results(executor.outputs, given)
+            self.variables |= variables
         return [self._structured(list(each.values())) for each in results]
 
     def _prepared(self, repeats: int) -> tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]:

@@ -49,7 +49,8 @@ def last_step(run: Path) -> int:
     return int(folders[-1].name.removeprefix("step-")) if folders else 0
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("kills", [20])
 def test_kills(tmp_path, chains, kills):
     graph, rng = tmp_path / "chains.json", np.random.default_rng(0)
     write_graph(graph, chains(4))

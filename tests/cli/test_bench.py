@@ -223,6 +223,7 @@ def test_the_learned_methods_are_the_agents(cli):
     assert LEARNED_METHODS == METHOD_NAMES
 
 
+@pytest.mark.thorough
 def test_cells_start_from_others_and_may_spend_as_much(bench, suite, tmp_path):
     """One tiny policy, its samples on another topology, a search with as many simulations, its assignment executed."""
     changed = suite(('[methods.slow]\nmethod = "one_device"', """

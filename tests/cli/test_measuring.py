@@ -16,6 +16,7 @@ from tests.cli.test_bad_input import refused
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.thorough
 def test_this_machine_is_measured_once(cli, tmp_path):
     """In processes of their own: TensorFlow's devices, here as many as cores, are fixed once a process."""
     graph = tmp_path / "g.json"

@@ -115,6 +115,7 @@ def test_tables_have_colours_at_a_terminal_alone(diamond):
     assert ESCAPE not in piped(argv)
 
 
+@pytest.mark.thorough
 def test_bars_move_at_a_terminal_alone():
     shown = at_a_terminal(["-c", BARS, "train"])
     assert all(words in shown for words in ("simulated", "cells", "one cell", "running"))

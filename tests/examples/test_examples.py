@@ -69,6 +69,7 @@ assert not any(name.partition(".")[0] in ("doppler_tf", "runtime", "data", "agen
     assert "(8, 10)" in done.stdout, done.stderr[-2000:]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "expected"), [("training_step", "(ok)"), ("batches_in_flight", "2 in flight")])
 def test_examples_of_captured_functions(name, expected):
     assert expected in example_alone(name)
@@ -81,6 +82,7 @@ def test_collecting_with_the_standard_driver_learns():
     assert last > first
 
 
+@pytest.mark.thorough
 def test_training_goes_on_from_a_checkpoint(tmp_path):
     printed = []
     for _ in range(2):
@@ -91,6 +93,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path):
     assert greedy_ms[0] != greedy_ms[1] == greedy_ms[2]  # what was learned came back
 
 
+@pytest.mark.thorough
 def test_stage_three_learns_on_a_custom_executor():
     runs, planned, measured = example_alone("custom_executor").splitlines()
     count, failed, invalid = map(int, re.fullmatch(r"(\d+) runs, (\d+) failed, (\d+) with an invalid trace", runs).groups())

@@ -26,7 +26,7 @@ OPS = {"product": PRODUCT,
        "sum": ("aggregate", {"aggregate": "sum"}, (4, 4), (4, 4), (4, 4)),
        "min": ("aggregate", {"aggregate": "min"}, (4, 4), (4, 4)),
        "assemble": ("assemble", {"shape": [4, 2], "boxes": [[[2, 4], [0, 2]], [[0, 2], [0, 2]]]}, (2, 2), (2, 2)),
-       "fused": ("fused", {"steps": STEPS}, (4, 4), (4, 4))}
+       "fused": ("fused", {"steps": STEPS}, (4, 4), (4, 4)), "token": ("token", {}, (4, 4), (2,))}
 
 
 def make(op, params, *shapes, places=None, slices=None):

@@ -220,7 +220,8 @@ class _Builder:
         self._done[b] = made[0] if len(made) == 1 else self._token(b, f"{b}/done", self.keys[b][self.last[0]], made)
 
     def _token(self, b: int, key: str, beside: str, after: Sequence[str]) -> str:
-        self.nodes.append({"id": key, "name": f"batch {b}: done", "kind": TOKEN, "meta_op": "done", "output_bytes": TOKEN_BYTES, "exec_s": self.launch_s,
+        self.nodes.append({"id": key, "name": f"batch {b}: done", "kind": TOKEN, "meta_op": "done", "output_bytes": TOKEN_BYTES,
+                           "exec_s": self.launch_s,
                            "kernel": {"op": TOKEN, "operands": [{"vertex": source} for source in after], "params": {}}})
         self.edges += [{"source": source, "target": key} for source in after]
         self.tokens.append((b, key, beside))

@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
@@ -31,12 +31,18 @@ class Completion(NamedTuple):
     error: BaseException | None
 
 
+# Tasks, each with whether a guest lane has sent it; None ends the threads.
+Inbox = SimpleQueue[tuple[Task, bool] | None]
+
+
 class _Lane:
     """One inbox and the threads that serve it. `busy` counts the tasks that have not ended."""
 
+    is_guest = False
+
     def __init__(self, name: str, core: int | None):
         self.name, self.core = name, core
-        self.inbox: SimpleQueue[Task | None] = SimpleQueue()
+        self.inbox: Inbox = SimpleQueue()
         self.threads: list[threading.Thread] = []
         self.busy = 0
 
@@ -56,6 +62,8 @@ class _Lane:
 
 class _Guest(_Lane):
     """A lane without threads. The threads of another lane do its tasks, in order of arrival."""
+
+    is_guest = True
 
     def __init__(self, host: _Lane):
         super().__init__(host.name, host.core)
@@ -92,7 +100,7 @@ class Workers:
         lane = self._lanes[task.lane]
         lane.busy += 1
         lane.grow(lane.busy)
-        lane.inbox.put(task)
+        lane.inbox.put((task, lane.is_guest))
 
     def perform(self, task: Task) -> Completion:
         """Does a task of a lane on the calling thread, without calling `ended`."""
@@ -123,14 +131,30 @@ class Workers:
         return not any(thread.is_alive() for thread in threads)
 
 
-def _serve(inbox: SimpleQueue[Task | None], core: int | None) -> None:
-    """Does the tasks of an inbox until None comes. This is what a worker thread runs."""
+def _serve(inbox: Inbox, core: int | None) -> None:
+    """Does the tasks of an inbox until None comes. This is what a worker thread runs.
+
+    A guest's task that has waited for a task of the host ends, and is told of, before the host's: a thread of its own would have done it
+    meanwhile.
+    """
     if core is not None:
         with suppress(OSError):  # the core may have gone; the thread then runs on any core
             os.sched_setaffinity(0, {core})  # of this thread alone
-    while (task := inbox.get()) is not None:
-        task.ended(completion := _perform(task))
+    given = inbox.get()
+    while given is not None:
+        task, is_guest = given
+        completion, given = _perform(task), ()
+        while not is_guest and not inbox.empty():
+            with suppress(Empty):  # another thread of the lane was faster
+                given = inbox.get_nowait()
+                if given is None or not given[1]:
+                    break
+                given[0].ended(_perform(given[0]))
+                given = ()
+        task.ended(completion)
         del task, completion  # an idle thread must not hold tensors of the last run
+        if given == ():
+            given = inbox.get()
     inbox.put(None)  # for the lane's other threads
 
 

@@ -62,10 +62,13 @@ def test_a_guests_tasks_are_done_by_its_hosts_thread_one_at_a_time_as_they_come(
             journal.submit(GUEST, f"after {tag}")
     released.set()
     arrival = ["first", *(t for tag in tags for t in ((tag, f"after {tag}") if tag % 10 == 0 else (tag,)))]
-    assert journal.wait() == journal.began == arrival
+    # What has waited for the host's task is told of before that task: a thread of its own would have done it meanwhile.
+    assert journal.wait() == [*arrival[1:], "first"]
+    assert journal.began == arrival
     assert {thread.name for thread in journal.threads} == {"CPU:1#0"}
-    assert all(one.ended_s <= next_one.begun_s for one, next_one in pairwise(journal.ended))
-    assert [completion.lane for completion in journal.ended[1:4]] == [GUEST, GUEST, OTHER]
+    in_turn = sorted(journal.ended, key=lambda completion: completion.begun_s)
+    assert all(one.ended_s <= next_one.begun_s for one, next_one in pairwise(in_turn))
+    assert [completion.lane for completion in in_turn[1:4]] == [GUEST, GUEST, OTHER]
 
 
 def test_a_guest_starts_no_thread_however_often_it_is_prepared_or_lodged(workers, journal):

@@ -62,7 +62,7 @@ def main() -> None:
                            (f"{FIDELITY} assignments, simulated and measured", ("median_error", "rank_correlation")),
                            ("one call", ("alone_s", "one_device_s", "placed_s", "one_over_placed", "alone_over_placed")),
                            ("a batch of several in flight", ("two_in_flight_s", "alone_over_two", "four_in_flight_s", "alone_over_four"))):
-        rows = {name: {column: row[column] for column in columns} for name, row in found.items() if columns[0] in row}
+        rows = {name: {column: row.get(column) for column in columns} for name, row in found.items() if columns[0] in row}
         if rows:
             show(title, rows)
     finish(found)

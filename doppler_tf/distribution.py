@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from doppler_tf.batches import Batches, repeat_graph
 from doppler_tf.cli.calibration_runs import profiled
 from doppler_tf.cli.inputs import LOCAL, load_topology
-from doppler_tf.cli.measured_choice import choose_by_runs
+from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_runs
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, field_error
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from runtime import TensorFlowExecutor
     from runtime.captured_program import CapturedBatches
 
-# Runs by which one call's assignment is chosen.
+# Runs by which an assignment is chosen.
 MEASURED_RUNS = 48
 # `map` joins so many batches into one run for each batch in flight.
 _BATCHES_A_RUN = 8
@@ -51,8 +51,8 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
                folder: str | Path | None = None, seed: int = 0) -> Distributed:
     """Places a function on the devices of this machine.
 
-    The function is captured, its kernels are measured, and the best assignment is searched. For one call at a time, runs decide between
-    the assignments found and simple ones, such as all on one device.
+    The function is captured, its kernels are measured, and the best assignment is searched. Runs decide between the assignments found
+    and simple ones, such as all on one device.
 
     Args:
       function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture`.
@@ -88,7 +88,8 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
     else:
         batches = repeat_graph(graph, costs.topology, in_flight, in_flight)
         placed = place_batches(batches, seed=seed, budget_s=budget_s)
-        pattern, predicted_s = batches.pattern(placed.assignment), placed.makespan_s / in_flight
+        assignment, together_s, _ = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed)
+        pattern, predicted_s = batches.pattern(assignment), together_s / in_flight
     return Distributed(traced.function, program, graph, costs, pattern, in_flight, predicted_s, devices, temporary)
 
 

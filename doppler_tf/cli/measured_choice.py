@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from doppler_tf.assignment import Assignment
+from doppler_tf.batches import Batches
 from doppler_tf.cli.executors import load_program, make_executor
 from doppler_tf.cli.messages import bars_wanted, note
 from doppler_tf.costs import CostModel
@@ -28,12 +30,25 @@ def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, ru
 
     Raises the last run's error if no run succeeded.
     """
-    simple = baselines(graph, costs, seed, dispatch)
+    program = load_program(graph) if time_scale is None else None
+    return _choose(graph, costs, placed, baselines(graph, costs, seed, dispatch), runs, dispatch, program, time_scale, seed)
+
+
+def choose_batches_by_runs(batches: Batches, placed: Placement, runs: int, time_scale: float | None,
+                           seed: int) -> tuple[Assignment, float, dict[str, Any]]:
+    """As `choose_by_runs`, of batches in flight: each run has them all. All batches on one device are always among the finalists."""
+    single = baselines(batches.single, batches.single_costs, seed)
+    simple = {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
+    program = load_program(batches.single).repeated(batches, seed) if time_scale is None else None
+    return _choose(batches.graph, batches.costs, placed, simple, runs, "order", program, time_scale, seed)
+
+
+def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: Mapping[str, Assignment], runs: int, dispatch: str,
+            program, time_scale: float | None, seed: int) -> tuple[Assignment, float, dict[str, Any]]:
     finalists = finalists_of(placed, simple, dispatch)
     found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
-    program = load_program(graph) if time_scale is None else None
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
     with (make_executor("tf" if program else "emulated", dispatch, program, time_scale or 1.0, seed, keep_inputs=True) as executor,

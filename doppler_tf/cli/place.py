@@ -65,8 +65,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("--method policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
     if args.time_scale is not None and args.measure is None:
         raise ConfigError("--time-scale: expected --measure N beside it, got none; add it, or leave out --time-scale")
-    if args.measure is not None and args.in_flight is not None:
-        raise ConfigError("--measure: expected one batch, got --in-flight beside it; leave one of them out")
     graph, costs = load_costs(args.graph, args.topology)
     if args.measure is not None:
         _prepare(args, graph, costs)
@@ -78,12 +76,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         batches = repeat_graph(graph, costs.topology, args.in_flight, args.in_flight)
         placed = placement.place_batches(batches, *how)
         graph, costs, dispatch = batches.graph, batches.costs, "order"
-        in_flight = batch_figures(batches, Simulator(dispatch).execute(graph, costs, placed.assignment))
     assignment, makespan_s, measured = placed.assignment, placed.makespan_s, {}
     if args.measure is not None:
-        from doppler_tf.cli.measured_choice import choose_by_runs
+        from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_runs
 
-        assignment, makespan_s, measured = choose_by_runs(graph, costs, placed, args.measure, args.dispatch, args.time_scale, args.seed)
+        assignment, makespan_s, measured = (
+            choose_by_runs(graph, costs, placed, args.measure, dispatch, args.time_scale, args.seed) if args.in_flight is None
+            else choose_batches_by_runs(batches, placed, args.measure, args.time_scale, args.seed))
+    if args.in_flight is not None:
+        in_flight = batch_figures(batches, Simulator(dispatch).execute(graph, costs, assignment))
     if args.out is not None:
         write_assignment(args.out, graph, costs, assignment, makespan_s, dispatch, args.in_flight)
     if args.gantt is not None:

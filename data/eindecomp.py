@@ -4,8 +4,8 @@ The method is that of Bourgeois et al., "EinDecomp" (arXiv 2410.02682): every op
 of three costs is least. Let |X| be the elements of a tensor, and d the parts of each label of an operation.
 
 - Join: each piece receives its tile of every operand: |X| times the product of d over the labels that X lacks.
-- Aggregation: the partial results of all but one piece move to where they are added: |Z| times (the product of d over summed labels, less 1).
-- Re-partition: a consumer's tile is assembled from the producer's tiles, and what the tile with the largest overlap lacks moves.
+- Aggregation: partial results move to where they are added, all but one: |Z| times (the product of d over summed labels, less 1).
+- Re-partition: a consumer's tile is assembled from the producer's tiles. What the tile with the largest overlap lacks moves.
 
 Each sum is over whole grids of tiles, so that it is exact for sizes that do not divide. For equal tiles join and aggregation are the
 paper's p (n_X + n_Y) and (p / n_agg) (n_agg - 1) n_Z with n elements of a tile.
@@ -13,7 +13,6 @@ paper's p (n_X + n_Y) and (p / n_agg) (n_agg - 1) n_Z with n elements of a tile.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -23,16 +22,11 @@ from functools import lru_cache
 import numpy as np
 
 from data.einsum_program import FUNCTIONS, EinsumProgram, Use
+from data.elimination import Factor, minimise
 from data.tiling import bounds
 from doppler_tf.errors import ConfigError, field_error
 
-# Entries of the largest table that the elimination may make: it takes about a millisecond.
-_MOST_ENTRIES = 1 << 18
-# Turns without a gain, each with other operations fixed, after which the search ends.
-_IDLE_TURNS = 3
 Parts = Mapping[str, int]
-# Costs by the choices of some operations, which are named by their numbers.
-Factor = tuple[tuple[int, ...], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -77,10 +71,8 @@ def eindecomp(operations: Sequence[LabelledOperation], pieces: int, *, most_elem
               count_inputs: bool = True) -> dict[str, dict[str, int]]:
     """The tiling that moves the fewest elements.
 
-    The costs are of single operations and of pairs of producer and consumer. Operations are eliminated one after another: the best choice of
-    one is tabulated for every choice of its neighbours (Bertele and Brioschi, 1972). The result is optimal where no table is too
-    large, and always on trees. Elsewhere neighbours keep their present choice while others are eliminated, again and again until nothing
-    improves.
+    The costs are of single operations and of pairs of producer and consumer, whose sum `elimination.minimise` makes least. The result is
+    optimal on trees, and on all programs in which no elimination needs too large a table.
 
     Args:
       operations: in topological order.
@@ -98,7 +90,7 @@ def eindecomp(operations: Sequence[LabelledOperation], pieces: int, *, most_elem
         raise field_error(ConfigError, "eindecomp", "", "pieces", "an integer >= 1", pieces)
     choices = [_choices(operation, pieces, most_elements) for operation in operations]
     factors = _factors(operations, choices, count_inputs)
-    chosen = _minimise([len(each) for each in choices], factors)
+    chosen = minimise([len(each) for each in choices], factors)
     return {operation.name: {label: parts for label, parts in each[k].items() if parts > 1}
             for operation, each, k in zip(operations, choices, chosen, strict=True)}
 
@@ -202,112 +194,6 @@ def _held(size: int, made_units: int, made: int, taken_units: int, taken: int) -
     return sum(max(min(stop, b) - max(start, a) for a, b in itertools.pairwise(makes)) for start, stop in itertools.pairwise(takes))
 
 
-def _minimise(counts: Sequence[int], factors: Sequence[Factor]) -> list[int]:
-    """The choice of every operation for which the sum of all tables is least, or as good as is found."""
-    chosen, fixed, idle = _one_by_one(counts, factors), set[int](), 0
-    best = _cost(factors, chosen)
-    while idle < _IDLE_TURNS:
-        found, fixed = _eliminate(counts, factors, chosen, fixed)
-        cost = _cost(factors, found)
-        idle, best, chosen = (0, cost, found) if cost < best else (idle + 1, best, chosen)
-        if not fixed:
-            break
-    return chosen
-
-
-def _cost(factors: Sequence[Factor], chosen: Sequence[int]) -> float:
-    return sum(float(table[tuple(chosen[i] for i in scope)]) for scope, table in factors)
-
-
-def _one_by_one(counts: Sequence[int], factors: Sequence[Factor]) -> list[int]:
-    """Each operation in turn, as is best behind those before it."""
-    mine: list[list[Factor]] = [[] for _ in counts]
-    for factor in factors:
-        mine[max(factor[0])].append(factor)
-    chosen: list[int] = []
-    for i, tables in enumerate(mine):
-        total = np.zeros(counts[i])
-        for scope, table in tables:
-            total = total + table[tuple(slice(None) if j == i else chosen[j] for j in scope)]
-        chosen.append(int(np.argmin(total)))
-    return chosen
-
-
-def _eliminate(counts: Sequence[int], factors: Sequence[Factor], chosen: Sequence[int], spared: set[int]) -> tuple[list[int], set[int]]:
-    """The best choices where some operations keep theirs, so that no table is too large; and these operations, none of `spared` if others do.
-
-    The operation whose table is smallest is eliminated first.
-    """
-    tables: list[dict[int, Factor]] = [{} for _ in counts]  # of each operation, by number of the factor
-    near: list[set[int]] = [set() for _ in counts]
-    number = itertools.count()
-
-    def add(scope: tuple[int, ...], table: np.ndarray) -> None:
-        key = next(number)
-        for i in scope:
-            tables[i][key] = scope, table
-            near[i].update(scope)
-            near[i].discard(i)
-
-    def take(i: int) -> list[Factor]:
-        """All tables of an operation, which no other has any longer."""
-        taken = tables[i]
-        for key, (scope, _) in taken.items():
-            for j in scope:
-                if j != i:
-                    del tables[j][key]
-        for j in near[i]:
-            near[j].discard(i)
-        tables[i] = {}
-        return list(taken.values())
-
-    def entries(i: int) -> int:
-        return math.prod(counts[j] for j in near[i]) * counts[i]
-
-    for scope, table in factors:
-        add(scope, table)
-    result, fixed, left = list(chosen), set[int](), set(range(len(counts)))
-    waiting = [(entries(i), i) for i in left]
-    heapq.heapify(waiting)
-    decided: list[tuple[int, list[int], np.ndarray]] = []
-    while left:
-        size, i = heapq.heappop(waiting)
-        if i not in left or size != entries(i):
-            continue  # a later entry is right
-        if size > _MOST_ENTRIES:
-            heapq.heappush(waiting, (size, i))
-            i = max(left, key=lambda j: (j not in spared, len(near[j]), j))
-            fixed.add(i)
-            left.discard(i)
-            beside = sorted(near[i])
-            for scope, table in take(i):
-                if len(scope) > 1:
-                    add(tuple(j for j in scope if j != i), table[tuple(result[i] if j == i else slice(None) for j in scope)])
-        else:
-            left.discard(i)
-            beside = sorted(near[i])
-            total = np.zeros([counts[j] for j in (*beside, i)])
-            for scope, table in take(i):
-                total += _spread(scope, table, (*beside, i))
-            decided.append((i, beside, total.argmin(axis=-1)))
-            if beside:
-                add(tuple(beside), total.min(axis=-1))
-        for j in beside:
-            heapq.heappush(waiting, (entries(j), j))
-    for i, beside, best in reversed(decided):
-        result[i] = int(best[tuple(result[j] for j in beside)])
-    return result, fixed
-
-
-def _spread(scope: tuple[int, ...], table: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    """A table with its axes among `axes`, to be added."""
-    order = sorted(range(len(scope)), key=lambda k: axes.index(scope[k]))
-    shape = [1] * len(axes)
-    for k in order:
-        shape[axes.index(scope[k])] = table.shape[k]
-    return table.transpose(order).reshape(shape)
-
-
 def labelled(program: EinsumProgram) -> list[LabelledOperation]:
     """The expressions of a program. A view is read as the tensor behind it, whole along axes that it cuts."""
     def read(use: Use) -> LabelledTensor:
@@ -315,7 +201,8 @@ def labelled(program: EinsumProgram) -> list[LabelledOperation]:
         while (view := program.views.get(tensor)) is not None:
             tensor = view.tensor
             whole = program.shapes[tensor]
-            labels = [label if label is not None and program.sizes[label] == size else None for label, size in zip(labels, whole, strict=True)]
+            labels = [label if label is not None and program.sizes[label] == size else None
+                      for label, size in zip(labels, whole, strict=True)]
         return LabelledTensor(tensor, tuple(labels), program.shapes[tensor])
 
     return [LabelledOperation(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Mapping
 
 from data.decompose import decompose
+from data.eindecomp import eindecomp, labelled
 from data.einsum_program import EinsumProgram
 from data.layered import Layered, layered_defaults, layered_graph
 from data.workloads.chains import CHAINMM, FFNN
@@ -18,16 +19,22 @@ WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block
                                   "llama_stack": LLAMA_STACK}
 NAMES = (*WORKLOADS, "layered")  # programs, and random graphs without a program
 MOST_LAYERS = 10_000
+TILINGS = ("published", "eindecomp")
+# `auto` tries EinDecomp's tilings into so many pieces for each device.
+PIECES_A_DEVICE = (1, 2, 4)
 DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times suggest float16; small sizes run in float32
 
 
-def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int = 0, **options: float) -> DataflowGraph:
+def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int = 0, tiling: str = "published",
+                   pieces: int | None = None, **options: float) -> DataflowGraph:
     """The graph of a workload, cut for a number of devices.
 
     Args:
       name: one of NAMES.
       scale: "paper" for the published shapes, "small" for kernels of about a millisecond on a CPU core.
       seed: for a program, of its input values (`EinsumProgram.draw_inputs`), which do not change the graph; for `layered`, of the graph.
+      tiling: "published", or "eindecomp" for the tiling that moves the fewest elements; inputs, which are on every device, move nothing.
+      pieces: of each expression under "eindecomp"; None: one for each device.
       options: the workload's sizes and, for a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
     Raises:
@@ -41,6 +48,12 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         raise field_error(ConfigError, "workload", name, "seed", "an integer >= 0", seed)
     if scale not in DTYPE_BYTES:
         raise field_error(ConfigError, "workload", name, "scale", f"one of {', '.join(DTYPE_BYTES)}", scale)
+    if tiling not in TILINGS:
+        raise field_error(ConfigError, "workload", name, "tiling", f"one of {', '.join(TILINGS)}", tiling)
+    if name == "layered" and tiling != "published":
+        raise field_error(ConfigError, "workload", name, "tiling", "published: a random graph has no program to cut", tiling)
+    if tiling == "published" and pieces is not None:
+        raise field_error(ConfigError, "workload", name, "pieces", "none beside the published tiling", pieces, "choose eindecomp")
     defaults = (layered_defaults(scale, num_devices) if name == "layered"
                 else {**getattr(WORKLOADS[name], scale), "dtype_bytes": DTYPE_BYTES[scale]})
     _check_keys(name, defaults, options)
@@ -51,7 +64,23 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         return layered_graph(Layered(**sizes), seed, attributes)
     _check_sizes(name, sizes)
     program = WORKLOADS[name].program(sizes)
-    return decompose(program, WORKLOADS[name].tiling(program, num_devices), sizes["dtype_bytes"], attributes)
+    if tiling == "published":
+        return decompose(program, WORKLOADS[name].tiling(program, num_devices), sizes["dtype_bytes"], attributes)
+    pieces = num_devices if pieces is None else pieces
+    attributes["workload"]["tiling"] = {"method": tiling, "pieces": pieces}
+    return decompose(program, eindecomp(labelled(program), pieces, count_inputs=False), sizes["dtype_bytes"], attributes)
+
+
+def build_tilings(name: str, num_devices: int, scale: str = "paper", seed: int = 0, **options: float) -> dict[str, DataflowGraph]:
+    """A workload cut in several ways, by name: as published, and by EinDecomp into one, two and four pieces for each device.
+
+    Args and raises: as `build_workload`.
+    """
+    graphs = {"published": build_workload(name, num_devices, scale, seed, **options)}
+    for each in PIECES_A_DEVICE:
+        pieces = each * num_devices
+        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, **options)
+    return graphs
 
 
 def workload_program(record: Mapping) -> EinsumProgram:

@@ -1,0 +1,61 @@
+"""Several graphs of one computation, cut in different ways: each is placed, and the one that ends first is kept."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from doppler_tf.errors import DeadlockError
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.placement import Placement, place
+from doppler_tf.topology import Topology
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """One graph, and how it was placed.
+
+    Attributes:
+      constructed: without a search; None where every assignment runs out of memory.
+      searched: with one; None where the graph was not among the better half.
+    """
+
+    graph: DataflowGraph
+    constructed: Placement | None
+    searched: Placement | None = None
+
+    @property
+    def makespan_s(self) -> float:
+        """The best that was found; infinite where nothing fits in memory."""
+        return min((placed.makespan_s for placed in (self.constructed, self.searched) if placed is not None), default=math.inf)
+
+
+def place_alternatives(graphs: Mapping[str, DataflowGraph], topology: Topology, budget_s: float, seed: int = 0, dispatch: str = "fifo",
+                       progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Alternative]:
+    """Places every graph without a search, and the better half of them, at least two, with one.
+
+    Args:
+      budget_s: seconds of all searches together. What is left when all graphs are constructed is shared equally.
+      progress: told how many placements of all are done.
+
+    Returns:
+      All alternatives by name, the fastest first. Of equally fast ones the one with fewer vertices is first.
+    """
+    started = time.perf_counter()
+    searched = min(len(graphs), max(2, math.ceil(len(graphs) / 2)))
+    total, found = len(graphs) + searched, dict[str, Alternative]()
+    for name, graph in graphs.items():
+        progress(len(found), total)
+        try:
+            found[name] = Alternative(graph, place(graph, topology, seed=seed, dispatch=dispatch))
+        except DeadlockError:
+            found[name] = Alternative(graph, None)
+    share_s = max(0.0, budget_s - (time.perf_counter() - started)) / searched
+    for i, name in enumerate(sorted(found, key=lambda name: found[name].makespan_s)[:searched]):
+        progress(len(graphs) + i, total)
+        if found[name].constructed is not None:
+            placed = place(found[name].graph, topology, seed=seed, dispatch=dispatch, budget_s=share_s)
+            found[name] = Alternative(found[name].graph, found[name].constructed, placed)
+    return dict(sorted(found.items(), key=lambda item: (item[1].makespan_s, item[1].graph.num_vertices)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from doppler_tf.errors import DeadlockError
@@ -19,7 +19,7 @@ class Alternative:
 
     Attributes:
       constructed: without a search; None where every assignment runs out of memory.
-      searched: with one; None where the graph was not among the better half.
+      searched: with one; None where it was not searched.
     """
 
     graph: DataflowGraph
@@ -33,29 +33,31 @@ class Alternative:
 
 
 def place_alternatives(graphs: Mapping[str, DataflowGraph], topology: Topology, budget_s: float, seed: int = 0, dispatch: str = "fifo",
+                       always: Collection[str] = (),
                        progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Alternative]:
-    """Places every graph without a search, and the better half of them, at least two, with one.
+    """Places every graph without a search, and the better half of them with one.
 
     Args:
+      always: names of graphs that are searched even if they are not in the better half, so that others compare with them.
       budget_s: seconds of all searches together. What is left when all graphs are constructed is shared equally.
       progress: told how many placements of all are done.
 
     Returns:
       All alternatives by name, the fastest first. Of equally fast ones the one with fewer vertices is first.
     """
-    started = time.perf_counter()
-    searched = min(len(graphs), max(2, math.ceil(len(graphs) / 2)))
-    total, found = len(graphs) + searched, dict[str, Alternative]()
+    started, half, found = time.perf_counter(), math.ceil(len(graphs) / 2), dict[str, Alternative]()
+    total = len(graphs) + half
     for name, graph in graphs.items():
         progress(len(found), total)
         try:
             found[name] = Alternative(graph, place(graph, topology, seed=seed, dispatch=dispatch))
         except DeadlockError:
             found[name] = Alternative(graph, None)
-    share_s = max(0.0, budget_s - (time.perf_counter() - started)) / searched
-    for i, name in enumerate(sorted(found, key=lambda name: found[name].makespan_s)[:searched]):
-        progress(len(graphs) + i, total)
-        if found[name].constructed is not None:
-            placed = place(found[name].graph, topology, seed=seed, dispatch=dispatch, budget_s=share_s)
-            found[name] = Alternative(found[name].graph, found[name].constructed, placed)
+    by_makespan = sorted(found, key=lambda name: found[name].makespan_s)
+    searched = [name for name in by_makespan if (name in by_makespan[:half] or name in always) and found[name].constructed is not None]
+    share_s = max(0.0, budget_s - (time.perf_counter() - started)) / max(1, len(searched))
+    for i, name in enumerate(searched):
+        progress(len(graphs) + i, len(graphs) + len(searched))
+        placed = place(found[name].graph, topology, seed=seed, dispatch=dispatch, budget_s=share_s)
+        found[name] = Alternative(found[name].graph, found[name].constructed, placed)
     return dict(sorted(found.items(), key=lambda item: (item[1].makespan_s, item[1].graph.num_vertices)))

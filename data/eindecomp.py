@@ -56,6 +56,7 @@ class LabelledOperation:
       sizes: units by label, which are the most parts.
       reads, writes: operands and outputs. Tensors that no operation writes are inputs.
       whole: labels that are not cut; divisible: labels that are cut into equal parts alone.
+      optional: the operation may stay whole where fewer elements move then, because cutting it gains little time.
     """
 
     name: str
@@ -63,8 +64,8 @@ class LabelledOperation:
     reads: tuple[LabelledTensor, ...]
     writes: tuple[LabelledTensor, ...]
     whole: frozenset[str] = frozenset()
-    flops: float = 0.0
     divisible: frozenset[str] = frozenset()
+    optional: bool = False
 
 
 def eindecomp(operations: Sequence[LabelledOperation], pieces: int, *, most_elements: int | None = None,
@@ -115,7 +116,8 @@ def _choices(operation: LabelledOperation, pieces: int, most_elements: int | Non
         if most_elements is not None:
             found = [parts for parts in found if _largest_tile(operation, parts) <= most_elements]
         if found:
-            return found
+            whole = dict.fromkeys(operation.sizes, 1)
+            return [*found, whole] if operation.optional and most_elements is None and whole not in found else found
     smallest = _largest_tile(operation, {label: 1 if label in operation.whole else size for label, size in operation.sizes.items()})
     raise field_error(ConfigError, "eindecomp", f"operation {operation.name!r}", "most_elements", f"at least {smallest:,}", most_elements,
                       "allow larger tiles")
@@ -208,4 +210,4 @@ def labelled(program: EinsumProgram) -> list[LabelledOperation]:
     return [LabelledOperation(
         e.name, {label: program.sizes[label] for label in e.space}, tuple(map(read, e.operands)),
         (LabelledTensor(e.name, e.labels, program.shapes[e.name]),),
-        frozenset(e.labels[-1:]) if FUNCTIONS[e.fn].whole_last_axis else frozenset(), program.flops(e)) for e in program.expressions]
+        frozenset(e.labels[-1:]) if FUNCTIONS[e.fn].whole_last_axis else frozenset()) for e in program.expressions]

@@ -35,20 +35,31 @@ class CapturedModel:
       nodes: the operations by name.
     """
 
-    def __init__(self, folder: Path):
-        """Raises FormatError: the folder is missing or damaged."""
+    def __init__(self, folder: Path, before_cutting: bool = False):
+        """Args: before_cutting: with the operations as they were before they were cut.
+
+        Raises FormatError: the folder is missing or damaged.
+        """
         self.folder, self.meta = folder, read_json(folder / "meta.json")
         if not isinstance(self.meta, Mapping) or self.meta.get("schema") != SCHEMA:
             raise field_error(FormatError, str(folder / "meta.json"), "", "schema", SCHEMA,
                               self.meta.get("schema") if isinstance(self.meta, Mapping) else self.meta, "capture the model again")
+        if before_cutting:
+            self.meta = {**self.meta, "outputs": self.meta["before_cutting"]}
+        file = folder / ("before_cutting.pb" if before_cutting else "function.pb")
         self._graph_def = tf.compat.v1.GraphDef()
         try:
-            self._graph_def.ParseFromString((folder / "function.pb").read_bytes())
+            self._graph_def.ParseFromString(file.read_bytes())
         except Exception as error:  # missing files and whatever protocol buffers make of damaged ones
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise FormatError(f"{folder / 'function.pb'}: expected a GraphDef, got {reason}; capture the model again") from error
+            raise FormatError(f"{file}: expected a GraphDef, got {reason}; capture the model again") from error
         self.nodes = {node.name: node for node in self._graph_def.node}
         self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
+
+    @functools.cached_property
+    def original(self) -> CapturedModel:
+        """The model as its author wrote it. Raises FormatError: as the constructor."""
+        return CapturedModel(self.folder, before_cutting=True) if "before_cutting" in self.meta else self
 
     @property
     def library(self) -> tf.compat.v1.GraphDef:
@@ -170,7 +181,7 @@ def original_function(folder: str | Path):
     Raises:
       FormatError: the folder is missing or damaged.
     """
-    model = captured_model(folder)
+    model = captured_model(folder).original
     direct = {x["tensor"]: x["name"] for x in model.meta["arguments"]}
 
     def call(inputs: Mapping[str, np.ndarray],
@@ -190,7 +201,7 @@ def original_call(folder: str | Path, inputs: Mapping[str, np.ndarray], variable
 
     It returns a list: the outputs that are no arguments, then the updated variables. Raises FormatError: as `original_function`.
     """
-    model, given = captured_model(folder), variables or {}
+    model, given = captured_model(folder).original, variables or {}
     return _original(model), [*(tf.constant(inputs[x["name"]], x["dtype"]) for x in model.meta["arguments"]),
                               *(tf.constant(given[name] if name in given else model.weight(name)) for name in model.placeholders)]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.capture.concrete import concrete
+from data.capture.cutting import cut_program
 from data.capture.effects import EVERYTHING
 from data.capture.graph import build_graph
 from data.capture.model_folder import write_model
@@ -22,7 +23,7 @@ __all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "re
 
 
 def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
-            allow: Collection[str] = ()) -> DataflowGraph:
+            pieces: int | None = None, allow: Collection[str] = ()) -> DataflowGraph:
     """The graph of a function; what its vertices run is written into a folder.
 
     Args:
@@ -32,13 +33,15 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
       model_folder: gets operations and variables; one that is there is replaced.
       name: of the graph (default: the function's).
       grouping: small vertices join their neighbours where that costs no parallelism.
+      pieces: products and convolutions are cut into so many tiles, and so is what lies between them; None: nothing is cut.
       allow: operations to let through that touch files, the network or Python; `EVERYTHING` stands for all.
 
     Raises:
       ConfigError: the function cannot be captured; the message names the operation and the user's line.
       FormatError: the folder cannot be written.
     """
-    return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, allow=allow).graph
+    return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, pieces=pieces,
+                           allow=allow).graph
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Captured:
 
 
 def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
-                    allow: Collection[str] = ()) -> Captured:
+                    pieces: int | None = None, allow: Collection[str] = ()) -> Captured:
     """As `capture`; tells what became of the operations, too."""
     if not isinstance(function, Source):
         names = (getattr(function, key, None) for key in ("name", "__name__"))
@@ -59,8 +62,9 @@ def capture_counted(function, example_inputs=None, *, model_folder: str | Path, 
         function = Source(function, example_inputs, title, title)
     where, folder = function.text, Path(model_folder)
     source = concrete(function.function, function.example_inputs, where)
-    program, effects = read_program(source, where, allow)
+    original, effects = read_program(source, where, allow)
+    program = original if pieces is None or pieces == 1 else cut_program(original, pieces)
     wiring = Wiring(program, effects)
     graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
-    write_model(folder, program, effects, source, where)
+    write_model(folder, program, effects, source, where, original)
     return Captured(graph, program.operations, len(wiring.core))

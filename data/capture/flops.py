@@ -46,8 +46,8 @@ class Flops:
             return sum(self._function(name, op.inputs) for name in library_functions(op.node_def.attr))
         if op.type in MOVES:
             return 0.0
-        if op.type in _PRODUCTS:
-            return float(_PRODUCTS[op.type](op))
+        if op.type in PRODUCTS:
+            return float(PRODUCTS[op.type](op))
         largest = max((_size(x) for x in op.inputs), default=0)
         if op.type in REDUCTIONS:
             return float(largest)
@@ -146,7 +146,8 @@ def _gradient(op: tf.Operation) -> tf.Tensor:
     return op.inputs[2]
 
 
-_PRODUCTS: dict[str, Callable[[tf.Operation], int]] = {
+# Operations that compute more than they move.
+PRODUCTS: dict[str, Callable[[tf.Operation], int]] = {
     **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), _matmul), "Einsum": _einsum,
     **dict.fromkeys(("Conv2D", "Conv3D"), _convolution(_first_output, lambda op: _extents(op.inputs[1])[:-1])),
     **dict.fromkeys(("Conv2DBackpropInput", "Conv3DBackpropInputV2"), _convolution(_gradient, lambda op: _extents(op.inputs[1])[:-1])),

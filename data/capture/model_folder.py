@@ -13,11 +13,13 @@ from doppler_tf.errors import ConfigError, FormatError
 from doppler_tf.formats.files import whole_folder, write_bytes, write_json
 
 SCHEMA = "doppler-captured/1"
-FUNCTION, WEIGHTS, META = "function.pb", "weights", "meta.json"
+FUNCTION, BEFORE, WEIGHTS, META = "function.pb", "before_cutting.pb", "weights", "meta.json"
 
 
-def write_model(folder: Path, program: Program, effects: Effects, source: Concrete, where: str) -> None:
+def write_model(folder: Path, program: Program, effects: Effects, source: Concrete, where: str, original: Program) -> None:
     """Writes the folder, whole or not at all; one that is there is replaced.
+
+    Args: original: the program before its operations were cut, with which results are compared.
 
     Raises:
       ConfigError: the function is too large for a GraphDef.
@@ -25,14 +27,18 @@ def write_model(folder: Path, program: Program, effects: Effects, source: Concre
     """
     if folder.exists() and not (folder / META).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FormatError(f"{folder}: expected a folder for the captured model, got something else of this name; choose another --out")
+    cut = program is not original
     try:
-        content = program.graph_def().SerializeToString(deterministic=True)
+        content = {file: each.graph_def().SerializeToString(deterministic=True)
+                   for file, each in ((FUNCTION, program), *([(BEFORE, original)] if cut else []))}
     except ValueError as error:
         raise ConfigError(f"{where}: graph: expected less than 2 GB, got more ({error}); make large constants variables") from error
     with whole_folder(folder) as temporary:
-        write_bytes(temporary / FUNCTION, content)
+        for file, each in content.items():
+            write_bytes(temporary / file, each)
         _write_weights(temporary / WEIGHTS, program, source, where)
-        write_json(temporary / META, _meta(program, effects, source))
+        before = {"before_cutting": _outputs(original, source)} if cut else {}
+        write_json(temporary / META, {**_meta(program, effects, source), **before})
 
 
 def _write_weights(prefix: Path, program: Program, source: Concrete, where: str) -> None:
@@ -56,6 +62,10 @@ def _meta(program: Program, effects: Effects, source: Concrete) -> dict:
                       for v in program.variables.values()},
         "arguments": [{"name": a.name, "tensor": f"{a.placeholder}:0", "shape": list(a.shape), "dtype": a.dtype.name}
                       for a in source.arguments],
-        "outputs": [{"name": name, "tensor": f"{x[0]}:{x[1]}"} for (name, _), x in zip(source.outputs, program.outputs, strict=True)],
+        "outputs": _outputs(program, source),
         "controls": [*dict.fromkeys([*effects.writes, *effects.ordered])],
         "updates": list(effects.last)}
+
+
+def _outputs(program: Program, source: Concrete) -> list[dict]:
+    return [{"name": name, "tensor": f"{x[0]}:{x[1]}"} for (name, _), x in zip(source.outputs, program.outputs, strict=True)]

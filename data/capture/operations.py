@@ -27,12 +27,14 @@ UNSAFE = frozenset(("ReadFile", "MatchingFiles", "PyFuncStateless", "FileSystemS
                     "XlaHostCompute", "DecodeProtoV2", "EncodeProto", "InitializeTable"))
 # One pass over tensors of one size, or two.
 ELEMENTWISE = frozenset((
-    "Abs", "Add", "AddN", "AddV2", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp", "BiasAdd", "Cast", "Ceil",
-    "ClipByValue", "Cos", "Div", "DivNoNan", "Elu", "EluGrad", "Equal", "Erf", "Exp", "Expm1", "Floor", "FloorDiv", "FloorMod", "Greater",
-    "GreaterEqual", "Inv", "IsFinite", "IsNan", "LeakyRelu", "LeakyReluGrad", "Less", "LessEqual", "Log", "Log1p", "LogSoftmax",
-    "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mul", "MulNoNan", "Neg", "NotEqual", "OnesLike", "Pow", "RealDiv",
-    "Reciprocal", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Round", "Rsqrt", "RsqrtGrad", "Select", "SelectV2", "Selu", "SeluGrad",
-    "Sigmoid", "SigmoidGrad", "Sign", "Sin", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "Sqrt", "SqrtGrad", "Square",
-    "SquaredDifference", "Sub", "Tan", "Tanh", "TanhGrad", "Xdivy", "Xlogy", "ZerosLike"))
+    "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp",
+    "Atan", "Atan2", "Atanh", "BiasAdd", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "ClipByValue", "Complex", "ComplexAbs",
+    "Conj", "Cos", "Cosh", "Digamma", "Div", "DivNoNan", "Elu", "EluGrad", "Equal", "Erf", "Erfc", "Erfinv", "Exp", "Expm1", "Floor",
+    "FloorDiv", "FloorMod", "Greater", "GreaterEqual", "Imag", "Inv", "InvGrad", "IsFinite", "IsInf", "IsNan", "LeakyRelu", "LeakyReluGrad",
+    "Less", "LessEqual", "Lgamma", "Log", "Log1p", "LogSoftmax", "LogicalAnd", "LogicalNot", "LogicalOr", "Maximum", "Minimum", "Mod",
+    "Mul", "MulNoNan", "Ndtri", "Neg", "NotEqual", "OnesLike", "Pow", "Real", "RealDiv", "Reciprocal", "ReciprocalGrad", "Relu", "Relu6",
+    "Relu6Grad", "ReluGrad", "Rint", "Round", "Rsqrt", "RsqrtGrad", "Select", "SelectV2", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad",
+    "Sign", "Sin", "Sinh", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "Sqrt", "SqrtGrad", "Square", "SquaredDifference", "Sub",
+    "Tan", "Tanh", "TanhGrad", "TruncateDiv", "TruncateMod", "Xdivy", "Xlogy", "ZerosLike"))
 # They change the shape and move nothing.
 VIEWS = frozenset(("Reshape", "Squeeze", "ExpandDims"))

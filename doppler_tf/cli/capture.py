@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", action="append", default=[], metavar="KEY=VALUE",
                         help="shape and type of an input, where the model leaves them open, as x=f32[8,224,224,3]; repeatable")
     parser.add_argument("--batch", type=positive, metavar="N", help="size of the first axis, where the model leaves it open")
+    parser.add_argument("--pieces", type=positive, metavar="P",
+                        help="cut products, convolutions and what lies between them into P tiles that run side by side (default: 1)")
     parser.add_argument("--no-grouping", action="store_true", help="a vertex for every operation: small ones do not join their neighbours")
     parser.add_argument("--allow-unsafe", action="store_true", help="let operations through that touch files, the network or Python")
 
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     source = capture.read_source(args.source, args.signature, args.input, args.batch)
     folder = args.out.with_suffix(".model")
     found = capture.capture_counted(source, model_folder=folder, name=args.out.name.split(".")[0], grouping=not args.no_grouping,
-                                    allow={capture.EVERYTHING} if args.allow_unsafe else ())
+                                    pieces=args.pieces, allow={capture.EVERYTHING} if args.allow_unsafe else ())
     described = found.graph.attributes["captured"]
     write_graph(args.out, found.graph)
     return {**info.describe(found.graph), "function": described["function"], "operations": found.operations,

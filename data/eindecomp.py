@@ -103,7 +103,11 @@ def moved_elements(operations: Sequence[LabelledOperation], tiling: Mapping[str,
 
 
 def _choices(operation: LabelledOperation, pieces: int, most_elements: int | None) -> list[dict[str, int]]:
-    """The ways to cut an operation: as many pieces as wanted, else the most below, and more where tiles were too large."""
+    """The ways to cut an operation: as many pieces as wanted, else the most below, and more where tiles were too large.
+
+    Those that need fewer sums are first, as they are chosen among equals.
+    """
+    summed = operation.sizes.keys() - {label for tensor in operation.writes for label in tensor.labels}
     labels = [label for label in operation.sizes if label not in operation.whole]
     most = [operation.sizes[label] for label in labels]
     largest = math.prod(most)
@@ -115,6 +119,7 @@ def _choices(operation: LabelledOperation, pieces: int, most_elements: int | Non
                  if all(operation.sizes[label] % parts[label] == 0 for label in operation.divisible & parts.keys())]
         if most_elements is not None:
             found = [parts for parts in found if _largest_tile(operation, parts) <= most_elements]
+        found.sort(key=lambda parts: math.prod(parts[label] for label in summed))
         if found:
             whole = dict.fromkeys(operation.sizes, 1)
             return [*found, whole] if operation.optional and most_elements is None and whole not in found else found

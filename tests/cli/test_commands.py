@@ -175,3 +175,34 @@ def test_run_of_a_graph_in_own_units_finds_a_time_scale(cli, record, write):
     assert outcome.json["time_scale"] == 4e-13
     assert "time scale" in outcome.err
     assert outcome.json["makespan_s"] >= 5e12
+
+
+def test_tilings_are_tried_and_shown(cli, tmp_path):
+    out = tmp_path / "g.json"
+    command = ("workload", "llama_block", "--devices", 2, "--scale", "small", "--option", "tokens=64", "--tiling", "auto", "--topology",
+               "cpu:2", "--budget-s", 0.5, "--out", out)
+    made = cli(*command, "--json").json
+    assert {*made["tilings"]} == {"published", "eindecomp, 2 pieces", "eindecomp, 4 pieces", "eindecomp, 8 pieces"}
+    assert made["tiling"] == next(iter(made["tilings"])) != "published"
+    fastest = made["tilings"][made["tiling"]]["makespan_s"]
+    assert all(fastest <= row["makespan_s"] for row in made["tilings"].values())
+    assert made["tilings"]["published"]["searched_s"] is not None
+    pieces = int(made["tiling"].split()[1])
+    assert json.loads(out.read_text())["graph"]["workload"]["tiling"] == {"method": "eindecomp", "pieces": pieces}
+    assert "tilings of llama_block on cpu:2" in cli(*command).out
+    placed = cli("place", out, "--topology", "cpu:2", "--out", tmp_path / "a.json", "--json").json
+    assert placed["makespan_s"] == pytest.approx(fastest, rel=0.05)
+    ran = cli("run", out, "--topology", "cpu:2", "--assignment", tmp_path / "a.json", "--executor", "tf", "--json").json
+    assert ran["outputs_match"]
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--tiling", "auto"), "--tiling auto: --topology: expected a topology on which to place, got none"),
+    (("--tiling", "best"), "--tiling: expected one of published, eindecomp, auto, got 'best'"),
+    (("--pieces", 4), "--pieces: expected --tiling eindecomp beside it, got --tiling published"),
+    (("--topology", "cpu:2"), "--topology: expected --tiling auto beside it"),
+    (("--tiling", "auto", "--topology", "cpu:x"), "cpu:x")])
+def test_tilings_that_are_refused(cli, tmp_path, options, message):
+    outcome = cli("workload", "ffnn", "--devices", 2, "--scale", "small", *options, "--out", tmp_path / "g.json")
+    assert (outcome.code, (tmp_path / "g.json").exists()) == (2, False)
+    assert message in outcome.err

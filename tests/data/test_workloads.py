@@ -11,6 +11,7 @@ from data import WORKLOADS, build_workload, evaluate_program, execute_tiles, rel
 from data.workloads.workload import near_square
 from doppler_tf.errors import ConfigError
 from doppler_tf.graph_records import graph_from_records, graph_to_records
+from tests.messages import refusal
 
 REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference"
 TINY = {"chainmm": {"n": 96}, "ffnn": {"batch": 256, "features": 8, "hidden": 128, "outputs": 8},
@@ -229,3 +230,22 @@ def test_a_record_that_no_workload_wrote(record):
 def test_a_stack_of_too_many_layers_is_refused_at_once():
     with pytest.raises(ConfigError, match="layers: expected an integer from 1 to 10000, got 1000000000"):
         build_workload("llama_stack", 4, layers=1_000_000_000)
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 8])
+@pytest.mark.parametrize("name", TINY)
+def test_eindecomp_computes_the_same(name, pieces):
+    graph = build_workload(name, 2, "small", tiling="eindecomp", pieces=pieces, **TINY[name])
+    record = graph.attributes["workload"]
+    assert record["tiling"] == {"method": "eindecomp", "pieces": pieces}
+    program = workload_program(record)
+    tensors = program.draw_inputs(0)
+    assert relative_error(execute_tiles(graph, tensors), evaluate_program(program, tensors)) < 1e-5
+
+
+def test_a_tiling_is_refused_where_there_is_none():
+    for options, message in (({"tiling": "best"}, "tiling: expected one of published, eindecomp, got 'best'"),
+                             ({"pieces": 4}, "pieces: expected none beside the published tiling, got 4; choose eindecomp"),
+                             ({"tiling": "eindecomp", "pieces": 0}, "pieces: expected an integer >= 1, got 0")):
+        assert message in refusal(ConfigError, build_workload, "ffnn", 2, "small", **options)
+    assert "a random graph has no program to cut" in refusal(ConfigError, build_workload, "layered", 2, tiling="eindecomp")

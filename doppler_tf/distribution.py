@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
+    from doppler_tf.topology import Topology
     from doppler_tf.trace import Trace
     from runtime import TensorFlowExecutor
     from runtime.captured_program import CapturedBatches
@@ -48,7 +49,7 @@ def prepare_devices(count: int | None = None) -> list[str]:
 
 
 def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
-               folder: str | Path | None = None, seed: int = 0) -> Distributed:
+               pieces: int | None = None, folder: str | Path | None = None, seed: int = 0) -> Distributed:
     """Places a function on the devices of this machine.
 
     The function is captured, its kernels are measured, and the best assignment is searched. Runs decide between the assignments found
@@ -60,6 +61,8 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
       topology: `local`, or a topology with as many devices as shall be used here.
       budget_s: seconds of the search; None: no search, constructive heuristics alone.
       in_flight: `map` works on this many batches at once.
+      pieces: large operations are cut into so many tiles. None: runs decide between one and a tile for each device; with batches in
+        flight nothing is cut.
       folder: for the captured model; None: a temporary one.
 
     Returns:
@@ -68,29 +71,51 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
     Raises:
       ConfigError: the function cannot be captured, or TensorFlow has too few devices (see `prepare_devices`).
     """
-    if isinstance(in_flight, bool) or not isinstance(in_flight, int) or in_flight < 1:
-        raise field_error(ConfigError, "distribute", "", "in_flight", "an integer >= 1", in_flight)
-    runtime, concrete, capture = import_quietly("runtime"), import_quietly("data.capture.concrete"), import_quietly("data.capture")
+    for name, value in (("in_flight", in_flight), ("pieces", 1 if pieces is None else pieces)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise field_error(ConfigError, "distribute", "", name, "an integer >= 1", value)
+    runtime, concrete = import_quietly("runtime"), import_quietly("data.capture.concrete")
     target = load_topology(topology)
     devices = runtime.prepare_devices(target.num_devices)
     temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
     name = getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__)
-    traced = concrete.concrete(function, example_inputs, name)
-    model_folder = Path(temporary.name if folder is None else folder) / "model"
-    graph = capture.capture(traced.function, [argument.spec for argument in traced.arguments], model_folder=model_folder, name=name)
-    program = import_quietly("runtime.captured_program").CapturedProgram(graph, seed)
-    profile = profiled(graph, build_costs(graph, target), program.inputs, anew=False)
-    graph, costs = profile.graph, profile.costs
-    if in_flight == 1:
-        placed = place(graph, costs, seed=seed, budget_s=budget_s)
-        assignment, predicted_s, _ = choose_by_runs(graph, costs, placed, MEASURED_RUNS, "fifo", None, seed)
-        pattern = [assignment]
-    else:
-        batches = repeat_graph(graph, costs.topology, in_flight, in_flight)
-        placed = place_batches(batches, seed=seed, budget_s=budget_s)
-        assignment, together_s, _ = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed)
-        pattern, predicted_s = batches.pattern(assignment), together_s / in_flight
-    return Distributed(traced.function, program, graph, costs, pattern, in_flight, predicted_s, devices, temporary)
+    traced, root = concrete.concrete(function, example_inputs, name), Path(temporary.name if folder is None else folder)
+    both = pieces is None and in_flight == 1 and target.num_devices > 1
+    share_s = None if budget_s is None else budget_s / (2 if both else 1)
+    best = _Candidate(traced, name, root / "model", target, 1 if pieces is None else pieces, in_flight, share_s, seed)
+    if both:
+        cut = _Candidate(traced, name, root / "cut", target, target.num_devices, in_flight, share_s, seed)
+        best = cut if cut.median_s < best.low_s else best
+    return Distributed(traced.function, best.program, best.graph, best.costs, best.pattern, in_flight, best.predicted_s, devices, temporary)
+
+
+class _Candidate:
+    """A function captured, measured and placed.
+
+    Attributes:
+      graph, costs, program: what was captured and measured.
+      pattern, predicted_s: as of `Distributed`.
+      median_s, low_s: of the runs of what was chosen, the median and the lower quartile.
+    """
+
+    def __init__(self, traced, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int, budget_s: float | None,
+                 seed: int):
+        specs = [argument.spec for argument in traced.arguments]
+        graph = import_quietly("data.capture").capture(traced.function, specs, model_folder=model_folder, name=name, pieces=pieces)
+        self.program = import_quietly("runtime.captured_program").CapturedProgram(graph, seed)
+        profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False)
+        self.graph, self.costs = profile.graph, profile.costs
+        if in_flight == 1:
+            placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
+            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, "fifo", None, seed)
+            self.pattern = [assignment]
+        else:
+            batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
+            placed = place_batches(batches, seed=seed, budget_s=budget_s)
+            assignment, together_s, found = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed)
+            self.pattern, self.predicted_s = batches.pattern(assignment), together_s / in_flight
+        chosen = found["measured"][found["chosen"]]
+        self.median_s, self.low_s = chosen["median_s"], chosen["low_s"]
 
 
 class Distributed:

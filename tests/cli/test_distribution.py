@@ -77,5 +77,22 @@ def test_a_training_step_has_the_losses_of_the_original():
         np.testing.assert_allclose(variables[variable.name.partition(":")[0]], variable, rtol=1e-4, atol=1e-5)
 
 
-def test_in_flight_is_a_number():
-    assert_says(refusal(ConfigError, doppler_tf.distribute, towers(), batch(0), in_flight=0), "in_flight: expected an integer >= 1, got 0")
+@pytest.mark.parametrize("pieces", [2, 3])
+def test_a_model_that_is_cut_gives_what_it_gave(pieces, tmp_path):
+    model = towers()
+    with doppler_tf.distribute(model, batch(0), topology="cpu:2", budget_s=0.2, pieces=pieces) as placed:
+        cut = [name for v in placed.graph.work_vertices for name in placed.graph.kernel[v].params["nodes"] if "Conv2D/tile_" in name]
+        assert len(cut) == 2 * pieces
+        for name, value in model(batch(1)).items():
+            np.testing.assert_allclose(placed(batch(1))[name], value, rtol=1e-5, atol=1e-6)
+        placed.export(tmp_path / "placed")
+    exported = tf.saved_model.load(str(tmp_path / "placed")).signatures["serving_default"]
+    (argument,) = exported.structured_input_signature[1]
+    found = exported(**{argument: tf.constant(batch(1))})
+    np.testing.assert_allclose(sorted(found.items())[0][1], model(batch(1))["joined"], rtol=1e-5, atol=1e-6)
+
+
+def test_numbers_that_are_none():
+    for name in ("in_flight", "pieces"):
+        message = refusal(ConfigError, doppler_tf.distribute, towers(), batch(0), **{name: 0})
+        assert_says(message, f"{name}: expected an integer >= 1, got 0")

@@ -2,8 +2,8 @@
 
 Each of ten models runs under random assignments on one, two and four devices, and its outputs are compared with the original's. On two
 devices its kernels are measured, the cost model is judged by runs of good and bad assignments, and the best assignments run in turns with
-all on one device and with TensorFlow alone, for one call and for several batches in flight. Figures are medians over the turns; a turn has
-two runs, and the second counts.
+all on one device and with TensorFlow alone: of the model as it is, cut into a tile for each device, and with several batches in flight.
+Figures are medians over the turns; a turn has two runs, and the second counts.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def main() -> None:
                            ("random assignments with the outputs of the original", ("runs", "equal", "valid", "largest_relative")),
                            (f"{FIDELITY} assignments, simulated and measured", ("median_error", "rank_correlation")),
                            ("one call", ("alone_s", "one_device_s", "placed_s", "one_over_placed", "alone_over_placed")),
+                           ("one call, cut into a tile for each device", ("cut_vertices", "cut_s", "one_over_cut", "alone_over_cut")),
                            ("a batch of several in flight", ("two_in_flight_s", "alone_over_two", "four_in_flight_s", "alone_over_four"))):
         rows = {name: {column: row.get(column) for column in columns} for name, row in found.items() if columns[0] in row}
         if rows:
@@ -72,14 +73,16 @@ class Case:
     """One model, captured."""
 
     def __init__(self, name: str, build: Callable[[Path], object], folder: Path):
-        capture, source = import_quietly("data.capture"), build(folder)
+        capture, source, self._file = import_quietly("data.capture"), build(folder), folder / f"{name}.json"
         started = time.perf_counter()
         found = capture.capture_counted(source, model_folder=folder / f"{name}.model", name=name)
         self.figures = {"operations": found.operations, "vertices": len(found.graph.work_vertices),
                         "capture_s": time.perf_counter() - started}
-        self._graph, self._file = found.graph, folder / f"{name}.json"
-        self._program = import_quietly("runtime.captured_program").CapturedProgram(found.graph)
-        write_graph(self._file, found.graph)
+        programs, self._graph = import_quietly("runtime.captured_program"), found.graph
+        self._program = programs.CapturedProgram(self._graph)
+        write_graph(self._file, self._graph)
+        self._cut = capture.capture(source, model_folder=folder / f"{name}.cut", name=name, pieces=DEVICES)
+        self._cut_program = programs.CapturedProgram(self._cut)
 
     def measure(self, turns: int, only: str | None) -> dict:
         """All figures of the model."""
@@ -91,15 +94,16 @@ class Case:
 
     def _equality(self) -> None:
         runtime, rng, errors, valid = import_quietly("runtime"), np.random.default_rng(0), [], []
-        for count in COUNTS:
-            costs = build_costs(self._graph, cpu(count))
-            with runtime.TensorFlowExecutor(self._program.inputs, self._program.fetch) as executor:
+        for graph, program, count in ((graph, program, count) for graph, program in ((self._graph, self._program),
+                                                                                      (self._cut, self._cut_program)) for count in COUNTS):
+            costs = build_costs(graph, cpu(count))
+            with runtime.TensorFlowExecutor(program.inputs, program.fetch) as executor:
                 for _ in range(RANDOM):
-                    assignment = _random(self._graph, costs, rng)
-                    trace = executor.execute(self._graph, costs, assignment)
-                    errors.append(self._program.relative_error(executor.outputs))
+                    assignment = _random(graph, costs, rng)
+                    trace = executor.execute(graph, costs, assignment)
+                    errors.append(program.relative_error(executor.outputs))
                     moved = (trace.device != assignment.device[trace.vertex]).any()
-                    valid.append(validate_trace(self._graph, costs, assignment, trace.log).valid and not moved)
+                    valid.append(validate_trace(graph, costs, assignment, trace.log).valid and not moved)
         self.figures |= {"runs": len(errors), "equal": sum(error <= TOLERANCE for error in errors), "valid": sum(valid),
                          "largest_relative": float(max(errors)) * 1e6}
 
@@ -110,10 +114,10 @@ class Case:
         self.figures["calibrate_s"] = time.perf_counter() - started
         graph, costs = profile.graph, profile.costs
         started = time.perf_counter()
-        placed = place(graph, costs)
+        place(graph, costs)
         self.figures["place_s"] = time.perf_counter() - started
-        searched = place(graph, costs, budget_s=SEARCH_S)
-        finalists = {**baselines(graph, costs, 0, "fifo"), placed.assignment.method: placed.assignment, "searched": searched.assignment}
+        cut = runtime.profile(self._cut, cpu(DEVICES), self._cut_program.inputs)
+        self.figures["cut_vertices"] = len(cut.graph.work_vertices)
         one = all_on(graph, costs, 0)
         with ExitStack() as stack:
             engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True))
@@ -121,13 +125,18 @@ class Case:
             alone = stack.enter_context(PlainTensorFlow(self._file))
             alone.run("default")  # while it starts, it takes both cores
             calls = {"alone": lambda: alone.run("default"), "one_device": lambda: engine.execute(graph, costs, one).makespan_s}
-            calls |= {f"placed {name}": lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in finalists.items()}
+            calls |= {f"placed {name}": lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in _finalists(graph, costs)}
+            tiles = stack.enter_context(runtime.TensorFlowExecutor(self._cut_program.inputs, self._cut_program.fetch, keep_inputs=True))
+            calls |= {f"cut {name}": lambda a=a: tiles.execute(cut.graph, cut.costs, a).makespan_s
+                      for name, a in _finalists(cut.graph, cut.costs)}
             for count in IN_FLIGHT:
                 calls[f"{count} in flight"] = self._in_flight(stack, graph, costs, count)
             seconds = _in_turns(calls, turns)
-        best = min((name for name in seconds if name.startswith("placed")), key=seconds.__getitem__)
+        best, best_cut = (min((name for name in seconds if name.startswith(kind)), key=seconds.__getitem__) for kind in ("placed", "cut"))
         self.figures |= {"alone_s": seconds["alone"], "one_device_s": seconds["one_device"], "placed_s": seconds[best], "placed_by": best,
                          "one_over_placed": seconds["one_device"] / seconds[best], "alone_over_placed": seconds["alone"] / seconds[best],
+                         "cut_s": seconds[best_cut], "cut_by": best_cut, "one_over_cut": seconds["one_device"] / seconds[best_cut],
+                         "alone_over_cut": seconds["alone"] / seconds[best_cut],
                          "two_in_flight_s": seconds["2 in flight"], "alone_over_two": seconds["alone"] / seconds["2 in flight"],
                          "four_in_flight_s": seconds["4 in flight"], "alone_over_four": seconds["alone"] / seconds["4 in flight"]}
 
@@ -150,6 +159,11 @@ class Case:
         simulated_s = np.array([simulate(graph, costs, assignment).makespan_s for assignment in assignments])
         judged = agreement(simulated_s, np.median(measured_s, axis=1))
         self.figures |= {"median_error": judged.median_error, "rank_correlation": judged.rank_correlation}
+
+
+def _finalists(graph, costs) -> list[tuple[str, Assignment]]:
+    """The simple placements, and the best that a search finds."""
+    return [*baselines(graph, costs, 0, "fifo").items(), ("searched", place(graph, costs, budget_s=SEARCH_S).assignment)]
 
 
 def _random(graph, costs, rng: np.random.Generator) -> Assignment:

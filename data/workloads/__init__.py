@@ -9,6 +9,7 @@ from data.decompose import decompose
 from data.eindecomp import eindecomp, labelled
 from data.einsum_program import EinsumProgram
 from data.layered import Layered, layered_defaults, layered_graph
+from data.tiling import Tiling
 from data.workloads.chains import CHAINMM, FFNN
 from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
 from data.workloads.workload import Workload
@@ -64,11 +65,9 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         return layered_graph(Layered(**sizes), seed, attributes)
     _check_sizes(name, sizes)
     program = WORKLOADS[name].program(sizes)
-    if tiling == "published":
-        return decompose(program, WORKLOADS[name].tiling(program, num_devices), sizes["dtype_bytes"], attributes)
-    pieces = num_devices if pieces is None else pieces
-    attributes["workload"]["tiling"] = {"method": tiling, "pieces": pieces}
-    return decompose(program, eindecomp(labelled(program), pieces, count_inputs=False), sizes["dtype_bytes"], attributes)
+    if tiling != "published":
+        attributes["workload"]["tiling"] = {"method": tiling, "pieces": num_devices if pieces is None else pieces}
+    return decompose(program, _tiling(name, program, attributes["workload"]), sizes["dtype_bytes"], attributes)
 
 
 def build_tilings(name: str, num_devices: int, scale: str = "paper", seed: int = 0, **options: float) -> dict[str, DataflowGraph]:
@@ -102,6 +101,19 @@ def workload_program(record: Mapping) -> EinsumProgram:
     _check_keys(name, (*workload.paper, "dtype_bytes"), sizes)
     _check_sizes(name, sizes)
     return workload.program(sizes)
+
+
+def workload_cuts(record: Mapping) -> dict[str, dict[str, int]]:
+    """Into how many parts each expression of a graph's `workload` attribute cuts each of its labels. Raises: as `workload_program`."""
+    program = workload_program(record)
+    tiling = _tiling(record["name"], program, record)
+    return {e.name: {label: tiling.get(e.name, {}).get(label, 1) for label in e.space} for e in program.expressions}
+
+
+def _tiling(name: str, program: EinsumProgram, record: Mapping) -> Tiling:
+    if "tiling" in record:
+        return eindecomp(labelled(program), record["tiling"]["pieces"], count_inputs=False)
+    return WORKLOADS[name].tiling(program, record["options"]["num_devices"])
 
 
 def _check_keys(name: str, valid: Collection[str], options: Collection[str]) -> None:

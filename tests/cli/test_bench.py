@@ -356,3 +356,26 @@ def test_whatever_stands_in_a_suite_is_taken_or_refused_in_one_line(record):
 ])
 def test_bad_options(bench, argv, fragments):
     refused(bench(*argv), *fragments)
+
+
+def test_tilings_of_a_workload_are_compared_and_drawn(bench, write, tmp_path):
+    suite = write("""
+[graphs.published]
+workload = "ffnn"
+[graphs.cut]
+workload = "ffnn"
+tiling = "eindecomp"
+pieces = 8
+[[sections]]
+title = "Cuts"
+methods = ["critical_path"]
+graphs = ["published", "cut"]
+topologies = ["p100x4"]
+pictures = ["tilings"]
+""", "suite.toml")
+    made = bench(suite, "--page", tmp_path / "page.md").json
+    assert {row["graph"] for row in made["sections"][0]["rows"]} == {"published", "cut"}
+    assert (tmp_path / "page" / "cuts.p100x4.tilings.png").stat().st_size > 5000
+    assert "into how many parts each expression cuts each label, p100x4" in (tmp_path / "page.md").read_text()
+    cut = [path for path in (tmp_path / "bench" / "graphs").glob("cut-*.json")]
+    assert json.loads(cut[0].read_text())["graph"]["workload"]["tiling"] == {"method": "eindecomp", "pieces": 8}

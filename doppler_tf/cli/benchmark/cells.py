@@ -164,7 +164,7 @@ class _Planner:
         if graph.file:
             path, made = Path(graph.file), read_graph(graph.file)
         else:
-            made = build_workload(graph.workload, devices, graph.scale, graph.seed, **graph.options)
+            made = build_workload(graph.workload, devices, graph.scale, graph.seed, graph.tiling, graph.pieces, **graph.options)
             path = self._folder / GRAPHS / file_name(f"{graph.name}-{made.graph_hash[:12]}.json")
             if not path.exists():
                 write_graph(path, made)

@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from data import workload_cuts, workload_program
 from doppler_tf.cli.benchmark.cells import ASSIGNMENTS
 from doppler_tf.cli.benchmark.suite import Section, Suite
 from doppler_tf.cli.inputs import load_assignment, load_costs
 from doppler_tf.formats.files import file_name, write_bytes, write_json
+from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.report.bars import bars_png
 from doppler_tf.report.curves import curves_png
 from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.paper import SOURCE
 from doppler_tf.report.results import best_known, csv_text, fastest, long_table, matrix_table, results_page, summarise
+from doppler_tf.report.tiling import tilings_png
 from doppler_tf.simulator import Simulator
 
 Record = Mapping[str, Any]
@@ -69,6 +72,10 @@ def _pictures(out: Path, section: Section, number: int, rows: Sequence[Mapping[s
                 made[f"{about}: learning curves on {topology}, mean and range over seeds"] = name
                 best_s = {graph: known[graph, topology]["best_known_s"] for graph in section.graphs if (graph, topology) in known}
                 write_bytes(folder / name, curves_png(f"{about}, {topology}", learned, best_s))
+        if "tilings" in section.pictures and (picture := _tilings(about, section, records, topology)) is not None:
+            name = f"{begin}.{file_name(topology)}.tilings.png"
+            made[f"{about}: into how many parts each expression cuts each label, {topology}"] = name
+            write_bytes(folder / name, picture)
         if "gantt" in section.pictures:
             for graph in section.graphs:
                 record = fastest(records, graph, topology)
@@ -77,6 +84,17 @@ def _pictures(out: Path, section: Section, number: int, rows: Sequence[Mapping[s
                     made[f"{graph} on {topology}: the best assignment, {record['method']}"] = name
                     _gantt(out, record, known[graph, topology]["lower_bound_s"], folder / name)
     return made
+
+
+def _tilings(about: str, section: Section, records: Sequence[Record], topology: str) -> bytes | None:
+    """How the workloads of a section are cut; None where they are not one program or no workloads."""
+    files = {record["graph"]: record["files"]["graph"] for record in records
+             if record["graph"] in section.graphs and record["topology"] == topology and record["status"] == "done"}
+    read = {name: read_graph(Path(files[name])).attributes.get("workload") for name in section.graphs if name in files}
+    if not read or None in read.values() or len({record["name"] for record in read.values()}) > 1:
+        return None
+    cuts = {name: workload_cuts(record) for name, record in read.items()}
+    return tilings_png(f"{about}, {topology}", cuts, list(workload_program(next(iter(read.values()))).sizes))
 
 
 def _gantt(out: Path, record: Record, bound_s: float, path: Path) -> None:

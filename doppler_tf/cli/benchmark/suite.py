@@ -11,7 +11,7 @@ from msgspec import Meta
 DEFAULT_SEEDS = 3
 # What a method does: it places (heuristic or search), trains, samples an existing policy, or executes another method's assignments.
 PLACES, TRAINS, SAMPLES, EXECUTES = "places", "trains", "samples", "executes"
-PICTURES = ("bars", "curves", "gantt")
+PICTURES = ("bars", "curves", "gantt", "tilings")
 AtLeastOne = Annotated[int, Meta(ge=1, description="an integer >= 1")]
 Positive = Annotated[float, Meta(gt=0, description="a number > 0")]
 Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
@@ -71,7 +71,7 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph by name: a file, or a workload cut for `devices` (None: those of the topology)."""
+    """A graph by name: a file, or a workload cut for `devices` (None: those of the topology) by a tiling of `data.TILINGS`."""
 
     name: str
     workload: str = ""
@@ -79,6 +79,8 @@ class GraphSpec:
     devices: int | None = None
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    tiling: str = "published"
+    pieces: int | None = None
     file: str = ""
 
 
@@ -90,7 +92,7 @@ class Section:
       layout: `matrix` (one row per method, columns by graph) or `long` (one row per graph and method, all figures).
       reference: the method to which ratios are relative; "": no ratios.
       paper: by method, the row of `report.paper.ROWS` to show beside it.
-      pictures: some of `bars`, `curves`, `gantt`.
+      pictures: some of `bars`, `curves`, `gantt`, `tilings`.
     """
 
     title: str = ""

@@ -30,6 +30,10 @@ def minimise(counts: Sequence[int], factors: Sequence[Factor]) -> list[int]:
       counts: choices by variable.
       factors: (variables, table of costs by their choices).
     """
+    # A variable with one choice has no axis, so that the number of axes stays small.
+    factors = [(tuple(i for i in scope if counts[i] > 1), table.reshape([counts[i] for i in scope if counts[i] > 1]))
+               for scope, table in factors]
+    factors = [(scope, table) for scope, table in factors if scope]
     chosen, fixed, idle = _one_by_one(counts, factors), set[int](), 0
     best = _cost(factors, chosen)
     while idle < _IDLE_TURNS:

@@ -85,6 +85,13 @@ def test_an_operation_that_may_stay_whole_does_so_where_it_saves():
     assert of(True) == {"light": {}, "loop": {}}
 
 
+def test_many_operations_that_are_not_cut_may_read_one_tensor():
+    made = LabelledTensor("x", ("i",), (8,))
+    readers = [LabelledOperation(f"r{k}", {}, (LabelledTensor("x", (None,), (8,)),), (LabelledTensor(f"y{k}", (None,), (8,)),))
+               for k in range(60)]
+    assert eindecomp([LabelledOperation("f", {"i": 8}, (), (made,)), *readers], 2)["f"] == {"i": 2}
+
+
 def test_views_and_functions_that_need_an_axis_whole():
     program = EinsumProgram({"t": 6, "d": 4, "u": 1}, {"x": tensor_input("t d")},
                             (elementwise("turned", "rotate_half", "t d -> t d", "x"), view("last", "u d", "turned", u=5),

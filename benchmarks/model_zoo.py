@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
-from tf_keras import Input, Model, applications, layers, optimizers
+from tf_keras import Input, Model, Sequential, applications, layers, optimizers
 
 from data.capture import Source, read_source
 
@@ -23,10 +23,10 @@ sides = [layers.GlobalAveragePooling2D()(side) for side in sides]
 keras.Model(x, layers.Dense(10)(layers.Concatenate()(sides))).export(sys.argv[1], verbose=False)"""
 
 
-def _application(make: Callable, side: int) -> Callable[[Path], Source]:
+def _application(make: Callable, side: int, batch: int = BATCH) -> Callable[[Path], Source]:
     def build(folder: Path) -> Source:
         # Under random weights the softmax of the classes is nearly constant, which would hide wrong outputs: the logits are compared.
-        return _source(make(weights=None, input_shape=(side, side, 3), classifier_activation=None), [BATCH, side, side, 3])
+        return _source(make(weights=None, input_shape=(side, side, 3), classifier_activation=None), [batch, side, side, 3])
     return build
 
 
@@ -95,19 +95,39 @@ def adam_step(folder: Path) -> Source:
             y = layers.Dense(512, activation="relu")(y)
         towers.append(y)
     model, optimizer = Model(x, layers.Dense(1)(layers.Concatenate()(towers))), optimizers.Adam(1e-3)
+    return _source(_step(model, optimizer, lambda y, found: (found - y) ** 2, "adam_step"), [64, 256], [64, 1])
+
+
+def cnn_step(folder: Path) -> Source:
+    """A training step of a convolutional network with Adam."""
+    model = Sequential([Input((32, 32, 3)), *(layers.Conv2D(filters, 3, strides, padding="same", activation="relu")
+                                              for filters, strides in ((32, 1), (64, 2), (128, 1), (128, 2))),
+                        layers.GlobalAveragePooling2D(), layers.Dense(10)])
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits
+    step = _step(model, optimizers.Adam(1e-3), loss, "cnn_step")
+    return Source(step, (tf.TensorSpec([32, 32, 32, 3]), tf.TensorSpec([32], tf.int32)), "cnn_step", "cnn_step")
+
+
+def _step(model: Model, optimizer, losses: Callable, name: str):
+    """A step that reads and updates the model and the optimizer's state."""
     optimizer.build(model.trainable_variables)
 
-    @tf.function
-    def adam_step(x, y):
+    def step(x, y):
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((model(x, training=True) - y) ** 2)
+            loss = tf.reduce_mean(losses(y, model(x, training=True)))
         optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True))
         return loss
-    return _source(adam_step, [64, 256], [64, 1])
+    step.__name__ = name
+    return tf.function(step)
 
 
 MODELS: dict[str, Callable[[Path], Source]] = {
     "resnet50": _application(applications.ResNet50, 96), "inception_v3": _application(applications.InceptionV3, 139),
     "mobilenet_v2": _application(applications.MobileNetV2, 128), "densenet121": _application(applications.DenseNet121, 96),
     "two_towers": two_towers, "transformer": transformer, "keras_3": keras_3, "lstm": lstm, "branch": branch, "adam_step": adam_step,
+}
+# Images of the published sizes, and a training step that computes more than it moves; only run when they are named.
+LARGE: dict[str, Callable[[Path], Source]] = {
+    "resnet50_224": _application(applications.ResNet50, 224, 8), "inception_v3_299": _application(applications.InceptionV3, 299, 8),
+    "cnn_step": cnn_step,
 }

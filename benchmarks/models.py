@@ -43,7 +43,7 @@ IN_FLIGHT, BATCHES = (2, 4), 8
 def main() -> None:
     """Prints the tables and the JSON line."""
     parser = argparse.ArgumentParser(prog="benchmarks.models", description=__doc__.splitlines()[0])
-    parser.add_argument("--models", help="names separated by commas (default: all)")
+    parser.add_argument("--models", help="names separated by commas (default: all ten; also resnet50_224, inception_v3_299, cnn_step)")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"number of turns (default: {TURNS})")
     parser.add_argument("--only", choices=("equality", "speed"), help="leave out the other half")
     args = parser.parse_args()
@@ -55,7 +55,7 @@ def main() -> None:
     found: dict[str, dict] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in (args.models or ",".join(zoo.MODELS)).split(","):
-            found[name] = Case(name, zoo.MODELS[name], Path(folder)).measure(args.turns, args.only)
+            found[name] = Case(name, {**zoo.MODELS, **zoo.LARGE}[name], Path(folder)).measure(args.turns, args.only)
             print(json.dumps({name: found[name]}), flush=True)
     for title, columns in (("captured, measured, placed", ("operations", "vertices", "capture_s", "calibrate_s", "place_s")),
                            ("random assignments with the outputs of the original", ("runs", "equal", "valid", "largest_relative")),

@@ -46,11 +46,12 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph, how many operations the function had once calls were inlined, and how many of them compute."""
+    """A graph, how many operations the function had once calls were inlined, how many of them compute, and how many of these were cut."""
 
     graph: DataflowGraph
     operations: int
     computing: int
+    cut: int
 
 
 def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
@@ -67,4 +68,4 @@ def capture_counted(function, example_inputs=None, *, model_folder: str | Path, 
     wiring = Wiring(program, effects)
     graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
     write_model(folder, program, effects, source, where, original)
-    return Captured(graph, program.operations, len(wiring.core))
+    return Captured(graph, program.operations, len(Wiring(original, effects).core), len(original.nodes.keys() - program.nodes.keys()))

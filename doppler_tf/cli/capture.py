@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     described = found.graph.attributes["captured"]
     write_graph(args.out, found.graph)
     return {**info.describe(found.graph), "function": described["function"], "operations": found.operations,
-            "computing_operations": found.computing,
+            "computing_operations": found.computing, "cut_operations": found.cut,
             "parameters": _parameters(described), "updates": len(described["updates"]),
             "inputs": {x["name"]: {"shape": x["shape"], "dtype": x["dtype"]} for x in described["inputs"]},
             "outputs": [x["name"] for x in described["outputs"]],
@@ -60,17 +60,18 @@ def render(result: dict[str, Any]) -> list:
     from doppler_tf.report.tables import facts
 
     given = ", ".join(f"{name} {x['dtype']}{x['shape']}" for name, x in result["inputs"].items())
+    cut = f", {result['cut_operations']:,} cut" if result["cut_operations"] else ""
     tables = [facts(f"captured {result['function']}", {
         "inputs": given or "none", "outputs": ", ".join(result["outputs"]) or "none", "parameters": f"{result['parameters']:,}",
         "updated variables": f"{result['updates']:,}",
         "operations": f"{result['operations']:,} traced, {result['operations'] - result['computing_operations']:,} folded or passed by, "
-                      f"{result['computing_operations']:,} compute",
+                      f"{result['computing_operations']:,} compute{cut}",
         "vertices": f"{result['work_vertices']:,}, the longest chain {result['depth']:,}",
         "work / longest path": f"{result['parallelism']:.2f} (estimated from flops and bytes)", "model": str(result["model"])}),
         *info.render(result)]
     if result["parallelism"] < CHAIN:
         tables.append("Next to nothing can run side by side: work and longest path are almost equal, and more devices do not shorten one "
-                      "call. Several batches in flight raise the throughput; operations cut into tiles would shorten a call.")
+                      "call. Operations cut into tiles do (--pieces), and several batches in flight raise the throughput.")
     return tables
 
 

@@ -55,7 +55,7 @@ class LabelledOperation:
     Attributes:
       sizes: units by label, which are the most parts.
       reads, writes: operands and outputs. Tensors that no operation writes are inputs.
-      whole: labels that are not cut; divisible: labels that are cut into equal parts alone.
+      whole: labels that are not cut.
       optional: the operation may stay whole where fewer elements move then, because cutting it gains little time.
     """
 
@@ -64,7 +64,6 @@ class LabelledOperation:
     reads: tuple[LabelledTensor, ...]
     writes: tuple[LabelledTensor, ...]
     whole: frozenset[str] = frozenset()
-    divisible: frozenset[str] = frozenset()
     optional: bool = False
 
 
@@ -103,29 +102,30 @@ def moved_elements(operations: Sequence[LabelledOperation], tiling: Mapping[str,
 
 
 def _choices(operation: LabelledOperation, pieces: int, most_elements: int | None) -> list[dict[str, int]]:
-    """The ways to cut an operation: as many pieces as wanted, else the most below, and more where tiles were too large.
+    """The ways to cut an operation: into as many pieces as wanted, else the most below, and twice as many while tiles are too large.
 
     Those that need fewer sums are first, as they are chosen among equals.
     """
-    summed = operation.sizes.keys() - {label for tensor in operation.writes for label in tensor.labels}
     labels = [label for label in operation.sizes if label not in operation.whole]
-    most = [operation.sizes[label] for label in labels]
-    largest = math.prod(most)
-    below = range(min(pieces, largest), 0, -1)
-    above = range(pieces + 1, largest + 1) if most_elements is not None else ()
-    for count in itertools.chain(below if most_elements is None else [min(pieces, largest)], above):
-        found = [dict(zip(labels, parts, strict=True)) for parts in _factorisations(count, tuple(most))]
-        found = [{**dict.fromkeys(operation.sizes, 1), **parts} for parts in found
-                 if all(operation.sizes[label] % parts[label] == 0 for label in operation.divisible & parts.keys())]
+    most = tuple(operation.sizes[label] for label in labels)
+    whole = dict.fromkeys(operation.sizes, 1)
+    summed = operation.sizes.keys() - {label for tensor in operation.writes for label in tensor.labels}
+    while True:
+        count = min(pieces, math.prod(most))
+        while not (factors := _factorisations(count, most)):
+            count -= 1
+        found = [{**whole, **dict(zip(labels, parts, strict=True))} for parts in factors]
         if most_elements is not None:
+            smallest = min(_largest_tile(operation, parts) for parts in found)
             found = [parts for parts in found if _largest_tile(operation, parts) <= most_elements]
-        found.sort(key=lambda parts: math.prod(parts[label] for label in summed))
         if found:
-            whole = dict.fromkeys(operation.sizes, 1)
-            return [*found, whole] if operation.optional and most_elements is None and whole not in found else found
-    smallest = _largest_tile(operation, {label: 1 if label in operation.whole else size for label, size in operation.sizes.items()})
-    raise field_error(ConfigError, "eindecomp", f"operation {operation.name!r}", "most_elements", f"at least {smallest:,}", most_elements,
-                      "allow larger tiles")
+            break
+        if count == math.prod(most):
+            raise field_error(ConfigError, "eindecomp", f"operation {operation.name!r}", "most_elements", f"at least {smallest:,}",
+                              most_elements, "allow larger tiles")
+        pieces *= 2
+    found.sort(key=lambda parts: math.prod(parts[label] for label in summed))
+    return [*found, whole] if operation.optional and most_elements is None and whole not in found else found
 
 
 @lru_cache(maxsize=4096)

@@ -55,7 +55,7 @@ def labelled_operations(program: Program, labels: Mapping[str, Labels]) -> list[
         inputs = [(x, None if mine is None else mine.inputs[i]) for i, x in enumerate(op.inputs)]
         outputs = [(x, None if mine is None else mine.outputs[k]) for k, x in enumerate(op.outputs)]
         operations.append(LabelledOperation(name, {} if mine is None else mine.sizes, _labelled(inputs), _labelled(outputs),
-                                            frozenset() if mine is None else mine.whole, optional=node.op not in PRODUCTS))
+                                            optional=node.op not in PRODUCTS))
     return operations
 
 

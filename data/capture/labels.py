@@ -27,7 +27,6 @@ class Labels:
       outputs: the same of every output; None: tiles do not make it, so that nothing may use it. Outputs without elements need no labels.
       sizes: units by label. An axis of more elements has the same number of them in each unit.
       joined: the operation that joins what tiles make along a label that no output has.
-      whole: labels that stay whole.
       shape_input: the input that holds the shape of the first output, which differs from tile to tile.
       attributes: what a tile has in place of the operation's own.
     """
@@ -36,7 +35,6 @@ class Labels:
     outputs: tuple[Axes | None, ...]
     sizes: Mapping[str, int]
     joined: str = SUM
-    whole: frozenset[str] = frozenset()
     shape_input: int | None = None
     attributes: Mapping[str, tf.compat.v1.AttrValue] = field(default_factory=dict)
 

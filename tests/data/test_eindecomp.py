@@ -67,10 +67,11 @@ def test_limits_are_kept():
     assert math.prod(eindecomp(short, 16)["AB"].values()) == 12  # 16 = 4 x 4 has no room; 12 = 3 x 2 x 2 below it has
     assert math.prod(eindecomp(product(), 7)["AB"].values()) == 7
     x, y = (LabelledTensor(name, ("i", "j"), (6, 12)) for name in "xy")
-    tall = LabelledOperation("f", {"i": 6, "j": 6}, (x,), (y,), whole=frozenset("i"), divisible=frozenset("j"))
-    assert eindecomp([tall], 4) == {"f": {"j": 3}}
-    limited = eindecomp([tall], 1, most_elements=24)
-    assert limited == {"f": {"j": 3}}
+    tall = LabelledOperation("f", {"i": 6, "j": 6}, (x,), (y,), whole=frozenset("i"))
+    assert eindecomp([tall], 4) == {"f": {"j": 4}}
+    assert eindecomp([tall], 100) == {"f": {"j": 6}}
+    # 6 x 12 elements in 4 pieces of j, whose units have two elements: the largest has 24.
+    assert eindecomp([tall], 1, most_elements=24) == {"f": {"j": 4}}
     assert_says(refusal(ConfigError, eindecomp, [tall], 2, most_elements=11), "operation 'f': most_elements: expected at least 12, got 11")
     assert_says(refusal(ConfigError, eindecomp, [tall], 0), "pieces: expected an integer >= 1, got 0")
 

@@ -50,7 +50,7 @@ def values(program, rng):
 def tilings_of(labels, rng, most=4):
     """Random parts of random labels, for each operation."""
     return {name: {label: int(rng.integers(1, min(size, most) + 1)) for label, size in each.sizes.items()
-                   if label not in each.whole and rng.random() < 0.7} for name, each in labels.items()}
+                   if rng.random() < 0.7} for name, each in labels.items()}
 
 
 def agree(program, tilings, labels, rng):

@@ -9,9 +9,11 @@ from data import (
     EinsumProgram,
     contract,
     decompose,
+    eindecomp,
     elementwise,
     evaluate_program,
     execute_tiles,
+    labelled,
     normal,
     reduction,
     relative_error,
@@ -67,6 +69,19 @@ def test_sharded_equals_unsharded(case):
         assert graph.flops[shards].sum() == program.flops(expression)
         assert len(shards) == np.prod([tiling[expression.name][label] for label in expression.space], dtype=int)
     assert (graph.edge_bytes <= graph.output_bytes[graph.sources] * 2).all()  # two operands are at most two slices of one tile
+
+
+@given(programs(), st.integers(1, 16), st.booleans())
+def test_what_eindecomp_cuts_computes_the_same(case, pieces, count_inputs):
+    program, _ = case
+    found = eindecomp(labelled(program), pieces, count_inputs=count_inputs)
+    for expression in program.expressions:
+        assert np.prod([*found[expression.name].values()]) <= pieces
+    tensors = program.draw_inputs(0, np.float64)
+    with np.errstate(all="ignore"):
+        got, expected = execute_tiles(decompose(program, found), tensors), evaluate_program(program, tensors)
+    for name, whole in expected.items():
+        np.testing.assert_allclose(got[name], whole, rtol=1e-9, atol=1e-9 * np.abs(whole).max(initial=0.0))
 
 
 @given(st.integers(1, 200), st.data())

@@ -22,7 +22,7 @@ PAGE = Path(__file__).with_name("cli.md")
 PROMPT, CALL, EXIT = "    $ ", "doppler-tf ", '; echo "exit $?"'
 _QUICK = ("workload", "info", "place", "simulate", "compare", "trace")
 # Of these commands, what takes long or reads what a slow one wrote.
-_SLOW = ("--policy", "--budget-s", "--measure", "--layers 500", "--vertices 100000", "run.trace.json", "runs/calibrated")
+_SLOW = ("--policy", "--budget-s", "--measure", "--tiling auto", "--layers 500", "--vertices 100000", "run.trace.json", "runs/calibrated")
 _SECONDS = re.compile(r"\b[0-9][0-9.,]* s\b")
 
 

@@ -34,7 +34,8 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
       name: one of NAMES.
       scale: "paper" for the published shapes, "small" for kernels of about a millisecond on a CPU core.
       seed: for a program, of its input values (`EinsumProgram.draw_inputs`), which do not change the graph; for `layered`, of the graph.
-      tiling: "published", or "eindecomp" for the tiling that moves the fewest elements; inputs, which are on every device, move nothing.
+      tiling: "published", where there is one, or "eindecomp" for the tiling that moves the fewest elements. Inputs are on every device and
+        move nothing.
       pieces: of each expression under "eindecomp"; None: one for each device.
       options: the workload's sizes and, for a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
@@ -65,8 +66,8 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         return layered_graph(Layered(**sizes), seed, attributes)
     _check_sizes(name, sizes)
     program = WORKLOADS[name].program(sizes)
-    if tiling != "published":
-        attributes["workload"]["tiling"] = {"method": tiling, "pieces": num_devices if pieces is None else pieces}
+    if tiling != "published" or WORKLOADS[name].tiling is None:
+        attributes["workload"]["tiling"] = {"method": "eindecomp", "pieces": num_devices if pieces is None else pieces}
     return decompose(program, _tiling(name, program, attributes["workload"]), sizes["dtype_bytes"], attributes)
 
 

@@ -12,12 +12,17 @@ from data.tiling import Tiling
 
 @dataclass(frozen=True)
 class Workload:
-    """A program with default sizes. `paper` and `small` have the same options; `tiling(program, num_devices)` never exceeds the sizes."""
+    """A program with default sizes.
+
+    Attributes:
+      paper, small: the same options, at two scales.
+      tiling: the published one for a number of devices, which never exceeds the sizes; None: EinDecomp cuts the program.
+    """
 
     paper: Mapping[str, int]
     small: Mapping[str, int]
     program: Callable[[Mapping[str, int]], EinsumProgram]
-    tiling: Callable[[EinsumProgram, int], Tiling]
+    tiling: Callable[[EinsumProgram, int], Tiling] | None = None
 
 
 def near_square(num_devices: int) -> tuple[int, int]:

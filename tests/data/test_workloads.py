@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -249,3 +250,10 @@ def test_a_tiling_is_refused_where_there_is_none():
                              ({"tiling": "eindecomp", "pieces": 0}, "pieces: expected an integer >= 1, got 0")):
         assert message in refusal(ConfigError, build_workload, "ffnn", 2, "small", **options)
     assert "a random graph has no program to cut" in refusal(ConfigError, build_workload, "layered", 2, tiling="eindecomp")
+
+
+def test_a_workload_without_a_tiling_is_cut_by_eindecomp(monkeypatch):
+    monkeypatch.setitem(WORKLOADS, "ffnn", replace(WORKLOADS["ffnn"], tiling=None))
+    graph = build_workload("ffnn", 2, "small", **TINY["ffnn"])
+    assert graph.attributes["workload"]["tiling"] == {"method": "eindecomp", "pieces": 2}
+    assert graph.num_vertices == build_workload("ffnn", 2, "small", tiling="eindecomp", **TINY["ffnn"]).num_vertices

@@ -54,10 +54,15 @@ def _work_bound(graph: DataflowGraph, costs: CostModel) -> float:
     work = graph.work_vertices
     exec_s = np.where(costs.allowed[work], costs.exec_s[work], np.inf)
     total = costs.exec_s[work].sum(axis=0)
-    weights = [np.ones(costs.num_devices)]
-    if (total > 0).all():
-        weights.append(total.min() / total)
-    return max(float(np.sum(np.min(exec_s * w, axis=1)) / np.sum(w * costs.slots)) for w in weights)
+
+    def bound(weights: np.ndarray) -> float:
+        return float(np.sum(np.min(exec_s * weights, axis=1)) / np.sum(weights * costs.slots))
+
+    equal = bound(np.ones(costs.num_devices))
+    if not (total > 0).all():
+        return equal
+    # The speeds are rounded even where all costs are integers.
+    return max(equal, bound(total.min() / total) * (1 - 4 * (work.size + costs.num_devices) * np.finfo(np.float64).eps))
 
 
 def _longest(graph: DataflowGraph, costs: CostModel, joins: bool) -> float:

@@ -54,6 +54,14 @@ def programs(draw):
     return EinsumProgram(sizes, inputs, tuple(steps)), tiling
 
 
+def largest(program, tensors) -> float:
+    """The largest number that a step makes: what later steps subtract from each other is as uncertain as that."""
+    with np.errstate(all="ignore"):
+        made = [evaluate_program(EinsumProgram(program.sizes, program.inputs, program.steps[:i + 1]), tensors)
+                for i in range(len(program.steps))]
+    return max(float(np.abs(value).max(initial=0.0)) for outputs in made for value in outputs.values())
+
+
 @given(programs())
 def test_sharded_equals_unsharded(case):
     program, tiling = case
@@ -63,7 +71,7 @@ def test_sharded_equals_unsharded(case):
         got, expected = execute_tiles(graph, tensors), evaluate_program(program, tensors)
     assert got.keys() == expected.keys()
     for name, whole in expected.items():
-        np.testing.assert_allclose(got[name], whole, rtol=1e-9, atol=1e-9 * np.abs(whole).max(initial=0.0))
+        np.testing.assert_allclose(got[name], whole, rtol=1e-9, atol=1e-9 * largest(program, tensors))
     for expression in program.expressions:
         shards = [v for v in graph.work_vertices if graph.meta_op[v] == expression.name and graph.role[v] == "shard"]
         assert graph.flops[shards].sum() == program.flops(expression)
@@ -81,7 +89,7 @@ def test_what_eindecomp_cuts_computes_the_same(case, pieces, count_inputs):
     with np.errstate(all="ignore"):
         got, expected = execute_tiles(decompose(program, found), tensors), evaluate_program(program, tensors)
     for name, whole in expected.items():
-        np.testing.assert_allclose(got[name], whole, rtol=1e-9, atol=1e-9 * np.abs(whole).max(initial=0.0))
+        np.testing.assert_allclose(got[name], whole, rtol=1e-9, atol=1e-9 * largest(program, tensors))
 
 
 @given(st.integers(1, 200), st.data())

@@ -41,7 +41,7 @@ demo: setup
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-# Hundreds of faults, 20 kills, thousands of examples of each property.
+# Hundreds of faults, 20 kills, ten times as many examples of each property.
 test-thorough: lint
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --thorough
 

@@ -59,7 +59,8 @@ def main() -> None:
             print(json.dumps({name: found[name]}), flush=True)
     for title, columns in (("captured, measured, placed", ("operations", "vertices", "capture_s", "calibrate_s", "place_s")),
                            ("random assignments with the outputs of the original", ("runs", "equal", "valid", "largest_relative")),
-                           (f"{FIDELITY} assignments, simulated and measured", ("median_error", "rank_correlation")),
+                           (f"{FIDELITY} assignments, simulated and measured",
+                            ("median_error", "rank_correlation", "cut_median_error", "cut_rank_correlation")),
                            ("one call", ("alone_s", "one_device_s", "placed_s", "one_over_placed", "alone_over_placed")),
                            ("one call, cut into a tile for each device", ("cut_vertices", "cut_s", "one_over_cut", "alone_over_cut")),
                            ("a batch of several in flight", ("two_in_flight_s", "alone_over_two", "four_in_flight_s", "alone_over_four"))):
@@ -121,12 +122,13 @@ class Case:
         one = all_on(graph, costs, 0)
         with ExitStack() as stack:
             engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True))
+            tiles = stack.enter_context(runtime.TensorFlowExecutor(self._cut_program.inputs, self._cut_program.fetch, keep_inputs=True))
             self._fidelity(graph, costs, engine)
+            self._fidelity(cut.graph, cut.costs, tiles, "cut_")
             alone = stack.enter_context(PlainTensorFlow(self._file))
             alone.run("default")  # while it starts, it takes both cores
             calls = {"alone": lambda: alone.run("default"), "one_device": lambda: engine.execute(graph, costs, one).makespan_s}
             calls |= {f"placed {name}": lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in _finalists(graph, costs)}
-            tiles = stack.enter_context(runtime.TensorFlowExecutor(self._cut_program.inputs, self._cut_program.fetch, keep_inputs=True))
             calls |= {f"cut {name}": lambda a=a: tiles.execute(cut.graph, cut.costs, a).makespan_s
                       for name, a in _finalists(cut.graph, cut.costs)}
             for count in IN_FLIGHT:
@@ -150,7 +152,7 @@ class Case:
                                                                                   keep_inputs=True))
         return lambda: engine.execute(batches.graph, batches.costs, assignment).makespan_s / BATCHES
 
-    def _fidelity(self, graph, costs, engine) -> None:
+    def _fidelity(self, graph, costs, engine, begin: str = "") -> None:
         assignments = spread_assignments(graph, costs, FIDELITY, np.random.default_rng(0))
         measured_s = np.zeros((len(assignments), REPEATS))
         for r in range(REPEATS):
@@ -158,7 +160,7 @@ class Case:
                 measured_s[i, r] = engine.execute(graph, costs, assignment).makespan_s
         simulated_s = np.array([simulate(graph, costs, assignment).makespan_s for assignment in assignments])
         judged = agreement(simulated_s, np.median(measured_s, axis=1))
-        self.figures |= {"median_error": judged.median_error, "rank_correlation": judged.rank_correlation}
+        self.figures |= {f"{begin}median_error": judged.median_error, f"{begin}rank_correlation": judged.rank_correlation}
 
 
 def _finalists(graph, costs) -> list[tuple[str, Assignment]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -13,17 +14,20 @@ from agents.stages import Training
 from agents.trajectories import seconds_of
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import Budget, anneal
 from doppler_tf.heuristics.search import ROUNDING, Found, default_budget
+from doppler_tf.simulator import Simulator
 
 # For every two devices, the annealing is this many times as long as that of `place`. Then come the step of the first random numbers, the
 # updates on each batch, and the factor on the learning rate: a single teacher allows a larger rate, and a fourth of the updates suffices.
 _LENGTH, _FIRST_STEP, _UPDATES_A_BATCH, _FASTER = 5, 1 << 20, 4, 4.0
-Teacher = Callable[[DataflowGraph, CostModel, int, float], Found]
+Teacher = Callable[[DataflowGraph, CostModel, int, float, str], Found]
 
 
-def annealing(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float, most: int | None = None) -> Found:
+def annealing(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float, dispatch: str,
+              most: int | None = None) -> Found:
     """One annealing until it reaches `target_s` or has made its simulations.
 
     These are _LENGTH times those of `place --method annealing` for every two devices, times a fourth of the devices, rounded up.
@@ -33,7 +37,17 @@ def annealing(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float
     """
     most = default_budget(graph).most if most is None else most
     simulations = _LENGTH * costs.num_devices * most // 2 * math.ceil(costs.num_devices / 4)
-    return anneal(graph, costs, np.random.default_rng(seed), Budget(simulations, target_s=target_s), None, "fifo")
+    return anneal(graph, costs, np.random.default_rng(seed), Budget(simulations, target_s=target_s), None, dispatch)
+
+
+def _order(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:
+    """int32 [M]: the order of an episode that repeats an assignment: that of simulated starts where the order counts."""
+    if assignment.dispatch != "order":
+        return graph.work_vertices
+    trace = Simulator().execute(graph, costs, assignment)
+    position = np.empty(graph.num_vertices, np.int64)
+    position[graph.topological_order] = np.arange(graph.num_vertices)
+    return trace.vertex[np.lexsort((position[trace.vertex], trace.start_s))].astype(np.int32)
 
 
 def learn_annealed(training: Training, teacher: Teacher = annealing, most_updates: int = MOST_REPEATED) -> list[int]:
@@ -44,9 +58,10 @@ def learn_annealed(training: Training, teacher: Teacher = annealing, most_update
     task, learner, best = training.task, training.learner, training.best
     seed, simulations = task.config.seed, []
     for g, (graph, costs) in enumerate(zip(task.graphs, task.costs, strict=True)):
-        found = teacher(graph, costs, seed, task.bounds_s[g])
+        found = teacher(graph, costs, seed, task.bounds_s[g], task.config.rule)
         simulations.append(found.simulations)
-        best.episodes[g] = task.as_episode(g, Assignment(found.assignment.device, graph.work_vertices, "policy"), found.makespan_s)
+        repeated = replace(found.assignment, order=_order(graph, costs, found.assignment), method="policy", priority=None)
+        best.episodes[g] = task.as_episode(g, repeated, float(FastSimulator(graph, costs, task.config.rule).makespans_of([repeated])[0]))
     learner.agent.set_learning_rate(_FASTER * task.config.learning_rate)
     for step in range(0, most_updates if task.config.elite else 0, _UPDATES_A_BATCH):
         experience = training.driver.run((seed, _FIRST_STEP + step))

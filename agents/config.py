@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from agents.episode import DEVICE_FEATURES
+from doppler_tf.assignment import DISPATCH_RULES
 from doppler_tf.errors import CheckpointError, ConfigError, field_error
 from doppler_tf.formats.files import read_json
 from doppler_tf.schema import check_fields
@@ -53,6 +54,8 @@ class TrainConfig:
       checkpoint_every: updates between checkpoints; keep: how many of the last are kept.
       executor, time_scale: of stage III, stored so that a resumed run uses the same ones.
       emulate: the true topology of emulated devices; "": the topology of the plan.
+      dispatch: the rule under which episodes are simulated and run. `auto`: `order`, so that SEL's order is the priority; of the best
+        assignments the fastest rule is kept.
       seed: of all random numbers.
     """
 
@@ -79,10 +82,16 @@ class TrainConfig:
     executor: Literal["tf", "emulated"] = "tf"
     time_scale: Number = 1.0
     emulate: TopologyName = ""
+    dispatch: Literal[("auto", *DISPATCH_RULES)] = "auto"
     seed: Count = 0
 
     def __post_init__(self):
         check_fields(vars(self), TrainConfig, ConfigError, "training config", "")
+
+    @property
+    def rule(self) -> str:
+        """The dispatch rule of episodes."""
+        return "order" if self.dispatch == "auto" else self.dispatch
 
     def to_json(self) -> dict:
         """A JSON object of all fields."""
@@ -99,7 +108,7 @@ CONFIGS = {
     "default": TrainConfig(),
     "annealed": TrainConfig(teacher="annealing", elite=0.5),
     "paper": TrainConfig(imitation=2000, simulated=2000, learning_rate=1e-3, mutations=0.0, entropy=1e-2, elite=0.0, identity=False,
-                         features="paper"),
+                         features="paper", dispatch="fifo"),
 }
 
 
@@ -111,4 +120,4 @@ def stored_config(run_dir: Path) -> TrainConfig:
         raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
     if not isinstance(stored.get("config"), Mapping):
         raise field_error(CheckpointError, f"{run_dir}/config.json", "", "config", "an object of settings", stored.get("config"))
-    return TrainConfig.from_json(stored["config"], f"{run_dir}/config.json")
+    return TrainConfig.from_json({"dispatch": "fifo", **stored["config"]}, f"{run_dir}/config.json")  # as before there was a choice

@@ -56,6 +56,7 @@ class Learner:
       network: the present policies; best_network: those with the fastest greedy episodes; earlier_network: the best of stage II, once
         stage III has begun.
       agent: reinforces; imitator: the agent that imitates before, of the same network and optimizers.
+      repeats_order: whether the best episode is learned from in its own order, not in the present policy's.
       updates: int64, counts their updates; elite_rows: trajectories of the best of each graph that an update takes.
     """
 
@@ -66,7 +67,8 @@ class Learner:
         compiled = compiled or worth_compiling(config, task.graphs)
         self.network, self.best_network, self.earlier_network = (method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
-        self.elite_rows = 1 if method.repeats_order else min(_ORDERS, task.rows + 1)
+        self.repeats_order = method.repeats_order or config.rule == "order"
+        self.elite_rows = 1 if self.repeats_order else min(_ORDERS, task.rows + 1)
         self.agent = method.agent(self.network, method.graphs(task.arrays), config, self.updates, compiled.updates,
                                   elite_rows=len(task.graphs) * self.elite_rows, rollout=method.rollout(self.network, compiled.episodes))
         self.imitator = ImitationAgent(self.agent)

@@ -40,7 +40,7 @@ class TrainedMethod(NamedTuple):
       network: -> weights, made by seed, with `parameter_groups`.
       log_probability: of recorded episodes, differentiable.
       episodes, replay: as `Rollout` takes them; num_features: what they record of each device.
-      repeats_order: the best episode is learned from in its own order, not in the present policy's.
+      repeats_order: the method learns the order alone.
       stepwise: its policies act step by step too, in TF-Agents' own drivers.
     """
 

@@ -40,7 +40,7 @@ class RealStage:
         task, config = training.task, training.task.config
         self.budget = RunBudget(config.real * len(task.graphs), config.real_minutes)
         self.measured = [Measured(g, c, executor, self.budget) for g, c in zip(task.graphs, task.costs, strict=True)]
-        self._given = [FastSimulator(g, c) for g, c in zip(task.graphs, task.costs, strict=True)]
+        self._given = [FastSimulator(g, c, task.config.rule) for g, c in zip(task.graphs, task.costs, strict=True)]
         self._pool: list[list[Episode]] = [[] for _ in task.graphs]
         self._earlier: list[Episode] = []  # the best of stage II, unless the stage is resumed
 
@@ -177,7 +177,7 @@ class RealStage:
         """The baselines, the greedy episodes before and after, the best by simulation, and others from the pool, as long as there is room.
 
         Returns:
-          Different ones by name, and by what is always run (baselines, _BEFORE, _AFTER) the name of the one that is the same.
+          Those with different devices by name, and by what is always run (baselines, _BEFORE, _AFTER) the name of the one that is the same.
         """
         task, learner, best = self._training.task, self._training.learner, self._training.best.episodes[g]
         candidates: dict[str, Episode] = {}
@@ -188,8 +188,8 @@ class RealStage:
             name_of[name] = first.setdefault(task.assignment(g, episode).device.tobytes(), name)
             candidates[name_of[name]] = episode  # what a policy found as well counts as its own
 
-        for name, assignment in baselines(task.graphs[g], task.costs[g], task.config.seed).items():
-            add(name, task.as_episode(g, assignment, float(self._given[g].makespans(assignment.device[None])[0])))
+        for name, assignment in baselines(task.graphs[g], task.costs[g], task.config.seed, task.config.rule).items():
+            add(name, task.as_episode(g, assignment, float(self._given[g].makespans(assignment.device[None], assignment.order[None])[0])))
         for name, network in ((_BEFORE, learner.earlier_network), (_AFTER, learner.best_network)):
             add(name, self._training.greedy(network)[g])
         always, room = dict(name_of), min(max(most, len(candidates) + 1), _CANDIDATES)
@@ -210,8 +210,8 @@ class RealStage:
         ran = rows.start + np.flatnonzero(~np.isnan(measured_s[rows]))
         found = {summaries.RUNS: measured.runs, summaries.FAILED: measured.failed}
         if ran.size:
-            devices, _ = task.arrays[g].to_devices(simulated.action["vertex"].numpy()[ran], simulated.action["device"].numpy()[ran])
-            given_s = self._given[g].makespans(devices)
+            devices, orders = task.arrays[g].to_devices(simulated.action["vertex"].numpy()[ran], simulated.action["device"].numpy()[ran])
+            given_s = self._given[g].makespans(devices, orders)
             found |= {summaries.MEASURED: measured_s[ran].mean(), summaries.SIMULATED: given_s.mean(),
                       summaries.REFITTED: simulated_s[ran].mean(), summaries.SIMULATED_ERROR: np.median(given_s / measured_s[ran]) - 1,
                       summaries.REFITTED_ERROR: np.median(simulated_s[ran] / measured_s[ran]) - 1}

@@ -22,16 +22,17 @@ class Server(tf.Module):
 
     Attributes:
       place: PLACE -> `device` int32 [N], `order` int32 [N] (the sequence in which SEL chose), `makespan_s`, of the best of the greedy and
-        `samples` - 1 drawn assignments by `tensor_simulator.makespans`.
+        `samples` - 1 drawn assignments by `tensor_simulator.makespans`; `dispatch`, the rule under which they were simulated.
       score: SCORE, assignments by vertex and the orders in which to choose, both [K, N] -> float32 [K] `log_probability` and its parts
         `sel_log_probability` and `plc_log_probability`; `makespan_s` float64 [K].
     """
 
-    def __init__(self, network: DualNetwork, identity: bool, batch_bytes: int = BATCH_BYTES):
-        """Args: identity: as the policies were trained (`TrainConfig.identity`); batch_bytes: as in `load_policy`."""
+    def __init__(self, network: DualNetwork, identity: bool, batch_bytes: int = BATCH_BYTES, dispatch: str = "fifo"):
+        """Args: identity, dispatch: as the policies were trained (`TrainConfig.identity`, `rule`); batch_bytes: as in `load_policy`."""
         super().__init__(name="server")
         self._network, self._identities, self._batch_bytes = network, Identities(identity), batch_bytes
         self._rollout = Rollout(network, jit_compile=False)
+        self._dispatch = dispatch
         self.place = tf.function(self._place, PLACE, autograph=False)
         self.score = tf.function(self._score, SCORE, autograph=False)
 
@@ -50,7 +51,7 @@ class Server(tf.Module):
             episodes = self._rollout.run(graphs, tf.zeros([rows], tf.int32), tf.stack([seed, i]), number == 0)
             orders = episodes.order[:, :count]
             devices = _by_vertex(orders, episodes.device[:, :count])
-            seconds = tf.where(number < samples, makespans(problem, devices), float("inf"))
+            seconds = tf.where(number < samples, self._makespans(problem, devices, orders), float("inf"))
             first = tf.argmin(seconds)
             better = (seconds[first] < best_s) | (i == 0)  # sums that overflow to infinity have an answer too
             return (i + 1, tf.minimum(best_s, seconds[first]), tf.where(better, devices[first], device),
@@ -58,7 +59,12 @@ class Server(tf.Module):
 
         start = 0, tf.constant(float("inf"), tf.float64), tf.zeros([count], tf.int32), tf.zeros([count], tf.int32)
         _, best_s, device, order = tf.while_loop(lambda i, *_: i * rows < samples, draw, start)
-        return {"device": device, "order": order, "makespan_s": best_s}
+        return {"device": device, "order": order, "makespan_s": best_s, "dispatch": tf.constant(self._dispatch)}
+
+    def _makespans(self, problem: Problem, device: tf.Tensor, order: tf.Tensor) -> tf.Tensor:
+        if self._dispatch != "order":
+            return makespans(problem, device)
+        return makespans(problem, device, _by_vertex(order, tf.zeros_like(order) + tf.range(tf.shape(order)[1])))
 
     def _score(self, *tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         problem, (device, order) = _checked(Problem(*tensors[:-2])), tensors[-2:]
@@ -70,7 +76,7 @@ class Server(tf.Module):
         *parts, valid = log_probability(self._network, graphs, episodes)
         sel, plc = (tf.reduce_sum(tf.where(valid, part.chosen, 0.0), axis=1) for part in parts)
         return {"log_probability": sel + plc, "sel_log_probability": sel, "plc_log_probability": plc,
-                "makespan_s": makespans(problem, device)}
+                "makespan_s": self._makespans(problem, device, order)}
 
 
 def _by_vertex(order: tf.Tensor, device: tf.Tensor) -> tf.Tensor:

@@ -66,7 +66,7 @@ class Elite:
     """Expert trajectories of the best episode of each graph, in orders of present episodes.
 
     SEL cannot learn the random order of vertices with equal features, and PLC should place a vertex on its device after any order. A
-    method that learns the order alone (`repeats_order`) gets the best episode's own.
+    training in which the order counts (`Learner.repeats_order`) gets the best episode's own.
 
     Attributes:
       order: int32 [G * rows, T], the present orders; None before the first.
@@ -74,7 +74,7 @@ class Elite:
 
     def __init__(self, task: Task, learner: Learner, best: Best, driver: FusedDriver):
         self._task, self._learner, self._best, self._driver = task, learner, best, driver
-        self._rows, self._repeats_order = learner.elite_rows, learner.method.repeats_order
+        self._rows, self._repeats_order = learner.elite_rows, learner.repeats_order
         self.order: np.ndarray | None = None
         self._actions, self._trajectories = None, None
 
@@ -148,4 +148,4 @@ class Training:
 
 
 def _makespans(task: Task, costs: Sequence[CostModel]) -> list:
-    return [FastSimulator(graph, each).makespans for graph, each in zip(task.graphs, costs, strict=True)]
+    return [FastSimulator(graph, each, task.config.rule).makespans for graph, each in zip(task.graphs, costs, strict=True)]

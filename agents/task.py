@@ -92,7 +92,7 @@ class Task:
     def assignment(self, g: int, episode: Episode) -> Assignment:
         """An episode of graph g in the form that executors take."""
         device, order = self.arrays[g].to_devices(episode.order[None], episode.device[None])
-        return Assignment(device[0], order[0], episode.method)
+        return Assignment(device[0], order[0], episode.method, self.config.rule)
 
     def padded(self, g: int, order: np.ndarray, device: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """int32 [n, T] padded vertices and devices by step, of episodes of graph g: int [n, M] its vertices and devices by step."""

@@ -1,4 +1,5 @@
-"""The rules of time in TensorFlow, for models that rank their own samples: `fifo`, links that never wait, one slot a device.
+"""The rules of time in TensorFlow, for models that rank their own samples: `fifo` or `order`, links that never wait, one slot a
+device.
 
 Nothing waits for memory. The simulations go from instant to instant side by side: when what starts there will end, and its output will be
 where it is needed, is known at once, as links never wait.
@@ -39,8 +40,11 @@ class _Clock(NamedTuple):
     makespan_s: tf.Tensor
 
 
-def makespans(problem: Problem, device: tf.Tensor) -> tf.Tensor:
-    """float64 [B]: seconds of assignments (int32 [B, N]) of a graph without cycles, as `FastSimulator` has them."""
+def makespans(problem: Problem, device: tf.Tensor, position: tf.Tensor | None = None) -> tf.Tensor:
+    """float64 [B]: seconds of assignments (int32 [B, N]) of a graph without cycles, as `FastSimulator` has them.
+
+    Args: position: int32 [B, N], each vertex's place in the order, for the rule `order`; None: `fifo`.
+    """
     where = tf.transpose(device)
     source, target = tf.unstack(problem.edges, axis=1)
     count, assignments = tf.shape(where)[0], tf.shape(where)[1]
@@ -59,9 +63,13 @@ def makespans(problem: Problem, device: tf.Tensor) -> tf.Tensor:
         return tf.gather(tf.reshape(values, [-1]), lane)
 
     def starting(clock: _Clock, now: tf.Tensor, turn: tf.Tensor) -> tf.Tensor:
-        """bool [N, B]: on each free device the vertex that is ready for longest, the first among equals."""
+        """bool [N, B]: on each free device the ready vertex that is first in the order, or ready for longest, the first among equals."""
         ready = (clock.ready_s < now) | ((clock.ready_s == now) & (clock.arrival_turn <= turn))
-        ready_s = tf.where(ready & (of_device(clock.free_s) <= now), clock.ready_s, _NEVER)
+        ready &= of_device(clock.free_s) <= now
+        if position is not None:
+            place = tf.where(ready & (clock.ready_s < _NEVER), tf.transpose(position), count)
+            return (place < count) & (place == of_device(by_device(tf.math.unsorted_segment_min, place)))
+        ready_s = tf.where(ready, clock.ready_s, _NEVER)
         longest = (ready_s < _NEVER) & (ready_s == of_device(by_device(tf.math.unsorted_segment_min, ready_s)))
         first = by_device(tf.math.unsorted_segment_min, tf.where(longest, vertex, count))
         return longest & (vertex == of_device(first))

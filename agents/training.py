@@ -29,6 +29,7 @@ from doppler_tf.executor import Executor
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import file_name, held, write_json
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.judging import AUTO, judge
 from doppler_tf.report.gantt import gantt_png
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.simulator import Simulator
@@ -245,11 +246,13 @@ class Run:
         if state["elite_order"] is not None:
             self.training.elite.order = np.array(state["elite_order"], np.int32)
 
-    def _write(self, g: int, best: Episode, ending: str) -> None:
-        """Writes an assignment of graph g."""
-        graph = self.task.graphs[g]
-        write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}{ending}", graph, self.task.costs[g],
-                         self.task.assignment(g, best), best.makespan_s)
+    def _write(self, g: int, best: Episode, ending: str) -> float:
+        """Writes an assignment of graph g, under `auto` with its fastest rule unless runs have chosen it; returns its simulated seconds."""
+        graph, costs, assignment, makespan_s = self.task.graphs[g], self.task.costs[g], self.task.assignment(g, best), best.makespan_s
+        if self.config.dispatch == AUTO and self.progress.measured is None:
+            makespan_s, assignment = judge(graph, costs, [assignment], AUTO)[0]
+        write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}{ending}", graph, costs, assignment, makespan_s)
+        return makespan_s
 
     def outcome(self) -> dict[str, dict]:
         """Writes the best assignment of each graph; returns the figures."""
@@ -257,8 +260,8 @@ class Run:
         learned = sum(self.planned.values()) * self.task.rows
         for g, greedy_s in enumerate(self.training.final(self.progress.measured is not None)):
             name, best = self.task.graphs[g].name, self.training.best.episodes[g]
-            self._write(g, best, ".json")
-            result[name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best.makespan_s, "lower_bound_s": self.task.bounds_s[g],
+            best_s = self._write(g, best, ".json")
+            result[name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best_s, "lower_bound_s": self.task.bounds_s[g],
                             "episodes": learned + (chosen[name]["runs"] if name in chosen else 0),
                             "seconds": round(self.progress.seconds, 3),
                             **({"annealing_simulations": self.progress.annealed[g]} if self.progress.annealed else {}),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.judging import AUTO
 from doppler_tf.placement import Placement, place
 from doppler_tf.topology import Topology
 
@@ -32,7 +33,7 @@ class Alternative:
         return min((placed.makespan_s for placed in (self.constructed, self.searched) if placed is not None), default=math.inf)
 
 
-def place_alternatives(graphs: Mapping[str, DataflowGraph], topology: Topology, budget_s: float, seed: int = 0, dispatch: str = "fifo",
+def place_alternatives(graphs: Mapping[str, DataflowGraph], topology: Topology, budget_s: float, seed: int = 0, dispatch: str = AUTO,
                        always: Collection[str] = (),
                        progress: Callable[[int, int], None] = lambda done, total: None) -> dict[str, Alternative]:
     """Places every graph without a search, and the better half of them with one.

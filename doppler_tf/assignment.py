@@ -22,11 +22,15 @@ class Assignment:
       device: int32 [N], -1 for input vertices.
       order: int32 [M], the work vertices in the sequence in which they were chosen, or None.
       method: what made it.
+      dispatch: the rule by which devices and links choose among what waits: `fifo`, `b_level` or `order`.
+      priority: float64 [N], for the rule `order`: the smallest is taken first; values of inputs are ignored. None: the position in `order`.
     """
 
     device: np.ndarray
     order: np.ndarray | None = None
     method: str = ""
+    dispatch: str = "fifo"
+    priority: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ as tensors.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import ConfigError, GraphError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records, graph_to_records
@@ -55,10 +56,10 @@ class Batches:
         v = int(self.single.tensor_producer[tensor])
         return int(self.graph.tensor_ptr[self.vertex[batch, v]]) + tensor - int(self.single.tensor_ptr[v])
 
-    def assignment(self, pattern: Sequence[Assignment], dispatch: str = "fifo", method: str | None = None) -> Assignment:
+    def assignment(self, pattern: Sequence[Assignment], method: str | None = None) -> Assignment:
         """Assigns batch b as `pattern[b % len(pattern)]` says, the oldest batch first on each device.
 
-        Within a batch the order is the assignment's own if the rule is `order`, else that of b-levels. Run it under the rule `order`.
+        Within a batch the order is the assignment's own if its rule is `order`, else that of b-levels.
 
         Args:
           pattern: assignments of `single`; method: of the result (default: the first one's).
@@ -68,19 +69,23 @@ class Batches:
         for b in range(self.repeats):
             mine = pattern[b % len(pattern)]
             device[self.vertex[b, work]] = mine.device[work]
-            order.append(self.vertex[b, mine.order if dispatch == "order" and mine.order is not None else self._by_level])
+            order.append(self.vertex[b, self._sequence(mine)])
             _, tokens, beside = self.tokens[self.tokens[:, 0] == b].T
             device[tokens] = device[beside]
             order.append(tokens)
-        return Assignment(device, np.concatenate(order).astype(np.int32), pattern[0].method if method is None else method)
+        priority = np.zeros(self.graph.num_vertices)
+        priority[np.concatenate(order)] = np.arange(self.graph.work_vertices.size)
+        return Assignment(device, None, pattern[0].method if method is None else method, "order", priority)
 
     def pattern(self, assignment: Assignment) -> list[Assignment]:
         """The assignments of `single`, by batch, that make up an assignment of `graph`."""
         work, pattern = self.single.work_vertices, []
+        keys = queue_keys(self.graph, self.costs, assignment, "order") if assignment.dispatch == "order" else None
         for b in range(self.repeats):
             device = np.full(self.single.num_vertices, -1, np.int32)
             device[work] = assignment.device[self.vertex[b, work]]
-            pattern.append(Assignment(device, None, assignment.method))
+            priority = None if keys is None else keys[self.vertex[b]]
+            pattern.append(replace(assignment, device=device, order=None, priority=priority))
         return pattern
 
     def figures(self, trace: Trace) -> dict[str, float]:
@@ -94,6 +99,13 @@ class Batches:
         start_s[trace.vertex], end_s[trace.vertex] = trace.start_s, trace.end_s
         mine = self.vertex[:, self.single.work_vertices]
         return end_s[mine].max(axis=1) - start_s[mine].min(axis=1)
+
+    def _sequence(self, assignment: Assignment) -> np.ndarray:
+        """The vertices of a batch, the most urgent first."""
+        if assignment.dispatch != "order":
+            return self._by_level
+        work = self.single.work_vertices
+        return assignment.order if assignment.priority is None else work[np.argsort(assignment.priority[work], kind="stable")]
 
     @cached_property
     def _by_level(self) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices, plan_transfers
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, Transfers, check_devices, plan_transfers
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
@@ -65,13 +65,15 @@ class Dispatcher:
     decrease. At one instant all completions are applied, then all that can start is started: devices by index, then links.
     """
 
-    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str = "fifo"):
-        """Args: rule: `fifo`, `b_level` or `order`. Raises: ConfigError, AssignmentError (no such device; `order` without an order)."""
+    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str | None = None):
+        """Args: rule: `fifo`, `b_level` or `order`; None: the assignment's own. Raises: ConfigError, AssignmentError (see `queue_keys`)."""
         check_devices(graph, costs, assignment.device)
-        self.rule = rule
+        self.rule = assignment.dispatch if rule is None else rule
         self.transfers = plan_transfers(graph, costs, assignment.device)
         self._graph, self._costs = graph, costs
-        self._priority = _priorities(graph, costs, assignment, rule)
+        keys = queue_keys(graph, costs, assignment, self.rule)
+        self._priority = None if keys is None else keys.tolist()
+        self._transfer_key = None if keys is None else _most_urgent(graph, keys, self.transfers).tolist()
         count, devices = graph.num_vertices, costs.num_devices
         self._device: list[int] = assignment.device.tolist()
         plan = self.transfers
@@ -161,8 +163,7 @@ class Dispatcher:
         self._dirty_devices.add(d)
         for t in self._transfers_of[v]:
             link = self._link[t]
-            key = now_s if self._priority is None else self._priority[v]
-            self._link_queue[link].add((key, self._sent[t], t))
+            self._link_queue[link].add((now_s if self._transfer_key is None else self._transfer_key[t], self._sent[t], t))
             self._dirty_links.add(link)
         for tensor in range(self._first_tensor[v], self._first_tensor[v + 1]):
             self._resident(tensor, now_s)
@@ -247,20 +248,35 @@ class Dispatcher:
                      output=plan.tensor - self._graph.tensor_ptr[plan.producer])
 
 
-def _priorities(graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str) -> list | None:
-    """Queue keys by vertex, smallest first; None: by time."""
+def queue_keys(graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str) -> np.ndarray | None:
+    """float64 [N]: the queue keys of vertices, smallest first; None: by time.
+
+    Raises:
+      ConfigError: there is no such rule.
+      AssignmentError: the rule is `order`, and the assignment has neither a priority nor an order.
+    """
     if rule not in DISPATCH_RULES:
         raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", rule)
     if rule == "fifo":
         return None
     if rule == "b_level":
-        return (-b_levels(graph, costs).value_s).tolist()
+        return -b_levels(graph, costs).value_s
+    if assignment.priority is not None:
+        return assignment.priority
     if assignment.order is None:
         raise AssignmentError(f"{graph.name}: order: expected an assignment with an order for dispatch rule 'order', got none; "
                               f"use 'fifo' or 'b_level', or an assignment of a list-scheduling method")
-    position = np.zeros(graph.num_vertices, np.int64)
+    position = np.zeros(graph.num_vertices)
     position[assignment.order] = np.arange(assignment.order.size)
-    return position.tolist()
+    return position
+
+
+def _most_urgent(graph: DataflowGraph, keys: np.ndarray, plan: Transfers) -> np.ndarray:
+    """float64: the queue key of each transfer, the smallest among the consumers at its destination."""
+    crossing = np.flatnonzero(plan.of_edge >= 0)
+    key = np.full(len(plan.tensor), np.inf)
+    np.minimum.at(key, plan.of_edge[crossing], keys[graph.targets[crossing]])
+    return key
 
 
 def _grouped(keys: np.ndarray, values: np.ndarray, count: int) -> list[list[int]]:

@@ -107,7 +107,7 @@ class _Candidate:
         self.graph, self.costs = profile.graph, profile.costs
         if in_flight == 1:
             placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
-            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, "fifo", None, seed)
+            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, None, seed)
             self.pattern = [assignment]
         else:
             batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
@@ -198,7 +198,7 @@ class Distributed:
         if repeats not in self._prepared_for:
             batches = repeat_graph(self.graph, self.costs.topology, repeats, self.in_flight)
             program = self._program.repeated(batches, 0)
-            executor = import_quietly("runtime").TensorFlowExecutor(program.inputs, program.fetch, self._devices, "order", keep_inputs=True)
+            executor = import_quietly("runtime").TensorFlowExecutor(program.inputs, program.fetch, self._devices, keep_inputs=True)
             self._prepared_for[repeats] = batches, batches.assignment(self.pattern), executor, program
         return self._prepared_for[repeats]
 

@@ -12,8 +12,8 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.judging import AUTO, judge
 from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import Placement, place
 from doppler_tf.trace import Trace
@@ -58,16 +58,15 @@ class Choice:
     chosen: str | None
 
 
-def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: str = "fifo") -> dict[str, Assignment]:
+def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: str = AUTO) -> dict[str, Assignment]:
     """The simple placements that a user would try first, by method; only those that can run, without duplicates.
 
     They are `one_device` (the one that takes least by simulation), `round_robin`, `critical_path` (the best of 50), and the best of what
     `place` finds without a search.
     """
     single = [all_on(graph, costs, device) for device in range(costs.num_devices)]
-    makespans_s = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in single]), np.stack([a.order for a in single]))
-    fastest = int(np.argmin(makespans_s))
-    found = {"one_device": single[fastest]} if np.isfinite(makespans_s[fastest]) else {}
+    makespan_s, fastest = min(judge(graph, costs, single, dispatch), key=lambda pair: pair[0])
+    found = {"one_device": fastest} if math.isfinite(makespan_s) else {}
     try:
         placed = place(graph, costs, seed=seed, dispatch=dispatch)
     except DeadlockError:
@@ -75,10 +74,10 @@ def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: s
     for name in ("round_robin", "critical_path", placed.assignment.method):
         if np.isfinite(placed.makespans_s[name]):
             found.setdefault(name, placed.assignments[name])
-    return _different(found, dispatch)
+    return _different(found)
 
 
-def finalists_of(placed: Placement, always: Mapping[str, Assignment], dispatch: str = "fifo") -> dict[str, Assignment]:
+def finalists_of(placed: Placement, always: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """The assignments of `always`, and the best 8 others among the members of a placement, its winner first.
 
     A member that another assignment has the name of is called `NAME (placed)`.
@@ -86,22 +85,20 @@ def finalists_of(placed: Placement, always: Mapping[str, Assignment], dispatch: 
     ranked = sorted(placed.assignments, key=lambda name: placed.makespans_s[name])
     members = {name if name not in always else f"{name} (placed)": placed.assignments[name] for name in ranked
                if np.isfinite(placed.makespans_s[name])}
-    return dict(list(_different({**always, **members}, dispatch).items())[:len(always) + _MEMBERS])
+    return dict(list(_different({**always, **members}).items())[:len(always) + _MEMBERS])
 
 
-def simulated_makespans(graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], dispatch: str) -> dict[str, float]:
-    """Simulated seconds by name; infinite where memory runs out."""
-    orders = None if dispatch != "order" else np.stack([a.order for a in assignments.values()])
-    makespans_s = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in assignments.values()]), orders)
-    return dict(zip(assignments, makespans_s.tolist(), strict=True))
+def simulated_makespans(graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment]) -> dict[str, float]:
+    """Simulated seconds by name, each under its own rule; infinite where memory runs out."""
+    return {name: judge(graph, costs, [a], a.dispatch)[0][0] for name, a in assignments.items()}
 
 
-def _different(assignments: Mapping[str, Assignment], dispatch: str) -> dict[str, Assignment]:
+def _different(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """The first of each set of assignments that run alike."""
-    first: dict[tuple[bytes, bytes], str] = {}
+    first: dict[tuple, str] = {}
     for name, a in assignments.items():
-        order = b"" if dispatch != "order" or a.order is None else np.asarray(a.order, np.int32).tobytes()
-        first.setdefault((np.asarray(a.device, np.int32).tobytes(), order), name)
+        order = a.order if a.priority is None else a.priority
+        first.setdefault((np.asarray(a.device, np.int32).tobytes(), a.dispatch, order.tobytes() if a.dispatch == "order" else b""), name)
     return {name: assignments[name] for name in first.values()}
 
 

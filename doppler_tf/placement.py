@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, check_constraints
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_constraints
 from doppler_tf.batches import Batches
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath
+from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
+from doppler_tf.heuristics.judging import AUTO, judge, noisy_means, static_priority
 from doppler_tf.heuristics.portfolio import search_together
 from doppler_tf.heuristics.search import Found, default_budget
-from doppler_tf.heuristics.starting_point import stacked_orders
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
@@ -28,6 +28,11 @@ Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 DEFAULT_SAMPLES, LEARNED_SAMPLES, LEARNED_CHOICES = 50, 64, 1_280_000
 # Above as many vertices the portfolio without a budget leaves out what takes seconds there.
 _MOST_FOR_ALL = 50_000
+# The most simulations, and vertices and edges in them, to improve what was constructed: a tenth of a second, as much as a tenth of the
+# default budget of a search.
+_IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
+# By how much an assignment may be slower that is chosen because it is faster under noise of this shape, and up to which size of graph.
+_SLOWER, _NOISE, _MOST_STEADIED = 1.003, 0.01, 50_000
 # Vertices that are partitioned again and again where nobody says how often.
 _PARTITIONED = 50_000
 
@@ -44,6 +49,7 @@ class Placement:
       seconds: wall-clock time spent.
       makespans_s: the best by member of the portfolio; a search's may be another one's that it went on from.
       assignments: the assignments that these are of.
+      noisy_means_s: if there was noise, the mean of simulations with it, by member.
     """
 
     assignment: Assignment
@@ -53,6 +59,7 @@ class Placement:
     seconds: float
     makespans_s: Mapping[str, float]
     assignments: Mapping[str, Assignment]
+    noisy_means_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
@@ -61,19 +68,23 @@ class Placement:
 
 
 def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,
-          dispatch: str = "fifo", budget_s: float | None = None,
-          learned: Mapping[str, Policy] | None = None) -> Placement:
+          dispatch: str = AUTO, budget_s: float | None = None,
+          learned: Mapping[str, Policy] | None = None, noise: float | None = None) -> Placement:
     """Finds an assignment.
 
     Args:
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
-        and all in `learned`; with a `budget_s` then annealing, hill climbing and CP-SAT for the seconds left (see `search_together`).
+        and all in `learned`, then hill climbing for about a tenth of a second; with a `budget_s` instead annealing, hill climbing and
+        CP-SAT for the seconds left (see `search_together`).
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
         fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
         about a second's worth, or as many as `budget_s` lets it.
       budget_s: nothing further is begun after this many seconds. A search ends sooner where it meets the lower bound.
       learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments, the greedy one first.
+      noise: the shape of log-normal factors on all times. With it the members' best assignments, the best of all under each rule, and the
+        last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, an improvement that is at most
+        0.3% slower replaces the best if it is faster under noise of 1%.
 
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.
@@ -87,15 +98,18 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         raise field_error(ConfigError, "place", "", "samples", "an integer >= 1", samples)
     if budget_s is not None and not (isinstance(budget_s, int | float) and budget_s >= 0):
         raise field_error(ConfigError, "place", "", "budget_s", "a number of seconds >= 0 or None", budget_s)
+    if noise is not None and not (isinstance(noise, int | float) and 0 < noise <= 1):
+        raise field_error(ConfigError, "place", "", "noise", "a number above 0 and up to 1, or None", noise)
     started = time.perf_counter()
     costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
-    fast = FastSimulator(graph, costs, dispatch)
     deadline = np.inf if budget_s is None else started + budget_s
     bound_s = lower_bounds(graph, costs).best_s
     best: dict[str, tuple[float, Assignment]] = {}
+    improvements: list[tuple[float, Assignment]] = []
 
     def note(name: str, found: Found) -> None:
         nonlocal bound_s
+        improvements.extend(found.improvements)
         best[name] = found.makespan_s, found.assignment
         bound_s = max(bound_s, found.lower_bound_s)
 
@@ -111,28 +125,48 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
                 found = _until(deadline, learned[name](graph, costs, samples or learned_samples(graph), seed))
             else:
                 found = _until(deadline, _draws(name, graph, costs, samples, seed))
-            makespans = fast.makespans(np.stack([a.device for a in found]), stacked_orders(found))
-            winner = int(np.argmin(makespans))
-            best[name] = float(makespans[winner]), replace(found[winner], method=name)
+            makespan_s, winner = min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])
+            best[name] = makespan_s, replace(winner, method=name)
+    known_s, known = min(best.values(), key=lambda pair: pair[0])
     if method == "auto" and budget_s is not None:
         budget = Budget(samples, max(0.0, deadline - time.perf_counter()), bound_s)
-        known_s, known = min(best.values(), key=lambda pair: pair[0])
         if not budget.reached(known_s):
             for name, found in search_together(graph, costs, seed, budget, known, dispatch).items():
                 note(name, found)
+    elif method == "auto" and np.isfinite(known_s):
+        improving = max(1, min(_IMPROVING, _IMPROVING_SIZE // (graph.num_vertices + graph.num_edges)))
+        budget = Budget(min(improving, samples or improving), target_s=bound_s)
+        if not budget.reached(known_s):
+            note("local_search", climb(graph, costs, np.random.default_rng(seed), budget, known, dispatch))
     for name, (_, assignment) in best.items():
         check_constraints(graph, costs, assignment.device, f"place: method {name}")
     name = min(best, key=lambda key: best[key][0])
+    means_s: dict[str, float] = {}
+    if noise is None and method == "auto" and improvements and graph.num_vertices + graph.num_edges <= _MOST_STEADIED:
+        most_s = min(_SLOWER * best[name][0], known_s)  # never slower than without a search
+        if (steady := _steadiest(graph, costs, best[name], improvements, most_s, _NOISE, seed)) is not None:
+            name = f"{name}, steadier"
+            best[name] = steady[0], replace(steady[1], method=name)
+    elif noise is not None and np.isfinite(best[name][0]):
+        if dispatch == AUTO:
+            for seconds, other in _by_rule(graph, costs, best[name][1]):
+                key = f"{name}, {other.dispatch}"
+                best[key] = seconds, replace(other, method=key)
+        if improvements and (steady := _steadiest(graph, costs, best[name], improvements, np.inf, noise, seed)) is not None:
+            key = f"{name}, steadier"
+            best[key] = steady[0], replace(steady[1], method=key)
+        means_s = dict(zip(best, noisy_means(graph, costs, [a for _, a in best.values()], noise, seed), strict=True))
+        name = min(means_s, key=means_s.__getitem__)
     makespan_s, assignment = best[name]
     if not np.isfinite(makespan_s):
-        Simulator(dispatch).execute(graph, costs, assignment)  # raises a DeadlockError that names what waits and for which memory
+        Simulator().execute(graph, costs, assignment)  # raises a DeadlockError that names what waits and for which memory
     names = costs.topology.device_names
     return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s, bound_s,
                      time.perf_counter() - started, {key: value for key, (value, _) in best.items()},
-                     {key: found for key, (_, found) in best.items()})
+                     {key: found for key, (_, found) in best.items()}, means_s)
 
 
-def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = "fifo",
+def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = AUTO,
                   budget_s: float | None = None, learned: Mapping[str, Policy] | None = None) -> Placement:
     """Finds an assignment of batches in flight. Each device takes the oldest batch first, so the assignment is for the rule `order`.
 
@@ -157,19 +191,33 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
         patterns["a device for each batch"] = [Assignment(device) for device in whole]
     found = {}
     for name, pattern in patterns.items():
-        assignment = batches.assignment(pattern, dispatch, name)
+        assignment = batches.assignment(pattern, name)
         with contextlib.suppress(AssignmentError):  # a state that all batches share allows one device alone
             check_constraints(batches.graph, batches.costs, assignment.device, name)
             found[name] = assignment
-    fast = FastSimulator(batches.graph, batches.costs, "order")
-    makespans = fast.makespans(np.stack([a.device for a in found.values()]), np.stack([a.order for a in found.values()]))
+    makespans = FastSimulator(batches.graph, batches.costs, "order").makespans_of(list(found.values()))
     makespans_s = dict(zip(found, makespans.tolist(), strict=True))
     name = min(makespans_s, key=makespans_s.__getitem__)
     if not np.isfinite(makespans_s[name]):
-        Simulator("order").execute(batches.graph, batches.costs, found[name])  # raises a DeadlockError
+        Simulator().execute(batches.graph, batches.costs, found[name])  # raises a DeadlockError
     names, device = batches.costs.topology.device_names, found[name].device
     return Placement(found[name], {batches.graph.ids[v]: names[device[v]] for v in batches.graph.work_vertices.tolist()}, makespans_s[name],
                      together.lower_bound_s, time.perf_counter() - started, makespans_s, found)
+
+
+def _steadiest(graph: DataflowGraph, costs: CostModel, best: tuple[float, Assignment], improvements: Sequence[tuple[float, Assignment]],
+               most_s: float, sigma: float, seed: int) -> tuple[float, Assignment] | None:
+    """Among the improvements of at most `most_s` the one that is fastest in the mean of noisy simulations; None: `best` is."""
+    near = [best, *(pair for pair in improvements if pair[0] <= most_s)]
+    means_s = noisy_means(graph, costs, [assignment for _, assignment in near], sigma, seed)
+    first = int(np.argmin(means_s))
+    return near[first] if means_s[first] < means_s[0] else None
+
+
+def _by_rule(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> list[tuple[float, Assignment]]:
+    """The same devices under all rules but the assignment's own; under `order` in the sequence in which its own rule starts vertices."""
+    ordered = replace(assignment, priority=static_priority(graph, costs, assignment))
+    return [judge(graph, costs, [ordered], rule)[0] for rule in DISPATCH_RULES if rule != assignment.dispatch]
 
 
 def learned_samples(graph: DataflowGraph) -> int:

@@ -19,11 +19,11 @@ class Simulator:
     """An Executor under a virtual clock; the same inputs give the same trace, bit for bit.
 
     Attributes:
-      dispatch: rule that orders the queues: `fifo`, `b_level` or `order`.
+      dispatch: rule that orders the queues: `fifo`, `b_level` or `order`; None: the assignment's own.
       noise: factors on the modelled times, or None.
     """
 
-    dispatch: str = "fifo"
+    dispatch: str | None = None
     noise: Noise | None = None
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
@@ -65,7 +65,7 @@ class Simulator:
                 heapq.heappush(running, (now_s + transfer_s[t], 1, t, TransferEnded(t)))
 
 
-def simulate(graph: DataflowGraph, topology: Topology | CostModel, assignment: Assignment, dispatch: str = "fifo",
+def simulate(graph: DataflowGraph, topology: Topology | CostModel, assignment: Assignment, dispatch: str | None = None,
              noise: Noise | None = None) -> Trace:
     """One simulated run of `assignment` on a topology or with ready-made costs."""
     costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)

@@ -29,7 +29,7 @@ def main() -> None:
     costs = build_costs(graph, read_topology("p100x4"))
     arrays = graph_arrays(graph, costs)
     # The reward at an episode's end is -makespan / scale_s. Any function (devices, orders) -> seconds works here.
-    environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans], batch_size=EPISODES)
+    environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs, "order").makespans], batch_size=EPISODES)
     config = TrainConfig()
     agent = DopplerAgent(DualNetwork(config.hidden, config.rounds), environment.graphs, config)
     agent.initialize()

@@ -40,7 +40,7 @@ def main(folder: str) -> None:
         graph = read_graph(path)
         costs = build_costs(graph, topology)
         arrays = graph_arrays(graph, costs, identity=config.identity)
-        environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans], batch_size=EPISODES)
+        environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs, config.rule).makespans], batch_size=EPISODES)
         policies = {"greedy": DualPolicy(network, environment.graphs, greedy=True), "sampled": DualPolicy(network, environment.graphs),
                     "random": RandomTFPolicy(environment.time_step_spec(), environment.action_spec())}
         for name, policy in policies.items():

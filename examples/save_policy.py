@@ -34,7 +34,7 @@ def main(folder: str, out: str) -> None:
         graph = read_graph(path)
         costs = build_costs(graph, topology)
         arrays = graph_arrays(graph, costs, identity=config.identity)
-        environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans])
+        environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs, config.rule).makespans])
         policy = DualPolicy(network, environment.graphs, greedy=True)
         saved = Path(out) / path.stem
         PolicySaver(policy).save(str(saved))

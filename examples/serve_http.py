@@ -28,7 +28,7 @@ def predict(model, request) -> dict:
     for name in sorted(specs.keys() ^ inputs.keys()):
         raise ValueError(f"inputs: expected {name}, got none" if name in specs else f"inputs: expected no {name}, got one")
     outputs = model.signatures[asked](**{name: tensor(name, inputs[name], spec) for name, spec in specs.items()})
-    return {name: value.numpy().tolist() for name, value in outputs.items()}
+    return {name: value.numpy().decode() if value.dtype == tf.string else value.numpy().tolist() for name, value in outputs.items()}
 
 
 def tensor(name: str, value, spec: tf.TensorSpec) -> tf.Tensor:

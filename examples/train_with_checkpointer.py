@@ -29,7 +29,7 @@ def main(folder: str) -> None:
     graph = build_workload("chainmm", 2)
     costs = build_costs(graph, read_topology("p100x4"))
     arrays = graph_arrays(graph, costs)
-    environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs).makespans], batch_size=EPISODES)
+    environment = AssignmentEnvironment([arrays], [FastSimulator(graph, costs, "order").makespans], batch_size=EPISODES)
     agent = DopplerAgent(DualNetwork(hidden=16, rounds=1), environment.graphs, TrainConfig(hidden=16, rounds=1))
     agent.initialize()
     buffer = TFUniformReplayBuffer(agent.training_data_spec, batch_size=EPISODES, max_length=arrays.num_work + 1)

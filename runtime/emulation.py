@@ -117,9 +117,10 @@ class EmulatedSession:
 class EmulatedExecutor(Engine):
     """The asynchronous engine on emulated devices: any topology, any graph with costs, anywhere."""
 
-    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, dispatch: str = "fifo",
+    def __init__(self, time_scale: float = 1.0, noise_sigma: float = 0.0, seed: int = 0, dispatch: str | None = None,
                  timeout_s: float | None = None, truth: Topology | None = None):
-        """Args: as EmulatedBackend's; dispatch: `fifo`, `b_level` or `order`; timeout_s: as Engine's, in wall-clock seconds."""
+        """Args: as EmulatedBackend's; dispatch: `fifo`, `b_level` or `order`; None: the assignment's own;
+          timeout_s: as Engine's, in wall-clock seconds."""
         self._devices = EmulatedBackend(time_scale, noise_sigma, seed, truth)
         super().__init__(self._devices, partial(Dispatcher, rule=dispatch), timeout_s)
 

@@ -237,9 +237,10 @@ class TensorFlowExecutor(Engine):
     """The asynchronous engine on real kernels; `outputs` holds what the last run computed."""
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 dispatch: str = "fifo", warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False,
+                 dispatch: str | None = None, warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False,
                  timeout_s: float | None = None, restart_on_loss: bool = False):
-        """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; timeout_s, restart_on_loss: as Engine's."""
+        """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; None: the assignment's own;
+          timeout_s, restart_on_loss: as Engine's."""
         backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu)
         self.feed = backend.feed
         super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)

@@ -34,6 +34,8 @@ class NaiveSimulator:
             self.priority = (-b_levels(graph, costs).value_s).tolist()
         elif rule == "order":
             self.priority = {v: i for i, v in enumerate(assignment.order.tolist())}
+            if assignment.priority is not None:
+                self.priority = assignment.priority.tolist()
 
     def makespan_s(self) -> float:
         """Infinity when memory runs out for good."""
@@ -83,8 +85,15 @@ class NaiveSimulator:
         return sum(e in self.started and e not in self.ended for e in lane)
 
     def key(self, event: tuple) -> tuple:
-        """Transfers by (producer's end, producer, output, destination), vertices by (ready since, index); or by the rule's priority."""
-        return (self.since[event] if self.priority is None else self.priority[event[1]], event[1], *event[3:], event[2])
+        """Transfers by (producer's end, producer, output, destination), vertices by (ready since, index); or by the rule's priority, which
+        for transfers is the smallest among their consumers."""
+        return (self.since[event] if self.priority is None else self.urgency(event), event[1], *event[3:], event[2])
+
+    def urgency(self, event: tuple) -> float:
+        if event[0] == "run":
+            return self.priority[event[1]]
+        _, producer, destination, output = event
+        return min(self.priority[w] for _, (u, w, k) in self.edges if (u, k) == (producer, output) and self.device[w] == destination)
 
     def size(self, u: int, k: int) -> float:
         """Bytes of output k of u."""

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from doppler_tf.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.costs import CostModel, Noise, build_costs, draw_noise
+from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import DeadlockError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.fastsim.prepared import Prepared
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.simulator import simulate
@@ -38,6 +41,12 @@ class Case:
     assignment: Assignment
     rule: str
     noise: Noise | None
+
+    @property
+    def prepared(self) -> Prepared:
+        """The argument of compiled loops."""
+        keys = queue_keys(self.graph, self.costs, self.assignment, self.rule) if self.rule == "order" else None
+        return FastSimulator(self.graph, self.costs, self.rule).prepared(keys)
 
     def with_memory(self, limits: list[int | None]) -> Case:
         """The same case on devices with these many bytes."""
@@ -104,7 +113,7 @@ def graphs(draw, topology: Topology, max_layers: int = 6, max_width: int = 5, co
 
 @st.composite
 def assignments(draw, graph: DataflowGraph, costs: CostModel) -> Assignment:
-    """Any allowed devices, groups kept together, and any topological order."""
+    """Any allowed devices, groups kept together, any topological order, and often a priority with ties."""
     device = np.full(graph.num_vertices, -1, np.int32)
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))  # drawn one by one, most examples keep to device 0
     for v in graph.work_vertices.tolist():
@@ -121,7 +130,9 @@ def assignments(draw, graph: DataflowGraph, costs: CostModel) -> Assignment:
             missing[w] -= 1
             if missing[w] == 0:
                 heapq.heappush(heap, (rank[w], w))
-    return Assignment(device, np.array([v for v in order if not graph.is_input[v]], np.int32))
+    priority = draw(st.none() | st.lists(st.integers(0, 3), min_size=graph.num_vertices, max_size=graph.num_vertices))
+    return Assignment(device, np.array([v for v in order if not graph.is_input[v]], np.int32),
+                      priority=None if priority is None else np.array(priority, np.float64))
 
 
 @st.composite

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -106,15 +108,13 @@ def test_no_more_than_so_many_are_in_flight_and_the_oldest_goes_first(case, repe
     graph = case.graph
     own = data.draw(st.sets(st.sampled_from(range(graph.num_vertices)))) & set(np.flatnonzero(graph.is_input).tolist())
     batches = repeat_graph(graph, case.costs.topology, repeats, in_flight, BatchState(own))
-    assignment = batches.assignment([case.assignment], case.rule)
-    trace = Simulator("order").execute(batches.graph, batches.costs, assignment)
+    assignment = batches.assignment([replace(case.assignment, dispatch=case.rule)])
+    trace = Simulator().execute(batches.graph, batches.costs, assignment)
     validate_trace(batches.graph, batches.costs, assignment, trace)
     start, end = by_vertex(batches, trace)
     for b in range(in_flight, repeats):
         assert start[b].min() >= end[b - in_flight].max()
-    position = np.empty(batches.graph.num_vertices, np.int64)
-    position[assignment.order] = np.arange(len(assignment.order))
-    mine = position[batches.vertex[:, graph.work_vertices]]
+    mine = assignment.priority[batches.vertex[:, graph.work_vertices]]
     assert (mine[1:].min(axis=1) > mine[:-1].max(axis=1)).all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -17,6 +18,7 @@ from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, heft
+from doppler_tf.heuristics.judging import noisy_means
 from doppler_tf.heuristics.portfolio import TOGETHER, search_together
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
@@ -30,8 +32,9 @@ from tests.strategies import cases, examples
 def test_never_worse_than_any_member(case):
     placement = place(case.graph, case.costs, samples=5, dispatch=case.rule)
     alone = {name: place(case.graph, case.costs, name, samples=5, dispatch=case.rule).makespan_s for name in CONSTRUCTIVE}
-    assert placement.makespans_s == alone
-    assert placement.makespan_s == min(alone.values()) == alone[placement.assignment.method]
+    assert {name: placement.makespans_s[name] for name in CONSTRUCTIVE} == alone
+    assert placement.makespan_s == placement.makespans_s[placement.assignment.method] <= min(alone.values())
+    assert placement.makespan_s <= 1.003 * min(placement.makespans_s.values())
     assert placement.makespan_s == simulate(case.graph, case.costs, placement.assignment, case.rule).makespan_s
     assert placement.lower_bound_s == lower_bounds(case.graph, case.costs).best_s
     assert placement.gap >= -1e-12
@@ -105,10 +108,32 @@ def test_the_rule_of_dispatch_is_the_one_that_judges(rule):
     ({"budget_s": -1}, ["budget_s: expected a number of seconds >= 0 or None, got -1"]),
     ({"budget_s": math.nan}, ["budget_s: expected a number of seconds >= 0 or None, got nan"]),
     ({"budget_s": "soon"}, ["budget_s: expected a number of seconds >= 0 or None, got 'soon'"]),
+    ({"noise": 0}, ["noise: expected a number above 0 and up to 1, or None, got 0"]),
+    ({"noise": 1.5}, ["noise: expected a number above 0 and up to 1, or None, got 1.5"]),
     ({"dispatch": "lifo"}, ["rule: expected one of fifo, b_level, order, got 'lifo'"]),
 ])
 def test_bad_options(options, fragments):
     assert_says(refusal(ConfigError, place, pipeline(), ideal(2), **options), *fragments)
+
+
+def tied():
+    """A short and a long vertex on device 0 become ready at one instant. More follows the short one, and it comes first in the file."""
+    nodes = [{"id": "a", "exec_s": 1.0, "pin": 1}, {"id": "b", "exec_s": 1.0, "pin": 2}, {"id": "short", "exec_s": 1.0, "pin": 0},
+             {"id": "long", "exec_s": 5.0, "pin": 0}, {"id": "after", "exec_s": 5.0, "pin": 1}]
+    edges = [{"source": u, "target": v, "transfer_s": 0} for u, v in (("b", "short"), ("a", "long"), ("short", "after"))]
+    return graph_from_records(nodes, edges, {"name": "tied"})
+
+
+def test_noise_shows_what_hangs_on_a_tie():
+    graph, costs = tied(), build_costs(tied(), ideal(3))
+    by_chance = Assignment(np.array([1, 2, 0, 0, 1], np.int32))
+    assert simulate(graph, costs, by_chance).makespan_s == 7.0
+    means_s = noisy_means(graph, costs, [by_chance, replace(by_chance, method="the same")], 0.01, seed=0)
+    assert means_s[0] == means_s[1] > 8.0  # if a ends before b, the long vertex delays the short one, and it takes 12 s
+    placed = place(graph, costs, "one_device", noise=0.01)
+    assert placed.makespans_s.keys() == placed.noisy_means_s.keys() > {"one_device", "one_device, order"}
+    assert placed.assignment.method == min(placed.noisy_means_s, key=placed.noisy_means_s.get)
+    assert placed.makespan_s == simulate(graph, costs, placed.assignment).makespan_s
 
 
 def test_no_placement_fits():
@@ -132,9 +157,10 @@ def test_memory_makes_the_portfolio_spread():
 def test_with_a_budget_it_is_never_worse_than_without_searches(case):
     plain = place(case.graph, case.costs, samples=100, dispatch=case.rule)
     whole = place(case.graph, case.costs, samples=100, dispatch=case.rule, budget_s=600)
-    assert {name: whole.makespans_s[name] for name in CONSTRUCTIVE} == plain.makespans_s
-    assert whole.lower_bound_s <= whole.makespan_s * (1 + 1e-12) <= plain.makespan_s * (1 + 1e-12)
-    assert whole.makespan_s == min(whole.makespans_s.values()) == whole.makespans_s[whole.assignment.method]
+    constructed_s = {name: plain.makespans_s[name] for name in CONSTRUCTIVE}
+    assert {name: whole.makespans_s[name] for name in CONSTRUCTIVE} == constructed_s
+    assert whole.lower_bound_s <= whole.makespan_s * (1 + 1e-12) <= min(constructed_s.values()) * (1 + 1e-12)
+    assert whole.makespan_s == whole.makespans_s[whole.assignment.method] <= 1.003 * min(whole.makespans_s.values())
     assert whole.makespan_s == simulate(case.graph, case.costs, whole.assignment, case.rule).makespan_s
 
 
@@ -147,7 +173,7 @@ def knapsack(count: int = 30):
 
 def test_a_budget_brings_in_the_searches():
     placement = place(knapsack(), ideal(2), budget_s=2.0)
-    assert set(placement.makespans_s) == {*CONSTRUCTIVE, *SEARCHES} - {"random_search"}
+    assert {name for name in placement.makespans_s if "steadier" not in name} == {*CONSTRUCTIVE, *SEARCHES} - {"random_search"}
     assert placement.seconds < 10
     assert placement.makespan_s < min(placement.makespans_s[name] for name in CONSTRUCTIVE)
 
@@ -193,8 +219,8 @@ def test_what_cp_sat_finds_and_proves_is_credited():
     """It solves this with a budget that is too small for the searches beside it."""
     graph = knapsack(14)
     placement = place(graph, ideal(2), samples=50, budget_s=600)
-    assert placement.assignment.method == "cp_sat"
-    assert placement.makespan_s == placement.makespans_s["cp_sat"] < min(s for name, s in placement.makespans_s.items() if name != "cp_sat")
+    assert placement.assignment.method.startswith("cp_sat")
+    assert placement.makespans_s["cp_sat"] < min(s for name, s in placement.makespans_s.items() if not name.startswith("cp_sat"))
     assert lower_bounds(graph, build_costs(graph, ideal(2))).best_s < placement.lower_bound_s < placement.makespan_s
 
 

@@ -26,7 +26,7 @@ def run(case: Case):
 
 def fast_makespan(case: Case) -> float:
     fast = FastSimulator(case.graph, case.costs, case.rule, case.noise)
-    return float(fast.makespans(case.assignment.device[None], case.assignment.order[None])[0])
+    return float(fast.makespans_of([case.assignment])[0])
 
 
 def assert_equal_to_naive(case: Case, trace) -> None:
@@ -98,7 +98,7 @@ def test_batches_equal_single_runs(data):
     case = data.draw(cases_short_of_memory())
     rows = [data.draw(assignments(case.graph, case.costs)) for _ in range(3)] * 7
     fast = FastSimulator(case.graph, case.costs, case.rule, case.noise)
-    got = fast.makespans(np.stack([a.device for a in rows]), np.stack([a.order for a in rows]))
+    got = fast.makespans_of(rows)
     assert got.tolist() == [makespan_or_inf(Case(case.graph, case.costs, a, case.rule, case.noise)) for a in rows[:3]] * 7
 
 

@@ -61,7 +61,7 @@ def limited(topology: Topology, memory_bytes: float) -> Topology:
 
 def fast(case: Case, patience: int | None = None) -> float:
     simulator = FastSimulator(case.graph, case.costs, case.rule, case.noise, patience)
-    return float(simulator.makespans(case.assignment.device[None], case.assignment.order[None])[0])
+    return float(simulator.makespans_of([case.assignment])[0])
 
 
 @every_rule

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import TOPOLOGIES, natural, output_file, positive, positive_real, sample_count
+from doppler_tf.cli.options import ANY_DISPATCH, TOPOLOGIES, natural, output_file, positive, positive_real, sample_count
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.files import held
 
@@ -20,7 +20,7 @@ EXAMPLE = ("python -m doppler_tf bench --workload chainmm ffnn --topology p100x4
 MORE_EXAMPLES = ("python -m doppler_tf bench --graph mine.json --topology v100x8 --method heft annealing@5s --seeds 5 --out build/mine",
                  "python -m doppler_tf bench benchmarks/results.toml --out build/results --page docs/results.md --jobs 2")
 STAGES = ("imitation", "simulated", "real")
-DIRECT = ("workload", "graph", "topology", "method", "budget_s")
+DIRECT = ("workload", "graph", "topology", "method", "budget_s", "dispatch")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="heuristics, searches (annealing@20000: 20,000 simulations; annealing@5s: 5 seconds), auto, and trained "
                              "methods (doppler, sel_only, plc_only, joint, per_step, placeto, gdp)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each search and auto without a budget of its own")
+    parser.add_argument("--dispatch", metavar=ANY_DISPATCH,
+                        help="rule that orders the queues; auto: the fastest for each assignment (default: auto)")
     parser.add_argument("--seeds", type=positive, metavar="N", help="use seeds 0 to N-1 (default: as the suite says, else 3)")
     for stage in STAGES:
         parser.add_argument(f"--{stage}", type=natural, metavar="N", help=f"{stage} episodes of trained methods (default: as `train`)")
@@ -116,7 +118,8 @@ def _suite(args: argparse.Namespace) -> Suite:
         graphs[name] = {"workload": name}
     section = {"methods": list(methods), "graphs": names, "topologies": args.topology, "layout": "long", "title": "All methods",
                "pictures": ["bars", "curves", "gantt"]}
-    return suite_from_record({"title": "Methods compared", "methods": methods, "graphs": graphs, "sections": [section]}, "bench", override)
+    return suite_from_record({"title": "Methods compared", "dispatch": args.dispatch or "auto", "methods": methods, "graphs": graphs,
+                              "sections": [section]}, "bench", override)
 
 
 def _method(text: str, budget_s: float | None) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     models = {GIVEN: given} if profile is None else {GIVEN: given, PROFILED: profile.costs}
     time_scale = 1.0 if program else args.time_scale or default_time_scale(max(simulated_s))
     repeats, durations = args.repeats or REPEATS[args.executor], Durations(graph, models)
-    with make_executor(args.executor, "fifo", program, time_scale, args.seed, keep_inputs=True) as executor:
+    with make_executor(args.executor, program, time_scale, args.seed, keep_inputs=True) as executor:
         runs_s = measure(graph, given, assignments, repeats, executor, durations)
     links = [] if profile is None else link_records(profile.costs)
     found = {"graph": graph.name, "topology": given.topology.name, "executor": args.executor, "time_scale": time_scale,

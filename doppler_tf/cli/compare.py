@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import DISPATCH, add_graph, add_topology, names, positive, positive_real, sample_count
+from doppler_tf.cli.options import ANY_DISPATCH, add_graph, add_topology, names, positive, positive_real, sample_count
 from doppler_tf.errors import ConfigError, field_error
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "search 200,000 or fewer)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each method and seed; searches use all of them")
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds; show mean and best (default: 1)")
-    parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
+    parser.add_argument("--dispatch", default="auto", metavar=ANY_DISPATCH,
+                        help="rule that orders the queues; auto: the fastest for each assignment (default: auto)")
     parser.add_argument("--measure", type=positive, metavar="N",
                         help="also measure N runs of everything on this machine, in turn with TensorFlow alone, the engine with barriers "
                              "and TensorFlow's executor; with --policy RUN, also the assignments that the run wrote")
@@ -55,24 +56,25 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     found = compare_methods(graph, costs, methods, policy, seeds, args.samples, args.budget_s, args.dispatch)
     measured = None
     if args.measure is not None:
-        measured = measure_found(args.graph, graph, costs, found.best, args.policy, args.dispatch, args.measure)
+        measured = measure_found(args.graph, graph, costs, found.best, args.policy, args.measure)
     return {"graph": graph.name, "topology": costs.topology.name, "dispatch": args.dispatch, "seeds": args.seeds,
             "lower_bound_s": found.lower_bound_s, "methods": found.rows, "measured": measured}
 
 
 def render(result: dict[str, Any]) -> list:
     """A table with one row per method and the fastest highlighted, and with --measure a table of the runs."""
-    from doppler_tf.report.tables import facts, grid, over, time_unit
+    from doppler_tf.report.tables import NOTHING, facts, grid, over, time_unit
 
     methods, bound_s, many = result["methods"], result["lower_bound_s"], result["seeds"] > 1
     unit = time_unit([row["makespan_s"] for row in methods.values()])
-    rows = [(name, "–" if row["samples"] is None else f"{row['samples']:,}", unit.text(row["makespan_s"]), over(row["makespan_s"], bound_s),
+    rows = [(name, NOTHING if row["samples"] is None else f"{row['samples']:,}", row["dispatch"] or NOTHING,
+             unit.text(row["makespan_s"]), over(row["makespan_s"], bound_s),
              *((unit.text(row["best_makespan_s"]),) if many else ()), f"{row['seconds']:.3f} s") for name, row in methods.items()]
     fastest = min(range(len(rows)), key=lambda i: list(methods.values())[i]["makespan_s"])
     makespan = f"mean of {result['seeds']} seeds" if many else "makespan"
-    columns = ("method", "best of", makespan, "above the bound", *(("best",) if many else ()), "took")
+    columns = ("method", "best of", "dispatch", makespan, "above the bound", *(("best",) if many else ()), "took")
     return [grid(f"{result['graph']} on {result['topology']}", columns, rows, fastest),
-            facts("", {"lower bound": unit.text(bound_s), "dispatch": result["dispatch"]}),
+            facts("", {"lower bound": unit.text(bound_s)}),
             *([] if result["measured"] is None else [_measured_table(result)])]
 
 

@@ -114,8 +114,8 @@ def check_executor(name: str) -> None:
         raise field_error(ConfigError, "", "", "--executor", f"one of {', '.join(EXECUTORS)}", name)
 
 
-def make_executor(name: str, dispatch: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None,
-                  time_scale: float, seed: int, timeout_s: float | None = None, truth: Topology | None = None,
+def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None, time_scale: float, seed: int,
+                  timeout_s: float | None = None, truth: Topology | None = None,
                   keep_inputs: bool = False) -> Engine:
     """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
 
@@ -127,8 +127,8 @@ def make_executor(name: str, dispatch: str, program: Program | RepeatedProgram |
                                            else runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=keep_inputs),
                                            timeout_s)
     if program is None:
-        return runtime.EmulatedExecutor(time_scale, seed=seed, dispatch=dispatch, timeout_s=timeout_s, truth=truth)
-    return runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, keep_inputs=keep_inputs, timeout_s=timeout_s)
+        return runtime.EmulatedExecutor(time_scale, seed=seed, timeout_s=timeout_s, truth=truth)
+    return runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=keep_inputs, timeout_s=timeout_s)
 
 
 def true_topology(spec: str | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,14 +53,13 @@ def load_topology(spec: str) -> Topology:
     return machine.topology
 
 
-def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None) -> tuple[Assignment, str]:
-    """An assignment and its dispatch rule: `dispatch`, else the rule in the file, else fifo."""
+def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None) -> Assignment:
+    """An assignment with its dispatch rule: `dispatch`, else the rule in the file, else fifo."""
     from doppler_tf.formats.assignment_json import assignment_from_json
     from doppler_tf.formats.files import read_json
 
-    record = read_json(path)
-    made_for = record.get("dispatch") if isinstance(record, Mapping) else None
-    return assignment_from_json(record, graph, costs, str(path)), dispatch or made_for or "fifo"
+    assignment = assignment_from_json(read_json(path), graph, costs, str(path))
+    return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
 
 
 def load_batches(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None, repeat: int | None,
@@ -83,8 +83,7 @@ def load_batches(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: s
     batches, record = repeat_graph(graph, costs.topology, repeat, in_flight or 1), read_json(path)
     placed = record.get("batches") if isinstance(record, Mapping) else None
     if placed is None:
-        assignment, rule = load_assignment(path, graph, costs, dispatch)
-        return batches, batches.assignment([assignment], rule)
+        return batches, batches.assignment([load_assignment(path, graph, costs, dispatch)])
     some = repeat_graph(graph, costs.topology, placed, placed)
     assignment = assignment_from_json(record, some.graph, some.costs, str(path))
     return batches, batches.assignment(some.pattern(assignment))

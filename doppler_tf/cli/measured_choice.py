@@ -20,7 +20,7 @@ from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
 
 
-def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, dispatch: str, time_scale: float | None,
+def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, time_scale: float | None,
                    seed: int) -> tuple[Assignment, float, dict[str, Any]]:
     """The chosen assignment, its simulated seconds, and the results of the runs.
 
@@ -31,7 +31,7 @@ def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, ru
     Raises the last run's error if no run succeeded.
     """
     program = load_program(graph) if time_scale is None else None
-    return _choose(graph, costs, placed, baselines(graph, costs, seed, dispatch), runs, dispatch, program, time_scale, seed)
+    return _choose(graph, costs, placed, baselines(graph, costs, seed), runs, program, time_scale, seed)
 
 
 def choose_batches_by_runs(batches: Batches, placed: Placement, runs: int, time_scale: float | None,
@@ -40,18 +40,18 @@ def choose_batches_by_runs(batches: Batches, placed: Placement, runs: int, time_
     single = baselines(batches.single, batches.single_costs, seed)
     simple = {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
     program = load_program(batches.single).repeated(batches, seed) if time_scale is None else None
-    return _choose(batches.graph, batches.costs, placed, simple, runs, "order", program, time_scale, seed)
+    return _choose(batches.graph, batches.costs, placed, simple, runs, program, time_scale, seed)
 
 
-def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: Mapping[str, Assignment], runs: int, dispatch: str,
-            program, time_scale: float | None, seed: int) -> tuple[Assignment, float, dict[str, Any]]:
-    finalists = finalists_of(placed, simple, dispatch)
+def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: Mapping[str, Assignment], runs: int, program,
+            time_scale: float | None, seed: int) -> tuple[Assignment, float, dict[str, Any]]:
+    finalists = finalists_of(placed, simple)
     found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
-    with (make_executor("tf" if program else "emulated", dispatch, program, time_scale or 1.0, seed, keep_inputs=True) as executor,
+    with (make_executor("tf" if program else "emulated", program, time_scale or 1.0, seed, keep_inputs=True) as executor,
           progress_bar("measuring", show=bars_wanted()) as move):
         def timed(name: str) -> float:
             move(sum(map(len, done.values())) + len(failed), runs)
@@ -65,7 +65,7 @@ def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: M
             done[name].append(spent(graph, trace))
             return trace.makespan_s
 
-        outcome = choose(simulated_makespans(graph, costs, finalists, dispatch), [*simple, found], runs, timed)
+        outcome = choose(simulated_makespans(graph, costs, finalists), [*simple, found], runs, timed)
     if failed:
         note(f"--measure: {len(failed)} runs failed, the last one with: {failed[-1]}")
     if outcome.chosen is None and failed:

@@ -9,6 +9,7 @@ from pathlib import Path
 TOPOLOGIES = "local (this machine, measured once), p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
 MOST_SAMPLES = 100_000
 DISPATCH = "fifo|b_level|order"
+ANY_DISPATCH = f"auto|{DISPATCH}"
 
 
 def natural(text: str) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.options import (
-    DISPATCH,
+    ANY_DISPATCH,
     add_batches,
     add_graph,
     add_pictures,
@@ -41,13 +41,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "or fewer)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
                         help="take S seconds; the portfolio then also searches (annealing, local_search, cp_sat)")
-    parser.add_argument("--dispatch", default="fifo", metavar=DISPATCH, help="rule that orders the queues (default: fifo)")
+    parser.add_argument("--dispatch", default="auto", metavar=ANY_DISPATCH,
+                        help="rule that orders the queues; auto: the fastest for each assignment; searches then move priorities, too "
+                             "(default: auto)")
     add_batches(parser, repeat=False)
     parser.add_argument("--measure", type=positive, metavar="N",
                         help="choose by N runs in total of the assignments found and simple placements, on this machine (the graph needs "
                              "kernels) or, with --time-scale, on emulated devices")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
                         help="with --measure: run on emulated devices, where a modelled second takes X seconds")
+    parser.add_argument("--noise", type=positive_real, metavar="S",
+                        help="choose by the mean of 20 simulations in which every time varies by about this share, such as 0.05")
     parser.add_argument("--out", type=output_file, metavar="A.json", help="assignment file to write")
     add_pictures(parser, trace=False)
 
@@ -65,34 +69,37 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("--method policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
     if args.time_scale is not None and args.measure is None:
         raise ConfigError("--time-scale: expected --measure N beside it, got none; add it, or leave out --time-scale")
+    if args.noise is not None and args.in_flight is not None:
+        raise ConfigError("--noise: expected no --in-flight beside it, got both; leave out one")
     graph, costs = load_costs(args.graph, args.topology)
     if args.measure is not None:
         _prepare(args, graph, costs)
     learned = {} if args.policy is None else {"policy": load_policy(args.policy)}
-    how, dispatch, in_flight = (args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned), args.dispatch, {}
+    how, in_flight = (args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned), {}
     if args.in_flight is None:
-        placed = placement.place(graph, costs, *how)
+        placed = placement.place(graph, costs, *how, args.noise)
     else:
         batches = repeat_graph(graph, costs.topology, args.in_flight, args.in_flight)
         placed = placement.place_batches(batches, *how)
-        graph, costs, dispatch = batches.graph, batches.costs, "order"
+        graph, costs = batches.graph, batches.costs
     assignment, makespan_s, measured = placed.assignment, placed.makespan_s, {}
     if args.measure is not None:
         from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_runs
 
         assignment, makespan_s, measured = (
-            choose_by_runs(graph, costs, placed, args.measure, dispatch, args.time_scale, args.seed) if args.in_flight is None
+            choose_by_runs(graph, costs, placed, args.measure, args.time_scale, args.seed) if args.in_flight is None
             else choose_batches_by_runs(batches, placed, args.measure, args.time_scale, args.seed))
     if args.in_flight is not None:
-        in_flight = batch_figures(batches, Simulator(dispatch).execute(graph, costs, assignment))
+        in_flight = batch_figures(batches, Simulator().execute(graph, costs, assignment))
     if args.out is not None:
-        write_assignment(args.out, graph, costs, assignment, makespan_s, dispatch, args.in_flight)
+        write_assignment(args.out, graph, costs, assignment, makespan_s, args.in_flight)
     if args.gantt is not None:
-        trace = Simulator(dispatch).execute(graph, costs, assignment)
+        trace = Simulator().execute(graph, costs, assignment)
         write_pictures(args, graph, costs, assignment, trace, placed.lower_bound_s)
-    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": dispatch,
+    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": assignment.dispatch,
             "makespan_s": makespan_s, **in_flight, "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds,
-            "members": dict(placed.makespans_s), **measured, "out": args.out}
+            "members": dict(placed.makespans_s), "rules": {name: a.dispatch for name, a in placed.assignments.items()},
+            "noisy_means_s": dict(placed.noisy_means_s), **measured, "out": args.out}
 
 
 def render(result: dict[str, Any]) -> list:
@@ -102,9 +109,12 @@ def render(result: dict[str, Any]) -> list:
 
     bound_s, members = result["lower_bound_s"], result["members"]
     unit = time_unit([result["makespan_s"], *members.values()])
-    rows = [(name, unit.text(makespan_s), over(makespan_s, bound_s)) for name, makespan_s in members.items()]
-    winner = min(range(len(rows)), key=lambda i: list(members.values())[i])
-    return [grid(f"{result['graph']} on {result['topology']}", ("method", "makespan", "above the bound"), rows, winner),
+    noisy = result["noisy_means_s"]
+    rows = [(name, result["rules"][name], unit.text(makespan_s), over(makespan_s, bound_s), *([unit.text(noisy[name])] if noisy else []))
+            for name, makespan_s in members.items()]
+    winner = list(members).index(result["method"]) if result["method"] in members else None
+    columns = ("method", "dispatch", "makespan", "above the bound", *(["with noise"] if noisy else []))
+    return [grid(f"{result['graph']} on {result['topology']}", columns, rows, winner),
             *([_measured_table(result)] if "measured" in result else []),
             *([result["reason"], ""] if result.get("reason") else []),
             facts("", {**batch_facts(result), "lower bound": unit.text(bound_s), "placed in": f"{result['seconds']:.2f} s",

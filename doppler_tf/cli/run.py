@@ -71,15 +71,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     program = load_program(graph, args.seed, args.inputs) if real else None
     batches = None
     if args.repeat is None and args.in_flight is None:
-        assignment, dispatch = load_assignment(args.assignment, graph, costs, args.dispatch)
+        assignment = load_assignment(args.assignment, graph, costs, args.dispatch)
     else:
         batches, assignment = load_batches(args.assignment, graph, costs, args.dispatch, args.repeat, args.in_flight)
-        graph, costs, dispatch = batches.graph, batches.costs, "order"
+        graph, costs = batches.graph, batches.costs
         program = None if program is None else program.repeated(batches, args.seed)
-    simulated = Simulator(dispatch).execute(graph, costs, assignment)
+    simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else args.time_scale or default_time_scale(simulated_s)
-    with make_executor(args.executor, dispatch, program, time_scale, args.seed, args.timeout_s, truth) as executor:
+    with make_executor(args.executor, program, time_scale, args.seed, args.timeout_s, truth) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
         error = None if program is None or args.no_check else program.relative_error(executor.outputs)
     trace = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]

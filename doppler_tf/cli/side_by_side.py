@@ -24,7 +24,7 @@ _WARM_UP_TURNS = 2
 
 
 def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best: Mapping[str, Assignment], run: Path | None,
-                  dispatch: str, turns: int) -> dict[str, dict[str, float | int | None]]:
+                  turns: int) -> dict[str, dict[str, float | int | None]]:
     """Runs in turn the assignments found and those that the training run `run` wrote for this graph.
 
     The assignment that also runs with barriers and on TensorFlow's executor is the one learned last, else the best by simulation.
@@ -37,21 +37,21 @@ def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best
     from doppler_tf.simulator import Simulator
 
     found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
-    leader = min(found, key=lambda name: Simulator(dispatch).execute(graph, costs, found[name]).makespan_s, default=None)
+    leader = min(found, key=lambda name: Simulator().execute(graph, costs, found[name]).makespan_s, default=None)
     for name, ending in ((LEARNED_SIMULATED, ".simulated.json"), (LEARNED, ".json")):
         path = None if run is None else run / "assignments" / f"{file_name(graph.name)}{ending}"
         if path is not None and path.exists():
-            assignment, _ = load_assignment(path, graph, costs, dispatch)
+            assignment = load_assignment(path, graph, costs, None)
             leader = name if assignment.method in ("", "policy") else f"{name} ({assignment.method})"
             found[leader] = assignment
     if leader is None:
         raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
     with progress_bar("measuring", show=bars_wanted()) as move:
-        return measure_side_by_side(graph_path, graph, costs, found, leader, dispatch, turns, move)
+        return measure_side_by_side(graph_path, graph, costs, found, leader, turns, move)
 
 
 def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], leader: str,
-                         dispatch: str, turns: int, progress: Callable[[int, int], None]) -> dict[str, dict[str, float | int | None]]:
+                         turns: int, progress: Callable[[int, int], None]) -> dict[str, dict[str, float | int | None]]:
     """Measures each assignment on the engine, `leader` also with barriers and on TensorFlow's executor, and the whole program uncut.
 
     Every turn runs everything, so that a burst of other work on the machine affects all alike. It runs everything twice, and the second run
@@ -75,7 +75,7 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
         graph, assignments[leader].device, program.inputs, program.fetch, devices, copies=True)
     with ExitStack() as stack:
-        engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, dispatch=dispatch, keep_inputs=True))
+        engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True))
         barriers = stack.enter_context(runtime.SynchronousExecutor(
             runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=True)))
         plain = stack.enter_context(PlainTensorFlow(graph_path))
@@ -89,7 +89,7 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
                 call()
                 seconds[name].append(call())
             progress(turn + 1, _WARM_UP_TURNS + turns)
-    simulated_s = {name: Simulator(dispatch).execute(graph, costs, a).makespan_s for name, a in assignments.items()}
+    simulated_s = {name: Simulator().execute(graph, costs, a).makespan_s for name, a in assignments.items()}
     return {name: Finalist(simulated_s.get(name), tuple(values[_WARM_UP_TURNS:])).to_json() for name, values in seconds.items()}
 
 

@@ -30,14 +30,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     graph, costs = load_costs(args.graph, args.topology)
     batches = None
     if args.repeat is None and args.in_flight is None:
-        assignment, dispatch = load_assignment(args.assignment, graph, costs, args.dispatch)
+        assignment = load_assignment(args.assignment, graph, costs, args.dispatch)
     else:
         batches, assignment = load_batches(args.assignment, graph, costs, args.dispatch, args.repeat, args.in_flight)
-        graph, costs, dispatch = batches.graph, batches.costs, "order"
-    trace = Simulator(dispatch).execute(graph, costs, assignment)
+        graph, costs = batches.graph, batches.costs
+    trace = Simulator().execute(graph, costs, assignment)
     lower_bound_s = lower_bounds(graph, costs).best_s
     write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
-    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": dispatch,
+    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": assignment.dispatch,
             "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s, "transfers": len(trace.producer),
             **({} if batches is None else batch_figures(batches, trace)),
             **judge(graph, costs, assignment, trace), **usage(graph, costs, assignment, trace, valid=True)}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.messages import bars_wanted, note
-from doppler_tf.cli.options import add_topology, key_value, natural, positive_real
+from doppler_tf.cli.options import ANY_DISPATCH, add_topology, key_value, natural, positive_real
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init", type=Path, metavar="RUN|CHECKPOINT",
                         help="start from another run's best policies instead of untrained ones; its graphs and devices may differ")
     parser.add_argument("--resume", action="store_true", help="continue from the run folder's last checkpoint")
+    parser.add_argument("--dispatch", metavar=ANY_DISPATCH,
+                        help="rule that orders the queues; auto: by the order in which SEL chose, and at the end the fastest rule "
+                             "(default: auto)")
     parser.add_argument("--config", metavar="NAME|FILE", help="settings: default, annealed, paper, or a file with a JSON object")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
     parser.set_defaults(seed=None)  # --seed, even 0, must win over --config and --set, so it must be known whether it was given
@@ -117,7 +120,7 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
     from doppler_tf.cli.executors import has_kernels
 
     given = {key: _value(text) for key, text in args.set}
-    for key in (*STAGES, "method", "seed", "executor", "time_scale", "real_minutes", "emulate"):
+    for key in (*STAGES, "method", "seed", "dispatch", "executor", "time_scale", "real_minutes", "emulate"):
         if getattr(args, key) is not None:
             given[key] = getattr(args, key)
     if (args.time_scale or args.emulate) and not args.executor:
@@ -166,12 +169,12 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> I
             yield None
         elif config.executor == "emulated":
             truth = true_topology(config.emulate, loaded)
-            yield stack.enter_context(make_executor("emulated", "fifo", None, config.time_scale, config.seed, timeout_s, truth))
+            yield stack.enter_context(make_executor("emulated", None, config.time_scale, config.seed, timeout_s, truth))
         else:
             from runtime import prepare_devices
 
             prepare_devices(loaded[0][1].num_devices)  # before training runs TensorFlow's first operation
-            yield ByGraph([(graph, stack.enter_context(make_executor("tf", "fifo", load_program(graph), 1.0, config.seed, timeout_s)))
+            yield ByGraph([(graph, stack.enter_context(make_executor("tf", load_program(graph), 1.0, config.seed, timeout_s)))
                            for graph, _ in loaded])
 
 

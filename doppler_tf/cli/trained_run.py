@@ -20,13 +20,12 @@ _FIGURES = ("greedy_makespan_s", "best_makespan_s", "lower_bound_s", "episodes",
 
 @dataclass(frozen=True)
 class Trained:
-    """One graph of a run: its costs, its figures in `result.json`, and its best assignment with its dispatch rule."""
+    """One graph of a run: its costs, its figures in `result.json`, and its best assignment."""
 
     graph: DataflowGraph
     costs: CostModel
     figures: Mapping[str, Any]
     assignment: Assignment
-    dispatch: str
 
 
 def read_figures(run: Path) -> dict[str, Mapping[str, Any]]:
@@ -62,7 +61,7 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Tr
                                       (topology, costs.topology.topology_hash, stored.get("topology"))):
             if found != expected:
                 raise CheckpointError(f"{each}: expected what the run was made for, got something else; put it back, or train again")
-        trained.append(Trained(graph, costs, row, *load_assignment(run / "assignments" / f"{file_name(name)}.json", graph, costs, None)))
+        trained.append(Trained(graph, costs, row, load_assignment(run / "assignments" / f"{file_name(name)}.json", graph, costs, None)))
     return trained
 
 

@@ -19,53 +19,54 @@ class Trees(NamedTuple):
     Attributes:
       nodes: int32 [2 * places]; members: int32 [places], the item at each leaf.
       leaves: int32 [N + T, D], the leaf of a vertex in the lane of its own device, of a tensor in the lane of the link to another.
+      keys: float64 [T, D], the queue key of a tensor that waits for the link to a device.
     """
 
     nodes: np.ndarray
     members: np.ndarray
     leaves: np.ndarray
+    keys: np.ndarray
 
 
 @numba.njit(nogil=True)
-def _key(vertices, maker, item):
-    """The queue key of an item: that of the vertex, or of the tensor's producer."""
-    return vertices[item if item < len(vertices) else maker[item - len(vertices)]].key
+def _key(trees, vertices, item, d):
+    return vertices[item].key if item < len(vertices) else trees.keys[item - len(vertices), d]
 
 
 @numba.njit(nogil=True)
-def _first(vertices, maker, a, b):
-    """The first of two waiting items; -1 stands for none."""
+def _first(trees, vertices, a, b, d):
+    """The first of two items that wait to start on device d or to be sent to it; -1 stands for none."""
     if a < 0 or b < 0:
         return max(a, b)
-    first, second = _key(vertices, maker, a), _key(vertices, maker, b)
+    first, second = _key(trees, vertices, a, d), _key(trees, vertices, b, d)
     if first == second:
         return min(a, b)
     return a if first < second else b
 
 
 @numba.njit(nogil=True)
-def wait_in_tree(trees, vertices, maker, lane, item, d):
+def wait_in_tree(trees, vertices, lane, item, d):
     """Adds an item at its leaf, where it waits to start on device d or to be sent to it."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
-    while i > 0 and _first(vertices, maker, nodes[base + i], item) == item:
+    while i > 0 and _first(trees, vertices, nodes[base + i], item, d) == item:
         nodes[base + i] = item
         i >>= 1
 
 
 @numba.njit(nogil=True)
-def leave_tree(trees, vertices, maker, lane, item, d):
+def leave_tree(trees, vertices, lane, item, d):
     """Removes an item from its leaf."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
     nodes[base + i] = -1
     i >>= 1
     while i > 0 and nodes[base + i] == item:
-        nodes[base + i] = _first(vertices, maker, nodes[base + 2 * i], nodes[base + 2 * i + 1])
+        nodes[base + i] = _first(trees, vertices, nodes[base + 2 * i], nodes[base + 2 * i + 1], d)
         i >>= 1
 
 
 @numba.njit(nogil=True)
-def first_in_tree(trees, vertices, maker, lane, item_bytes, left):
-    """The first waiting item of a lane with at most `left` bytes; -1 if there is none."""
+def first_in_tree(trees, vertices, lane, item_bytes, left, d):
+    """The first waiting item of a lane that leads to device d with at most `left` bytes; -1 if there is none."""
     nodes, base, count = trees.nodes, 2 * lane.base, lane.tail - lane.base
     if count == 0:
         return -1
@@ -81,11 +82,11 @@ def first_in_tree(trees, vertices, maker, lane, item_bytes, left):
     begin, end, found = count, count + low, -1
     while begin < end:
         if begin & 1:
-            found = _first(vertices, maker, found, nodes[base + begin])
+            found = _first(trees, vertices, found, nodes[base + begin], d)
             begin += 1
         if end & 1:
             end -= 1
-            found = _first(vertices, maker, found, nodes[base + end])
+            found = _first(trees, vertices, found, nodes[base + end], d)
         begin >>= 1
         end >>= 1
     return found
@@ -119,7 +120,7 @@ def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
     for k in range(len(lanes)):
         d = k if k < num_devices else (k - num_devices) % num_devices
         for i in range(lanes[k].head, end[k]):
-            wait_in_tree(trees, vertices, maker, lanes[k], queue[i].item, d)
+            wait_in_tree(trees, vertices, lanes[k], queue[i].item, d)
 
 
 @numba.njit(nogil=True)

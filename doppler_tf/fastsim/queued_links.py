@@ -81,7 +81,8 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
     memory_left = memory_bytes.copy()
     uses = np.empty((len(maker) if limited else 0, num_devices), np.int32)
     leaves = np.empty((len(item_bytes) if limited else 0, num_devices), np.int32)
-    trees = Trees(np.empty(2 * places if limited else 0, np.int32), np.empty(places if limited else 0, np.int32), leaves)
+    keys = np.empty((len(maker) if limited else 0, num_devices))
+    trees = Trees(np.empty(2 * places if limited else 0, np.int32), np.empty(places if limited else 0, np.int32), leaves, keys)
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
         # Each lane gets a region of the queue, with a place for each vertex of the device or transfer of the link.
@@ -131,7 +132,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
                 if fifo:
                     vertices[v].key = now
                 if long and limited:
-                    wait_in_tree(trees, vertices, maker, lanes[d], v, d)
+                    wait_in_tree(trees, vertices, lanes[d], v, d)
                 else:
                     moved += wait(queue, lanes[d], vertices[v].key, v, long)
                 noted = touch(lanes, touched, noted, d)
@@ -182,12 +183,22 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
                         seen[d] = t
                         k, item, begun = num_devices + home * num_devices + d, count + t, count + t * num_devices + d
                         key = vertices[p].key
+                        if not fifo:  # the most urgent consumer there
+                            key = vertex.key
+                            for j in range(i + 1, vertices[p].last):
+                                if edges[j].tensor != t:
+                                    break
+                                other = vertices[edges[j].vertex]
+                                if other.device == d:
+                                    key = min(key, other.key)
+                        if limited:
+                            keys[t, d] = key
                     else:
                         continue
                     if recording:
                         waited_for[begun], since[begun] = ended, now
                     if long and limited:
-                        wait_in_tree(trees, vertices, maker, lanes[k], item, d)
+                        wait_in_tree(trees, vertices, lanes[k], item, d)
                     else:
                         moved += wait(queue, lanes[k], key, item, long)
                     noted = touch(lanes, touched, noted, k)
@@ -220,9 +231,9 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
                 d = k if k < num_devices else (k - num_devices) % num_devices
                 while lane.free:
                     if long and limited:
-                        item = first_in_tree(trees, vertices, maker, lane, item_bytes, memory_left[d])
+                        item = first_in_tree(trees, vertices, lane, item_bytes, memory_left[d], d)
                         if item >= 0:
-                            leave_tree(trees, vertices, maker, lane, item, d)
+                            leave_tree(trees, vertices, lane, item, d)
                     elif lane.head == lane.tail:
                         break
                     elif limited:

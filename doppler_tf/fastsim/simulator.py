@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, check_devices
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices
 from doppler_tf.costs import CostModel, Noise
+from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import free_links, queued_links
 from doppler_tf.fastsim.prepared import Prepared, may_run_short
@@ -78,20 +80,32 @@ class FastSimulator:
                                   f"{list(np.shape(devices))}")
         check_devices(self._graph, self._costs, np.asarray(devices))
         devices = np.ascontiguousarray(devices, np.int32)
-        prepared = self._ordered(len(devices), orders)
+        return self._run_all(devices, self._ordered(len(devices), orders))
+
+    def _run_all(self, devices: np.ndarray, prepared: Prepared) -> np.ndarray:
         if len(devices) * self._size < _SERIAL_SIZE:
             return _run(devices, prepared)
         rows = np.array_split(np.arange(len(devices)), min(_THREADS, max(len(devices), 1)))
         return np.concatenate(list(_POOL.map(lambda r: _run(devices[r], _of_rows(prepared, r)), rows)))
 
-    def prepared(self, order: np.ndarray | None = None) -> Prepared:
+    def makespans_of(self, assignments: Sequence[Assignment]) -> np.ndarray:
+        """float64 [B]: seconds of assignments; under the rule `order` each by its own priority or order. Otherwise as `makespans`."""
+        devices = np.stack([a.device for a in assignments])
+        if self._dispatch != "order":
+            return self.makespans(devices)
+        check_devices(self._graph, self._costs, devices)
+        keys = np.stack([queue_keys(self._graph, self._costs, a, "order") for a in assignments])
+        return self._run_all(np.ascontiguousarray(devices, np.int32), self._prepared._replace(priority=keys))
+
+    def prepared(self, priority: np.ndarray | None = None) -> Prepared:
         """The argument of `prepared.makespan` and `prepared.makespan_bound` in compiled loops.
 
-        Args: order: int [M], for dispatch rule `order`. Raises ConfigError if there is noise, because the bounds do not hold with it.
+        Args: priority: float64 [N], for dispatch rule `order`; later changes to it take effect. Raises ConfigError if there is noise,
+        because the bounds do not hold with it.
         """
         if self._noisy:
             raise ConfigError(f"{self._graph.name}: noise: expected none if simulations may be abandoned, got factors; leave it out")
-        prepared = self._ordered(1, None if order is None else order[None])
+        prepared = self._prepared if priority is None else self._prepared._replace(priority=priority[None])
         return prepared._replace(topological=self._graph.topological_order.astype(np.int32),
                                  least_tail=least_levels(self._graph, self._costs))
 

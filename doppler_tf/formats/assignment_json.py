@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from doppler_tf.assignment import Assignment, assignment_from_devices
+import numpy as np
+
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, assignment_from_devices
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import AssignmentError, field_error, shown
 from doppler_tf.formats.files import read_json, write_json
@@ -14,13 +18,15 @@ from doppler_tf.graph import DataflowGraph
 ASSIGNMENT_SCHEMA = "doppler-assignment/1"
 
 
-def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None,
-                       dispatch: str = "fifo") -> dict:
+def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None) -> dict:
     """The record of an assignment for `graph` on `costs.topology`."""
+    priority = assignment.priority
     return {
         "schema": ASSIGNMENT_SCHEMA, "graph_hash": graph.graph_hash, "topology_hash": costs.topology.topology_hash,
         "device": [None if d < 0 else d for d in assignment.device.tolist()], "device_names": list(costs.topology.device_names),
-        "order": None if assignment.order is None else assignment.order.tolist(), "dispatch": dispatch,
+        "order": None if assignment.order is None else assignment.order.tolist(), "dispatch": assignment.dispatch,
+        **({} if priority is None else {"priority": [None if d < 0 else int(x) if x.is_integer() else x for d, x in
+                                                     zip(assignment.device.tolist(), priority.tolist(), strict=True)]}),
         "makespan_s": makespan_s, "method": assignment.method,
     }
 
@@ -48,7 +54,23 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
     method = record.get("method") or ""
     if not isinstance(method, str):
         raise field_error(AssignmentError, where, "", "method", "a string or null", method)
-    return assignment_from_devices(graph, costs, record["device"], order, method, where)
+    dispatch = record.get("dispatch") or "fifo"
+    if dispatch not in DISPATCH_RULES:
+        raise field_error(AssignmentError, where, "", "dispatch", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
+    assignment = assignment_from_devices(graph, costs, record["device"], order, method, where)
+    return replace(assignment, dispatch=dispatch, priority=_priority(graph, record.get("priority"), where))
+
+
+def _priority(graph: DataflowGraph, values, where: str) -> np.ndarray | None:
+    """float64 [N]. Raises AssignmentError unless `values` is None, or a list with a number for each vertex that is not an input."""
+    if values is None:
+        return None
+    if not isinstance(values, list) or len(values) != graph.num_vertices:
+        raise field_error(AssignmentError, where, "", "priority", f"a list of {graph.num_vertices} entries in node order, or null", values)
+    for v in graph.work_vertices.tolist():
+        if isinstance(values[v], bool) or not isinstance(values[v], int | float) or not math.isfinite(values[v]):
+            raise field_error(AssignmentError, where, f"vertex {graph.ids[v]!r}", "priority", "a finite number, smallest first", values[v])
+    return np.array([0.0 if is_input else float(x) for x, is_input in zip(values, graph.is_input.tolist(), strict=True)])
 
 
 def read_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel) -> Assignment:
@@ -57,7 +79,7 @@ def read_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel) ->
 
 
 def write_assignment(path: str | Path, graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None,
-                     dispatch: str = "fifo", batches: int | None = None) -> None:
+                     batches: int | None = None) -> None:
     """Writes an assignment file atomically. Args: batches: how many calls `graph` joins; None for an ordinary graph."""
-    record = assignment_to_json(graph, costs, assignment, makespan_s, dispatch)
+    record = assignment_to_json(graph, costs, assignment, makespan_s)
     write_json(path, record if batches is None else {**record, "batches": batches})

@@ -45,7 +45,7 @@ def write_trace(path: str | Path, graph: DataflowGraph, costs: CostModel, assign
         "graph": {"nodes": nodes, "edges": edges, "graph": attributes}, "topology": costs.topology.to_json(),
         "costs": {"exec_s": costs.exec_s.tolist(),
                   "transfer_s": [None if np.isnan(x) else x for x in costs.explicit_transfer_s.tolist()]},
-        "assignment": assignment_to_json(graph, costs, assignment, trace.makespan_s, trace.dispatch),
+        "assignment": assignment_to_json(graph, costs, assignment, trace.makespan_s),
         "log": None if trace.log is None else _times(trace.log), "lost": list(trace.lost),
         **{name: None if peaks is None else peaks.tolist() for name, peaks in _peaks(trace).items()},
     }

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds, rounding
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.cp_model import Model
+from doppler_tf.heuristics.judging import judge, ranks
 from doppler_tf.heuristics.search import ROUNDING, Budget, Found, Incumbent, default_budget, serial_s
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.simulator import Simulator
@@ -76,20 +76,15 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     from ortools.sat.python import cp_model
 
     begin = starting_point(graph, costs, rng, dispatch) if start is None else start
-    fast = FastSimulator(graph, costs, dispatch)
-
-    def simulated(device: np.ndarray) -> float:
-        return float(fast.makespans(device[None], None if begin.order is None else begin.order[None])[0])
-
-    best, best_s = begin.device, simulated(begin.device)
+    best_s, best = judge(graph, costs, [replace(begin, method="cp_sat")], dispatch)[0]
     known_s = lower_bounds(graph, costs).best_s
     latest_s = best_s if math.isfinite(best_s) else serial_s(costs)
     optimal = best_s <= known_s * (1 + ROUNDING)
     if optimal or budget.reached(best_s):
-        return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s, optimal)
+        return Proven(best, best_s, 1, time.perf_counter() - started, known_s, optimal=optimal)
     program = Model(graph, costs, latest_s, known_s)
     with contextlib.suppress(DeadlockError):  # an assignment that does not fit in memory gives no hint
-        program.hint(begin.device, Simulator(dispatch).execute(graph, costs, begin))
+        program.hint(best.device, Simulator().execute(graph, costs, best))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = int(rng.integers(2**31 - 1))
     counted = budget.simulations is not None
@@ -105,35 +100,38 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
 
     made = 1
 
-    def take(device: np.ndarray) -> None:
+    def take(device: np.ndarray, start: np.ndarray) -> None:
         nonlocal best, best_s, made
-        made, makespan_s = made + 1, simulated(device)
+        found = Assignment(device, begin.order, "cp_sat", priority=ranks(start))
+        made, (makespan_s, found) = made + 1, judge(graph, costs, [found], dispatch)[0]
         if makespan_s < best_s:
-            best, best_s = device, makespan_s
+            best, best_s = found, makespan_s
             if incumbent is not None:
-                incumbent.offer(best_s, Assignment(best, begin.order, "cp_sat"))
+                incumbent.offer(best_s, best)
 
     if incumbent is not None:
         solver.best_bound_callback = lambda bound: incumbent.raise_target(proven(bound))
         incumbent.at_end(solver.stop_search)  # stop_search has no effect before the solver runs, so `over` is checked next
         if incumbent.over:
-            return Proven(Assignment(best, begin.order, "cp_sat"), best_s, 1, time.perf_counter() - started, known_s)
+            return Proven(best, best_s, 1, time.perf_counter() - started, known_s)
     status = solver.solve(program.model, _on_solution(cp_model, program, graph, take))
     bound = solver.best_objective_bound if status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN) else 0.0
     if incumbent is not None:
         incumbent.raise_target(proven(bound))
-    return Proven(Assignment(best, begin.order, "cp_sat"), best_s, made, time.perf_counter() - started, proven(bound),
-                  status == cp_model.OPTIMAL)
+    return Proven(best, best_s, made, time.perf_counter() - started, proven(bound),
+                  optimal=status == cp_model.OPTIMAL)
 
 
-def _on_solution(cp_model, program: Model, graph: DataflowGraph, take: Callable[[np.ndarray], None]):
-    """A callback that passes the devices of every solution to `take`. The class is local because OR-tools is imported late."""
+def _on_solution(cp_model, program: Model, graph: DataflowGraph, take: Callable[[np.ndarray, np.ndarray], None]):
+    """A callback that passes the devices and starts of every solution to `take`. The class is local because OR-tools is imported late."""
 
     class OnSolution(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
             chosen = np.array([next(d for d, literal in enumerate(row) if self.boolean_value(literal)) for row in program.on], np.int32)
             device = np.full(graph.num_vertices, -1, np.int32)
             device[graph.work_vertices] = chosen[program.units.unit_of[graph.work_vertices]]
-            take(device)
+            start = np.zeros(graph.num_vertices)
+            start[graph.work_vertices] = [self.value(program.start[v]) for v in graph.work_vertices.tolist()]
+            take(device, start)
 
     return OnSolution()

@@ -15,9 +15,12 @@ from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound
 
 # Random numbers in [0, 1) that one step takes.
 DRAWS = 6
-# The first number picks the kind of change. Below these values: a unit anywhere, a unit to a neighbour's device, two units exchanged, a
-# set to one device. Above all: two devices exchanged within a set.
+# The first number picks the kind of change of devices. Below these values: a unit anywhere, a unit to a neighbour's device, two units
+# exchanged, a set to one device. Above all: two devices exchanged within a set.
 _ANYWHERE, _NEIGHBOUR, _SWAP, _GATHER = 0.15, 0.5, 0.75, 0.85
+# If priorities are searched, this share of changes are to priorities. Of these, the second share moves a whole set, and the third derives
+# all priorities anew from the present devices.
+_REORDER, _BLOCK, _AFRESH = 0.1, 0.3, 0.05
 # The share of single units that are drawn from the critical chain: a change elsewhere hardly ever shortens the run.
 _CRITICAL = 0.5
 # Bounds add seconds in a different order than makespans. An excess below this share may be rounding, and is simulated to its end.
@@ -31,6 +34,7 @@ class WalkState(NamedTuple):
 
     Attributes:
       current, best: int32 [1, N], devices.
+      priority: float64 [2, N], the queue keys of `current` and of `best`, in seconds; [2, 0] where they are not searched.
       levels: float64 [2], the makespans of `current` and `best`; infinite where not known yet, above all makespans where memory runs out.
       critical: int64 [2, N + E + 1], of `current` and of `best`: how many units are on the critical chain and can move, then these
         units, some more than once; none where memory runs out.
@@ -39,15 +43,17 @@ class WalkState(NamedTuple):
 
     current: np.ndarray
     best: np.ndarray
+    priority: np.ndarray
     levels: np.ndarray
     critical: np.ndarray
     looks: np.ndarray
 
 
-def walk_state(device: np.ndarray, num_edges: int) -> WalkState:
-    """The state before the first step; device: int32 [N], where the walk begins."""
+def walk_state(device: np.ndarray, num_edges: int, ordered: bool = False) -> WalkState:
+    """The state before the first step. Args: device: int32 [N], where the walk begins; ordered: whether priorities are searched."""
     current = device[None].astype(np.int32)
-    return WalkState(current, current.copy(), np.full(2, np.inf), np.zeros((2, len(device) + num_edges + 1), np.int64),
+    keys = np.zeros((2, len(device) if ordered else 0))
+    return WalkState(current, current.copy(), keys, np.full(2, np.inf), np.zeros((2, len(device) + num_edges + 1), np.int64),
                      np.zeros(3, np.int64))
 
 
@@ -64,36 +70,81 @@ def _put(sets, unit, d, unit_device, devices, changed, old, count):
 
 
 @numba.njit(nogil=True)
-def _change(sets, draw, critical, unit_device, devices, changed, old):
-    """Makes one random change; returns how many units it moved; critical: a row of `WalkState.critical`."""
+def _unit(critical, number, units):
+    """A random unit, often one on the critical chain; number: random in [0, 1)."""
+    if critical[0] == 0:
+        return int(number * units)
+    if number < _CRITICAL:
+        return critical[1 + int(number / _CRITICAL * critical[0])]
+    return int((number - _CRITICAL) / (1.0 - _CRITICAL) * units)
+
+
+@numba.njit(nogil=True)
+def _reorder(sets, kind, draw, critical, unit_device, keys, scale_s, changed, old):
+    """Moves a vertex, or a set as a block, close before or behind a vertex of the same device; returns how many keys it changed.
+
+    Args: kind: random in [0, 1); keys: float64 [N], changed; changed, old: get the vertices and their former keys.
+    """
+    units, num_kinds = len(sets.allowed), len(sets.kind_ptr) - 1
+    k = -1
+    if kind < _BLOCK and num_kinds:
+        c = int(draw[1] * num_kinds)
+        k = sets.kind_ptr[c] + int(draw[3] * (sets.kind_ptr[c + 1] - sets.kind_ptr[c]))
+        u = sets.set_unit[sets.set_ptr[k] + int(draw[4] * (sets.set_ptr[k + 1] - sets.set_ptr[k]))]
+    else:
+        u = _unit(critical, draw[1], units)
+    begin, end = sets.member_ptr[u], sets.member_ptr[u + 1]
+    v = sets.member[begin + int(draw[3] * (end - begin))]
+    w = int(draw[2] * units)
+    for _ in range(4 * sets.allowed.shape[1]):
+        if unit_device[w] == unit_device[u] and w != u:
+            break
+        w = (w + 1) % units
+    begin, end = sets.member_ptr[w], sets.member_ptr[w + 1]
+    shift = keys[sets.member[begin + int(draw[3] * (end - begin))]] + (2.0 * draw[4] - 1.0) * scale_s - keys[v]
+    count = 0
+    if k < 0:
+        changed[0], old[0] = v, keys[v]
+        keys[v] += shift
+        return 1
+    for i in range(sets.set_ptr[k], sets.set_ptr[k + 1]):
+        unit = sets.set_unit[i]
+        for j in range(sets.member_ptr[unit], sets.member_ptr[unit + 1]):
+            changed[count], old[count] = sets.member[j], keys[sets.member[j]]
+            keys[sets.member[j]] += shift
+            count += 1
+    return count
+
+
+@numba.njit(nogil=True)
+def _change(sets, kind, draw, critical, unit_device, devices, changed, old):
+    """Makes one random change of devices; returns how many units it moved.
+
+    Args: kind: random in [0, 1); critical: a row of `WalkState.critical`; changed, old: get the units and their former devices.
+    """
     units, num_devices = sets.allowed.shape
     num_kinds = len(sets.kind_ptr) - 1
-    if critical[0] == 0:
-        u = int(draw[1] * units)
-    elif draw[1] < _CRITICAL:
-        u = critical[1 + int(draw[1] / _CRITICAL * critical[0])]
-    else:
-        u = int((draw[1] - _CRITICAL) / (1.0 - _CRITICAL) * units)
+    u = _unit(critical, draw[1], units)
     d = int(draw[2] * num_devices)
     if num_devices > 1 and d == unit_device[u]:
         d = (d + 1 + int(draw[3] * (num_devices - 1))) % num_devices
     near = sets.near_ptr[u + 1] - sets.near_ptr[u]
-    if draw[0] < _ANYWHERE or (draw[0] >= _SWAP and num_kinds == 0):
+    if kind < _ANYWHERE or (kind >= _SWAP and num_kinds == 0):
         return _put(sets, u, d, unit_device, devices, changed, old, 0)
-    if draw[0] < _NEIGHBOUR and near:
+    if kind < _NEIGHBOUR and near:
         return _put(sets, u, unit_device[sets.near[sets.near_ptr[u] + int(draw[2] * near)]], unit_device, devices, changed, old, 0)
-    if draw[0] < _SWAP:
+    if kind < _SWAP:
         w, here = int(draw[2] * units), unit_device[u]
         if not (sets.allowed[u, unit_device[w]] and sets.allowed[w, here]):
             return 0
         count = _put(sets, u, unit_device[w], unit_device, devices, changed, old, 0)
         return _put(sets, w, here, unit_device, devices, changed, old, count)
-    kind = int(draw[1] * num_kinds)
-    first, last = sets.kind_ptr[kind], sets.kind_ptr[kind + 1]
+    c = int(draw[1] * num_kinds)
+    first, last = sets.kind_ptr[c], sets.kind_ptr[c + 1]
     k = first + int(draw[3] * (last - first))
     begin, end = sets.set_ptr[k], sets.set_ptr[k + 1]
     count = 0
-    if draw[0] < _GATHER:
+    if kind < _GATHER:
         for i in range(begin, end):
             count = _put(sets, sets.set_unit[i], d, unit_device, devices, changed, old, count)
         return count
@@ -145,20 +196,38 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
     Returns:
       the sum of the logarithms of all losses seen, and their number, where measured.
     """
-    current, best, levels, critical, looks = state
+    current, best, keys, levels, critical, looks = state
+    ordered = keys.shape[1] > 0
     units = len(sets.allowed)
     unit_device = np.empty(units, np.int64)
     for u in range(units):
         unit_device[u] = current[0, sets.member[sets.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
-    tail, num_devices = np.empty(current.shape[1]), len(prepared.slots)
+    rekeyed, old_key = np.empty(keys.shape[1], np.int64), np.empty(keys.shape[1])
+    tail, num_devices = np.zeros(current.shape[1]), len(prepared.slots)
+    scale_s = prepared.exec_s.mean()
     waited_for = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The very first step simulates `current` without a change.
-        count = 0 if levels[0] == np.inf else _change(sets, draws[step], critical[0], unit_device, current, changed, old)
-        if count == 0 and levels[0] < np.inf:
-            continue
+        count, moved = 0, 0
+        if levels[0] < np.inf:
+            kind = draws[step, 0]
+            if ordered and kind < _REORDER:
+                kind /= _REORDER
+                if kind > 1.0 - _AFRESH:
+                    makespan_bound(current, prepared, np.inf, tail)
+                    for v in range(len(tail)):
+                        rekeyed[v], old_key[v], keys[0, v] = v, keys[0, v], -tail[v]
+                    moved = len(tail)
+                else:
+                    kind /= 1.0 - _AFRESH
+                    moved = _reorder(sets, kind, draws[step], critical[0], unit_device, keys[0], scale_s, rekeyed, old_key)
+            else:
+                kind = (kind - _REORDER) / (1.0 - _REORDER) if ordered else kind
+                count = _change(sets, kind, draws[step], critical[0], unit_device, current, changed, old)
+            if count + moved == 0:
+                continue
         chance, limit_s, least = draws[step, DRAWS - 1], np.inf, prepared.least_tail
         if chance > 0 and not measure:
             limit_s = (levels[0] - max(temperature[step], 1e-300) * np.log(chance)) * (1.0 + _MARGIN)
@@ -183,10 +252,13 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
             if level < levels[1]:
                 levels[1] = level
                 best[:] = current
+                keys[1] = keys[0]
                 critical[1, :1 + critical[0, 0]] = critical[0, :1 + critical[0, 0]]
             continue
         for i in range(count - 1, -1, -1):
             unit_device[changed[i]] = old[i]
             for j in range(sets.member_ptr[changed[i]], sets.member_ptr[changed[i] + 1]):
                 current[0, sets.member[j]] = old[i]
+        for i in range(moved - 1, -1, -1):
+            keys[0, rekeyed[i]] = old_key[i]
     return log_loss, losses

@@ -14,6 +14,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.annealing import anneal
 from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
+from doppler_tf.heuristics.judging import AUTO
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.starting_point import starting_point
@@ -50,7 +51,9 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
 
     def run(name: str) -> Found:
         left_s = max(0.0, budget.seconds - (time.perf_counter() - started))
-        return searches[name](graph, costs, np.random.default_rng(seed), replace(budget, seconds=left_s), start, dispatch, incumbent)
+        # Where priorities are searched, hill climbing alone moves them. Annealing is ahead with devices alone while time is short.
+        rule = ("fifo" if start.dispatch == "fifo" else "b_level") if (dispatch, name) == (AUTO, "annealing") else dispatch
+        return searches[name](graph, costs, np.random.default_rng(seed), replace(budget, seconds=left_s), start, rule, incumbent)
 
     with ThreadPoolExecutor(len(searches), "portfolio") as pool:
         running = {name: pool.submit(run, name) for name in searches}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.judging import AUTO, judge
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.search import Budget, Found, default_budget
 
@@ -25,13 +27,17 @@ def random_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generat
 
 def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
               start: Assignment | None = None, dispatch: str = "fifo") -> Found:
-    """The best of `start`, if given, and random assignments; every permitted device of a unit is equally likely."""
+    """The best of `start`, if given, and random assignments; every permitted device of a unit is equally likely.
+
+    Under `auto` a random assignment is simulated under `fifo` and `b_level`.
+    """
     started, budget = time.perf_counter(), budget or default_budget(graph)
-    own, fast = units(graph, costs), FastSimulator(graph, costs, dispatch)
+    own = units(graph, costs)
+    simulators = {rule: FastSimulator(graph, costs, rule) for rule in (("fifo", "b_level") if dispatch == AUTO else (dispatch,))}
     order = graph.topological_order[~graph.is_input[graph.topological_order]] if start is None else start.order
-    best, best_s, made, batch = None if start is None else start.device, math.inf, 0, max(1, _BATCH_SIZE // graph.num_vertices)
+    best, best_s, made, batch = None, math.inf, 0, max(1, _BATCH_SIZE // graph.num_vertices)
     if start is not None:
-        best_s, made = float(fast.makespans(best[None], None if order is None else order[None])[0]), 1
+        (best_s, best), made = judge(graph, costs, [replace(start, method="random_search")], dispatch)[0], 1
     choices = own.allowed.sum(axis=1)
     # Row u lists the permitted devices of unit u first.
     ranked = np.argsort(~own.allowed, axis=1, kind="stable")
@@ -41,9 +47,11 @@ def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, 
         drawn = (rng.random((count, own.num_units)) * choices).astype(np.int64)
         devices = np.full((count, graph.num_vertices), -1, np.int32)
         devices[:, graph.work_vertices] = ranked[np.arange(own.num_units), drawn][:, own.unit_of[graph.work_vertices]]
-        makespans = fast.makespans(devices, None if order is None else np.broadcast_to(order, (count, order.size)))
-        first = int(np.argmin(makespans))
-        if best is None or makespans[first] < best_s:
-            best, best_s = devices[first], float(makespans[first])
+        orders = None if order is None else np.broadcast_to(order, (count, order.size))
+        for rule, fast in simulators.items():
+            makespans = fast.makespans(devices, orders)
+            first = int(np.argmin(makespans))
+            if best is None or makespans[first] < best_s:
+                best, best_s = Assignment(devices[first], order, "random_search", rule), float(makespans[first])
         made += count
-    return Found(Assignment(best, order, "random_search"), best_s, made, time.perf_counter() - started)
+    return Found(best, best_s, made, time.perf_counter() - started)

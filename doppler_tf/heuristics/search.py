@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,13 +15,17 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
+from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.judging import AUTO, judge, ranks, static_priority
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.starting_point import starting_point
 
 # Vertices and edges simulated between two checks of the clock (some milliseconds), and in the default budget (about a second).
 _SLICE_SIZE, _DEFAULT_SIZE, _MOST_DEFAULT = 200_000, 40_000_000, 200_000
+# Improvements that a search remembers.
+_REMEMBERED = 64
 # Bounds and makespans add the same seconds in different orders, so that they may differ by this much.
 ROUNDING = 1e-11
 
@@ -71,6 +76,7 @@ class Found:
       simulations: the number made, including that of the start.
       seconds: wall-clock time.
       lower_bound_s: the bound that the search proved; 0 if it proved none.
+      improvements: makespans and assignments that were the best for a while, the last ones.
     """
 
     assignment: Assignment
@@ -78,6 +84,7 @@ class Found:
     simulations: int
     seconds: float
     lower_bound_s: float = 0.0
+    improvements: Sequence[tuple[float, Assignment]] = ()
 
 
 class Incumbent:
@@ -137,18 +144,29 @@ class Walker:
 
     def __init__(self, method: str, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None,
                  start: Assignment | None, dispatch: str, incumbent: Incumbent | None = None):
-        """Args: start: None: `starting_point`; dispatch: rule of the simulations (`order` uses the start's order)."""
+        """Args: start: None: `starting_point`; dispatch: rule of the simulations. Under `order`, which `auto` becomes, priorities are
+        searched, too."""
         self._started = time.perf_counter()
         self._method = self._found_by = method
         self._budget, self._rng, self._incumbent = budget or default_budget(graph), rng, incumbent
         self._sets = move_sets(graph, costs)
-        self._immovable = not self._sets.movable.any()
         self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
-        self._prepared = FastSimulator(graph, costs, dispatch).prepared(self._start.order)
+        self._graph, self._costs = graph, costs
+        self._rule = "order" if dispatch == AUTO else dispatch
         self._ceiling_s = 1.0 + 2.0 * serial_s(costs)
         self._slice = max(1, min(1000, _SLICE_SIZE // (graph.num_vertices + graph.num_edges)))
-        self.state, self.steps = walk_state(self._start.device, graph.num_edges), 0
-        self._simulate()
+        ordered = self._rule == "order"
+        if ordered:  # a priority can change where a device cannot
+            self._sets = self._sets._replace(movable=np.ones(self.num_units, bool))
+        self._immovable = not self._sets.movable.any()
+        self.state, self.steps = walk_state(self._start.device, graph.num_edges, ordered), 0
+        self._prepared = FastSimulator(graph, costs, self._rule).prepared(self.state.priority[0] if ordered else None)
+        self._start_s = math.inf
+        self._improvements: deque[tuple[float, Assignment]] = deque(maxlen=_REMEMBERED)
+        if ordered:
+            self._begin_ordered(dispatch)
+        else:
+            self._simulate()
         self._offer()
         self._walk_started = time.perf_counter()
 
@@ -206,27 +224,63 @@ class Walker:
         if self._incumbent is not None and self._incumbent.shared:
             shared_s, shared = self._incumbent.best
             if shared_s < state.levels[1]:
-                state.current[0], state.levels[0] = shared.device, math.inf
-                self._simulate()
+                state.current[0] = shared.device
+                if self._rule == "order":
+                    self._take_order(shared)
+                else:
+                    self._simulate()
                 self._found_by = shared.method
         state.current[:], state.critical[0], state.levels[0] = state.best, state.critical[1], state.levels[1]
+        state.priority[0] = state.priority[1]
+
+    def _begin_ordered(self, dispatch: str) -> None:
+        """Simulates the start in its own order, then with the most urgent first, and begins with the faster of the two."""
+        if dispatch == AUTO:
+            self._start_s = judge(self._graph, self._costs, [self._start], self._start.dispatch)[0][0]
+        elif self._start.order is not None or self._start.priority is not None:
+            self._start = replace(self._start, dispatch="order")
+        self._take_order(self._start)
+        if not self.over:
+            self.state.priority[0] = self._levels()
+            self._simulate()
+            self.return_to_best()
+
+    def _take_order(self, assignment: Assignment) -> None:
+        """Takes the order of an assignment with the current devices, and simulates. Keys are spaced like seconds to the end."""
+        position = static_priority(self._graph, self._costs, assignment)
+        spaced = np.sort(self._levels()) + np.arange(len(position)) * 1e-9 * self._costs.exec_s.mean()
+        self.state.priority[0] = spaced[position.astype(np.int64)]
+        self._simulate()
+
+    def _levels(self) -> np.ndarray:
+        """float64 [N]: minus the seconds from a vertex's start to the end of everything that depends on it, under the current devices."""
+        tail_s = np.zeros(self._graph.num_vertices)
+        makespan_bound(self.state.current, self._prepared, math.inf, tail_s)
+        return -tail_s
 
     def _simulate(self) -> None:
         """Simulates the current assignment."""
+        self.state.levels[0] = math.inf
         walk(self._sets, self._prepared, self.state, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, True)
         self.steps += 1
 
     def _offer(self) -> None:
+        makespan_s, assignment = min(float(self.state.levels[1]), self._start_s), self._best_assignment()
+        self._improvements.append((makespan_s, assignment))
         if self._incumbent is not None:
-            self._incumbent.offer(float(self.state.levels[1]), self._best_assignment())
+            self._incumbent.offer(makespan_s, assignment)
 
     def _best_assignment(self) -> Assignment:
-        return Assignment(self.state.best[0].copy(), self._start.order, self._found_by)
+        if self._start_s < self.state.levels[1]:  # a priority comes close to `fifo`, but is not always as fast
+            return replace(self._start, method=self._method)
+        priority = ranks(self.state.priority[1]) if self._rule == "order" else None
+        return Assignment(self.state.best[0].copy(), self._start.order, self._found_by, self._rule, priority)
 
     def found(self) -> Found:
         """The best so far."""
         makespan_s = math.inf if self.state.levels[1] >= self._ceiling_s else float(self.state.levels[1])
-        return Found(self._best_assignment(), makespan_s, self.steps, time.perf_counter() - self._started)
+        return Found(self._best_assignment(), min(makespan_s, self._start_s), self.steps, time.perf_counter() - self._started,
+                     improvements=tuple(self._improvements))
 
 
 def serial_s(costs: CostModel) -> float:

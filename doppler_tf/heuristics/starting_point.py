@@ -9,10 +9,10 @@ import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
+from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
 
@@ -25,7 +25,7 @@ _ON_FEWER = (critical_path, heft, etf)
 
 def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, dispatch: str,
                    known: Assignment | None = None) -> Assignment:
-    """The fastest of some constructed assignments by simulation; ties go to the first.
+    """The fastest of some constructed assignments by `judge`; ties go to the first.
 
     They are one assignment each by critical path, HEFT, ETF, the enumerative optimizer and METIS, or `known` instead of the five; and the
     first three on fewer devices, which win if transfers are costly. Graphs above 20,000 vertices get critical path and HEFT only.
@@ -34,15 +34,7 @@ def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Genera
     found = [make(graph, costs, rng) for make in _CONSTRUCTORS[:None if small else 2]] if known is None else [known]
     if small:
         found += [make(graph, fewer, rng) for fewer in _on_fewer_devices(graph, costs) for make in _ON_FEWER]
-    makespans = FastSimulator(graph, costs, dispatch).makespans(np.stack([a.device for a in found]), stacked_orders(found))
-    return found[int(np.argmin(makespans))]
-
-
-def stacked_orders(assignments: list[Assignment]) -> np.ndarray | None:
-    """int32 [B, M]; None if an assignment has no order."""
-    if any(a.order is None for a in assignments):
-        return None
-    return np.stack([a.order for a in assignments])
+    return min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])[1]
 
 
 def _on_fewer_devices(graph: DataflowGraph, costs: CostModel) -> Iterator[CostModel]:

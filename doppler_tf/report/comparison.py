@@ -64,5 +64,6 @@ def compare_methods(graph: DataflowGraph, costs: CostModel, methods: Sequence[st
             seconds.append(time.perf_counter() - started)
         timed = member in SEARCHES and samples is None and budget_s is not None
         shown = None if timed else wanted if member in learned else tried(member, graph, wanted)
-        rows[member] = {"samples": shown, "makespan_s": mean(makespans_s), "best_makespan_s": min(makespans_s), "seconds": mean(seconds)}
+        rows[member] = {"samples": shown, "dispatch": best[member].dispatch if member in best else None,
+                        "makespan_s": mean(makespans_s), "best_makespan_s": min(makespans_s), "seconds": mean(seconds)}
     return Compared(rows, bound_s, best)

@@ -48,8 +48,8 @@ def fork():
 
 @pytest.fixture(scope="module")
 def run(fork, tmp_path_factory):
-    """A finished run in which every fifth real run failed."""
-    folder, executor = tmp_path_factory.mktemp("real") / "run", Measured(fails=5)
+    """A finished run in which every seventh real run failed."""
+    folder, executor = tmp_path_factory.mktemp("real") / "run", Measured(fails=7)
     return folder, executor, train([fork], PLANNED, folder, CONFIG, executor=executor)["fork"]
 
 
@@ -98,7 +98,7 @@ def test_failed_runs_count_in_the_budget_alone(run):
     _, executor, result = run
     measured = result["measured"]
     assert measured["runs"] == executor.calls <= 48
-    assert (measured["failed"], measured["last_error"]) == (executor.calls // 5, f"run {executor.calls // 5 * 5} failed")
+    assert (measured["failed"], measured["last_error"]) == (executor.calls // 7, f"run {executor.calls // 7 * 7} failed")
     assert min(measured[f"{key}_runs"] for key in ("before", "greedy", "best")) >= 2
     assert result["episodes"] == 32 + 320 + measured["runs"]
 

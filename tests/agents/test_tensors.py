@@ -24,6 +24,8 @@ _IDENTITIES = Identities(True)
 _BATCH = tf.function(lambda *problem: graphs_of_problem(Problem(*problem), _IDENTITIES), PROBLEM, autograph=False)
 _MAKESPANS = tf.function(lambda device, *problem: makespans(Problem(*problem), device),
                          (tf.TensorSpec([None, None], tf.int32), *PROBLEM), autograph=False)
+_ORDERED = tf.function(lambda device, position, *problem: makespans(Problem(*problem), device, position),
+                       (*[tf.TensorSpec([None, None], tf.int32)] * 2, *PROBLEM), autograph=False)
 
 
 @st.composite
@@ -71,3 +73,13 @@ def test_seconds_of_drawn_graphs(problem, seed):
     graph, costs = problem
     device = np.random.default_rng(seed).integers(0, costs.num_devices, (5, graph.num_vertices)).astype(np.int32)
     np.testing.assert_array_equal(_MAKESPANS(device, *problem_of(graph, costs)), FastSimulator(graph, costs).makespans(device))
+
+
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_seconds_of_drawn_graphs_in_a_given_order(problem, seed):
+    graph, costs = problem
+    rng = np.random.default_rng(seed)
+    device = rng.integers(0, costs.num_devices, (5, graph.num_vertices)).astype(np.int32)
+    order = rng.permuted(np.tile(graph.work_vertices, (5, 1)), axis=1)
+    got = _ORDERED(device, np.argsort(order, axis=1).astype(np.int32), *problem_of(graph, costs))
+    np.testing.assert_array_equal(got, FastSimulator(graph, costs, "order").makespans(device, order))

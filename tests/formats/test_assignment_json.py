@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -33,12 +34,13 @@ def costs(graph):
 
 @given(cases(constrained=True))
 def test_random_assignments_survive_a_round_trip(tmp_path_factory, case):
-    path, given_ = tmp_path_factory.getbasetemp() / "a.json", case.assignment
-    makespan_s = simulate(case.graph, case.costs, given_, case.rule).makespan_s
-    write_assignment(path, case.graph, case.costs, given_, makespan_s, case.rule)
+    path, given_ = tmp_path_factory.getbasetemp() / "a.json", replace(case.assignment, dispatch=case.rule)
+    makespan_s = simulate(case.graph, case.costs, given_).makespan_s
+    write_assignment(path, case.graph, case.costs, given_, makespan_s)
     again = read_assignment(path, case.graph, case.costs)
     assert again.device.tolist() == given_.device.tolist()
     assert again.order.tolist() == given_.order.tolist()
+    assert simulate(case.graph, case.costs, again).makespan_s == makespan_s
     record = json.loads(path.read_text())
     assert (record["schema"], record["makespan_s"], record["dispatch"]) == ("doppler-assignment/1", makespan_s, case.rule)
     assert (record["graph_hash"], record["topology_hash"]) == (case.graph.graph_hash, case.costs.topology.topology_hash)

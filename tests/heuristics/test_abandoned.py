@@ -33,7 +33,7 @@ NOTHING_NOTED = np.empty(0, np.int32)
 def test_what_an_abandoned_simulation_returns_is_a_bound_above_the_limit(case, share, least):
     case = replace(case, noise=None)
     exact_s = makespan_or_inf(case)
-    prepared = FastSimulator(case.graph, case.costs, case.rule).prepared(case.assignment.order)
+    prepared = case.prepared
     devices, tail = case.assignment.device[None].astype(np.int32), np.zeros(case.graph.num_vertices)
     bound_s = makespan_bound(devices, prepared, np.inf, tail)
     assert 0 <= bound_s <= exact_s * ABOUT
@@ -84,15 +84,16 @@ def test_most_of_what_is_hopeless_is_abandoned(link_slots):
 @given(case=cases(min_devices=2, constrained=True, noise=False) | cases_short_of_memory(), hot=st.sampled_from([0.0, 0.1, np.inf]))
 def test_a_walk_decides_as_if_nothing_were_abandoned(case, hot):
     graph, costs = case.graph, case.costs
-    simulator = FastSimulator(graph, costs, case.rule)
-    related, prepared = move_sets(graph, costs), simulator.prepared(case.assignment.order)
+    related = move_sets(graph, costs)
     draws = np.random.default_rng(1).random((200, DRAWS))
     temperature = np.zeros(len(draws)) if hot == 0 else np.full(len(draws), hot) * (1 if hot == np.inf else 1 + costs.exec_s.max())
 
     def walked(measure: bool) -> list:
-        state = walk_state(case.assignment.device, graph.num_edges)
+        state = walk_state(case.assignment.device, graph.num_edges, ordered=case.rule == "order")
+        state.priority[:] = case.prepared.priority[0] if case.rule == "order" else 0.0
+        prepared = case.prepared._replace(priority=state.priority[:1]) if case.rule == "order" else case.prepared
         walk(related, prepared, state, draws, temperature, 1e6, measure)
-        return [state.current.tolist(), state.best.tolist(), state.levels.tolist()]
+        return [state.current.tolist(), state.best.tolist(), state.priority.tolist(), state.levels.tolist()]
 
     assert walked(False) == walked(True)
 
@@ -102,7 +103,7 @@ def test_a_long_walk_decides_so_too_and_measures_nothing(name):
     graph = layered_graph(Layered(60, 8, 1.8, 2, 6, 1e10, 8e6, 0.5), 1)
     costs = build_costs(graph, preset(name))
     start = starting_point(graph, costs, np.random.default_rng(0), "fifo")
-    related, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared(start.order)
+    related, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared()
     draws, started_s = np.random.default_rng(1).random((3000, DRAWS)), FastSimulator(graph, costs).makespans(start.device[None])[0]
 
     temperature = np.geomspace(0.03, 1e-4, len(draws)) * started_s

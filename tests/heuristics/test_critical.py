@@ -29,7 +29,7 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
     graph, costs, trace = case.graph, case.costs, simulate(case.graph, case.costs, case.assignment, case.rule)
     count, num_devices = graph.num_vertices, costs.num_devices
     devices, awaited = case.assignment.device[None].astype(np.int32), np.empty(count + graph.num_tensors * num_devices + 1, np.int32)
-    prepared = FastSimulator(graph, costs, case.rule).prepared(case.assignment.order)
+    prepared = case.prepared
     assert simulated(devices, prepared, np.inf, prepared.least_tail, awaited) == trace.makespan_s
     sent = count + trace.tensor(graph) * num_devices + trace.destination
     begin_s = dict(zip([*trace.vertex.tolist(), *sent.tolist()], [*trace.start_s.tolist(), *trace.transfer_start_s.tolist()], strict=True))

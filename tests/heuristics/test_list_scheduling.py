@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 
+from doppler_tf.assignment import plan_transfers
 from doppler_tf.costs import build_costs
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import HEURISTICS, by_priority, by_ready
@@ -136,3 +139,62 @@ def assert_keeps_its_rules(case, schedule) -> None:
         mine = np.flatnonzero((device == d) & (end > start))
         mine = mine[np.argsort(start[mine])]
         assert (start[mine[1:]] >= end[mine[:-1]] - 1e-9).all()
+
+
+SCHEDULES = {
+    "heft": lambda graph, costs: by_priority.schedule(planning_data(graph, costs), b_levels(graph, costs).value_s, np.zeros((1, 1)),
+                                                      np.full(graph.num_vertices, -1, np.int32), True, False),
+    "etf": lambda graph, costs: by_ready.schedule(planning_data(graph, costs), *_by_level(graph, costs), False)}
+
+
+def _by_level(graph, costs) -> tuple[np.ndarray, np.ndarray]:
+    name = np.argsort(-b_levels(graph, costs).value_s, kind="stable")
+    return np.argsort(name), name
+
+
+def waits_on_purpose(graph, costs, device, start_s) -> bool:
+    """Whether a device idles in a plan while a vertex that it runs later has all its inputs."""
+    end_s = start_s + costs.exec_s[np.arange(graph.num_vertices), device]
+    ready_s = np.zeros(graph.num_vertices)
+    plan = plan_transfers(graph, costs, device)
+    arrived_s = end_s[graph.sources]
+    sent = plan.of_edge >= 0
+    arrived_s[sent] += plan.cost_s[plan.of_edge[sent]]
+    arrived_s[graph.is_input[graph.sources]] = 0.0
+    np.maximum.at(ready_s, graph.targets, arrived_s)
+    for d in range(costs.num_devices):
+        mine = graph.work_vertices[device[graph.work_vertices] == d]
+        mine = mine[np.lexsort((end_s[mine], start_s[mine]))]
+        free_s = 0.0
+        for i, v in enumerate(mine.tolist()):
+            if start_s[v] > free_s and (ready_s[mine[i:]] < start_s[v] - 1e-9).any():
+                return True
+            free_s = max(free_s, end_s[v])
+    return False
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@given(case=cases(max_devices=4, noise=False))
+def test_a_plan_without_waiting_is_met_or_beaten_when_it_is_run(name, case):
+    graph, topology = case.graph, replace(case.costs.topology, link_slots=None)
+    costs = build_costs(graph, replace(topology, devices=tuple(replace(d, slots=1, memory_bytes=None) for d in topology.devices)))
+    rng = np.random.default_rng(0)  # no ties, and nothing takes no time: all that ends at one instant is known before anything starts
+    costs = replace(costs, exec_s=costs.exec_s + 0.1 + rng.random(costs.exec_s.shape),
+                    explicit_transfer_s=(0.1 + rng.random(graph.num_tensors))[graph.edge_tensor])
+    device, _, start_s = SCHEDULES[name](graph, costs)
+    assume(not waits_on_purpose(graph, costs, device, start_s))
+    assignment = replace(made(name, graph, costs), dispatch="order")
+    assert assignment.device.tolist() == device.tolist()
+    planned_s = max((start_s + costs.exec_s[np.arange(graph.num_vertices), device])[graph.work_vertices], default=0.0)
+    assert simulate(graph, costs, assignment).makespan_s <= planned_s * (1 + 1e-12)
+
+
+def test_a_plan_that_waits_on_purpose_cannot_be_met_by_a_work_conserving_run():
+    """`urgent` can start at 1 s, and 9 s follow it. Its device has `long` from the beginning, which HEFT puts behind it."""
+    nodes = [{"id": "before", "exec_s": 1, "pin": 0}, {"id": "urgent", "exec_s": 1, "pin": 1}, {"id": "after", "exec_s": 9, "pin": 0},
+             {"id": "long", "exec_s": 5, "pin": 1}]
+    edges = [{"source": u, "target": v, "transfer_s": 0} for u, v in (("before", "urgent"), ("urgent", "after"))]
+    graph = graph_from_records(nodes, edges)
+    costs = build_costs(graph, ideal(2))
+    assert planned_starts("heft", graph, costs).tolist() == [0, 1, 2, 2]
+    assert simulate(graph, costs, replace(made("heft", graph, costs), dispatch="order")).makespan_s == 15.0

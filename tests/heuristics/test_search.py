@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from doppler_tf.heuristics import Budget, anneal, climb, draw_best
 from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.search import Incumbent, Walker
+from doppler_tf.heuristics.simple import round_robin
+from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory
@@ -33,7 +36,7 @@ def search(name: str, case, simulations: int, seed: int = 3):
 
 def judged(case, assignment: Assignment) -> float:
     """The makespan by `FastSimulator`, apart from the search's own loop."""
-    return float(FastSimulator(case.graph, case.costs, case.rule).makespans(assignment.device[None], assignment.order[None])[0])
+    return float(FastSimulator(case.graph, case.costs, case.rule).makespans_of([assignment])[0])
 
 
 @every_search
@@ -245,3 +248,36 @@ def test_a_round_of_annealing_is_shortened_to_the_seconds_left():
     graph, budget = planted()[0], Budget(1 + 12_000 + 18_000 + 5_000)
     cool(Noting("noting", graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo"))
     assert walked == [(steps, pytest.approx(0.3), pytest.approx(0.001)) for steps in (12_000, 18_000, 5_000)]
+
+
+def pinned_chains(count: int = 3):
+    """Chains of a short vertex on the first device and a vertex on the second, each longer than the one before; only the order is free.
+
+    The shop of two machines of Johnson (1954): if every first vertex takes 1 s, the longest second vertices should be reached first.
+    """
+    nodes, edges = [], []
+    for c in range(count):
+        nodes += [{"id": f"a{c}", "exec_s": 1.0 + c, "pin": 0}, {"id": f"b{c}", "exec_s": 1.0 + 3 * (count - c), "pin": 1}]
+        edges.append({"source": f"a{c}", "target": f"b{c}", "transfer_s": 0})
+    return graph_from_records(nodes[::-1], edges, {"name": "chains"})
+
+
+@pytest.mark.parametrize("dispatch", ["order", "auto"])
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+def test_priorities_are_found_where_devices_are_given(name, dispatch):
+    graph = pinned_chains()
+    costs = build_costs(graph, ideal(2))
+    start = replace(round_robin(graph, costs, np.random.default_rng(0)), order=None, dispatch="fifo")
+    assert simulate(graph, costs, start).makespan_s == 24.0  # fifo runs the longest first vertex first
+    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(400), start, dispatch)
+    assert found.makespan_s == simulate(graph, costs, found.assignment).makespan_s == 22.0  # Johnson's rule: a0, a1, a2
+    assert found.assignment.dispatch == "order"
+    assert sorted(found.assignment.priority.tolist()) == list(range(6))
+
+
+@given(case=cases(max_devices=5, noise=False))
+def test_under_auto_the_result_is_never_worse_than_the_start_and_true_to_the_simulator(case):
+    start = replace(case.assignment, dispatch=case.rule)
+    found = climb(case.graph, case.costs, np.random.default_rng(0), Budget(50), start, "auto")
+    assert found.makespan_s == simulate(case.graph, case.costs, found.assignment).makespan_s
+    assert found.makespan_s <= simulate(case.graph, case.costs, start).makespan_s

@@ -29,11 +29,11 @@ from doppler_tf.cli.output import plain
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError, DopplerError
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import write_json
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS, SEARCHES
+from doppler_tf.heuristics.judging import judge
 from doppler_tf.placement import learned_samples, place, tried
 from doppler_tf.simulator import Simulator
 
@@ -86,7 +86,7 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
         with contextlib.suppress(DeadlockError):
             place(graph, costs, warm, samples=1)
     most = simulations or job["samples"]
-    placed = place(graph, costs, method, most, cell.seed, "fifo", seconds)
+    placed = place(graph, costs, method, most, cell.seed, job["dispatch"], seconds)
     counted = None if method == "auto" or (seconds is not None and not most) else tried(method, graph, most)
     return {"best_makespan_s": placed.makespan_s, "greedy_makespan_s": None, "lower_bound_s": placed.lower_bound_s,
             "seconds": placed.seconds, "episodes": None, "simulations": counted, "searches": method in SEARCHES,
@@ -102,7 +102,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], ke
     if config.real:
         truth = true_topology(config.emulate, loaded)
         scale = config.time_scale if cell.job.get("time_scale") else default_time_scale(max(_typical_run_s(*case) for case in loaded))
-        executor = make_executor("emulated", "fifo", None, scale, config.seed, None, truth)
+        executor = make_executor("emulated", None, scale, config.seed, None, truth)
     shutil.rmtree(run_dir, ignore_errors=True)  # the remains of an interrupted run
     init = folder / RUNS / needed["init"]["key"] if "init" in needed else None
     started = time.perf_counter()
@@ -152,29 +152,28 @@ def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], k
 def _sampled(folder: Path, cell: Cell, policy: Policy, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
     """A policy's greedy and best of K assignments by simulation. Raises DeadlockError if none fits in memory."""
     samples = min(cell.job["samples"], learned_samples(graph))
-    fast = FastSimulator(graph, costs)
     started = time.perf_counter()
     found = list(policy(graph, costs, samples, cell.seed))
-    makespans = fast.makespans(np.stack([a.device for a in found]), np.stack([a.order for a in found]))
-    seconds, best = time.perf_counter() - started, int(np.argmin(makespans))
-    if not np.isfinite(makespans[best]):
-        Simulator().execute(graph, costs, found[best])  # raises a DeadlockError that names the vertices and the memory
-    return {"greedy_makespan_s": float(makespans[0]), "best_makespan_s": float(makespans[best]),
+    judged = judge(graph, costs, found, cell.job["dispatch"])
+    (best_s, best), seconds = min(judged, key=lambda pair: pair[0]), time.perf_counter() - started
+    if not np.isfinite(best_s):
+        Simulator().execute(graph, costs, best)  # raises a DeadlockError that names the vertices and the memory
+    return {"greedy_makespan_s": judged[0][0], "best_makespan_s": best_s,
             "lower_bound_s": lower_bounds(graph, costs).best_s, "seconds": seconds, "simulations": samples,
-            **_keep(folder, cell, graph, costs, found[best], float(makespans[best]))}
+            **_keep(folder, cell, graph, costs, best, best_s)}
 
 
 def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Measures another cell's assignment on emulated devices. The fastest run counts, because other work can only delay a run."""
     job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
-    assignment, _ = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs, "fifo")
+    assignment = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs, None)
     work = graph.work_vertices
     scale = job["kernel_ms"] * 1e-3 / float(costs.exec_s[work, assignment.device[work]].mean())
     started = time.perf_counter()
-    with make_executor(job["executor"], "fifo", None, scale, cell.seed) as executor:
+    with make_executor(job["executor"], None, scale, cell.seed) as executor:
         makespans_s = [executor.execute(graph, costs, assignment).makespan_s for _ in range(job["repeats"])]
     return {"best_makespan_s": min(makespans_s), "greedy_makespan_s": None, "lower_bound_s": None, "makespans_s": makespans_s,
-            "simulated_makespan_s": Simulator("fifo").execute(graph, costs, assignment).makespan_s, "executed": True,
+            "simulated_makespan_s": Simulator().execute(graph, costs, assignment).makespan_s, "executed": True,
             "seconds": time.perf_counter() - started, "episodes": None, "simulations": None}
 
 

@@ -138,15 +138,17 @@ class _Planner:
         return key
 
     def _settings(self, method: MethodSpec, seed: int) -> dict[str, Any]:
+        dispatch = {"dispatch": method.dispatch or self._suite.dispatch}
         if method.does == TRAINS:
-            return {"config": asdict(train_config(method, seed, "bench")), "samples": method.samples or self._suite.samples,
+            return {"config": asdict(train_config(method, seed, "bench")) | dispatch, **dispatch,
+                    "samples": method.samples or self._suite.samples,
                     "time_scale": "time_scale" in method.settings}
         if method.does == SAMPLES:
-            return {"policy": method.policy, "samples": method.samples or self._suite.samples}
+            return {"policy": method.policy, "samples": method.samples or self._suite.samples, **dispatch}
         if method.does == EXECUTES:
             return {name: getattr(method, name) for name in ("executor", "repeats", "kernel_ms")}
         assert method.does == PLACES
-        return {name: getattr(method, name) for name in ("method", "samples", "simulations", "seconds")}
+        return {name: getattr(method, name) for name in ("method", "samples", "simulations", "seconds")} | dispatch
 
     def _topology(self, spec: str) -> Topology:
         if spec not in self._topologies:

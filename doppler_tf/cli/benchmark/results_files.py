@@ -99,5 +99,5 @@ def _tilings(about: str, section: Section, records: Sequence[Record], topology: 
 
 def _gantt(out: Path, record: Record, bound_s: float, path: Path) -> None:
     graph, costs = load_costs(Path(record["files"]["graph"]), record["topology"])
-    assignment, _ = load_assignment(out / ASSIGNMENTS / f"{record['key']}.json", graph, costs, "fifo")
-    write_gantt(path, graph, costs, Simulator("fifo").execute(graph, costs, assignment), bound_s, record["method"])
+    assignment = load_assignment(out / ASSIGNMENTS / f"{record['key']}.json", graph, costs, None)
+    write_gantt(path, graph, costs, Simulator().execute(graph, costs, assignment), bound_s, record["method"])

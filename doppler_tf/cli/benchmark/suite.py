@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
+from doppler_tf.assignment import DISPATCH_RULES
+
 DEFAULT_SEEDS = 3
 # What a method does: it places (heuristic or search), trains, samples an existing policy, or executes another method's assignments.
 PLACES, TRAINS, SAMPLES, EXECUTES = "places", "trains", "samples", "executes"
@@ -15,6 +17,7 @@ PICTURES = ("bars", "curves", "gantt", "tilings")
 AtLeastOne = Annotated[int, Meta(ge=1, description="an integer >= 1")]
 Positive = Annotated[float, Meta(gt=0, description="a number > 0")]
 Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
+Dispatch = Literal[("auto", *DISPATCH_RULES)]
 Pictures = Annotated[tuple[Literal[PICTURES], ...], Meta(description=f"a list of {', '.join(PICTURES)}")]
 # The trained methods. `agents` has the same list, but imports TensorFlow; a test compares the two.
 LEARNED_METHODS = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")
@@ -28,6 +31,7 @@ class MethodSpec:
       method: a heuristic, `auto`, a learned method, `policy` or `execute`; by default the label.
       samples: of a randomised heuristic or a policy, of which the best counts; None: the default.
       simulations, seconds: the budget of a search. simulations_of, seconds_of: as much as that method spent on the same graph and seed.
+      dispatch: the rule under which it places and trains, `auto`: the fastest for each assignment; None: the suite's.
       config, settings: of training, as `train --config` and `--set`.
       init, init_graph, init_topology: training starts from the policies of this method, on this graph and topology if given. `+` joins
         graphs that are trained on together.
@@ -44,6 +48,7 @@ class MethodSpec:
     seconds: Positive | None = None
     simulations_of: str = ""
     seconds_of: str = ""
+    dispatch: Dispatch | None = None
     config: str = "default"
     settings: Mapping[str, Any] = field(default_factory=dict)
     init: str = ""
@@ -114,6 +119,7 @@ class Suite:
     title: str
     text: str
     samples: int
+    dispatch: str
     methods: Mapping[str, MethodSpec]
     graphs: Mapping[str, GraphSpec]
     sections: Sequence[Section]

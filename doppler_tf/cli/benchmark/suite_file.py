@@ -19,6 +19,7 @@ from doppler_tf.cli.benchmark.suite import (
     SAMPLES,
     TRAINS,
     AtLeastOne,
+    Dispatch,
     GraphSpec,
     MethodSpec,
     Override,
@@ -42,6 +43,7 @@ class _SuiteFields(TypedDict):
     text: str
     seeds: AtLeastOne
     samples: AtLeastOne
+    dispatch: Dispatch
     methods: Mapping[str, Any]
     graphs: Mapping[str, Any]
     sections: Annotated[list, Meta(min_length=1, description="at least one [[sections]]")]
@@ -63,7 +65,7 @@ def read_suite(path: Path, override: Override) -> Suite:
 
 
 def suite_from_record(record: Mapping[str, Any], where: str, override: Override) -> Suite:
-    """The suite of a record: `title`, `text`, `seeds`, `samples`, tables `methods` and `graphs` by name, an array `sections`."""
+    """The suite of a record: `title`, `text`, `seeds`, `samples`, `dispatch`, tables `methods` and `graphs` by name, array `sections`."""
     check_fields({"sections": [], **record}, _SuiteFields, FormatError, where, "")
     seeds = override.seeds or record.get("seeds", DEFAULT_SEEDS)
     samples = override.samples or record.get("samples", DEFAULT_SAMPLES)
@@ -92,7 +94,7 @@ def suite_from_record(record: Mapping[str, Any], where: str, override: Override)
                 graphs[part] = _graph(part, {"workload": part}, where)
     for i, section in enumerate(sections):
         _check_section(section, where, f"sections[{i}]")
-    return Suite(record.get("title", ""), record.get("text", ""), samples, methods, graphs, sections)
+    return Suite(record.get("title", ""), record.get("text", ""), samples, record.get("dispatch", "auto"), methods, graphs, sections)
 
 
 def _check_method(method: MethodSpec, methods: Mapping[str, MethodSpec], where: str) -> None:
@@ -101,9 +103,9 @@ def _check_method(method: MethodSpec, methods: Mapping[str, MethodSpec], where: 
     known = ("auto", *HEURISTICS, *LEARNED_METHODS, "policy", "execute")
     if method.method not in known:
         raise field_error(FormatError, where, what, "method", f"one of {', '.join(known)}", method.method)
-    usable = {PLACES: ("samples", "simulations", "seconds", "simulations_of", "seconds_of"),
-              TRAINS: ("samples", "config", "settings", "init", "init_graph", "init_topology"),
-              SAMPLES: ("samples", "init", "init_graph", "init_topology", "zero_shot", "policy"),
+    usable = {PLACES: ("dispatch", "samples", "simulations", "seconds", "simulations_of", "seconds_of"),
+              TRAINS: ("dispatch", "samples", "config", "settings", "init", "init_graph", "init_topology"),
+              SAMPLES: ("dispatch", "samples", "init", "init_graph", "init_topology", "zero_shot", "policy"),
               EXECUTES: ("of", "executor", "repeats", "kernel_ms")}[does]
     for item in fields(MethodSpec):
         default = item.default_factory() if item.default_factory is not MISSING else item.default

@@ -1,0 +1,75 @@
+"""Assignments judged by simulation: under one dispatch rule, or each under the rule that suits it best."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from doppler_tf.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.costs import CostModel, draw_noise
+from doppler_tf.dispatch import queue_keys
+from doppler_tf.errors import DeadlockError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.simulator import Simulator
+
+AUTO = "auto"
+
+
+def judge(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], dispatch: str) -> list[tuple[float, Assignment]]:
+    """Simulated seconds of each assignment, and the assignment with the rule.
+
+    Args: dispatch: a rule, or `auto`: the fastest rule for each assignment. Among equals the first of `DISPATCH_RULES` wins. `order` is
+      tried where the assignment has a priority or an order.
+    """
+    best = [(np.inf, a if dispatch == AUTO else replace(a, dispatch=dispatch)) for a in assignments]
+    for rule in DISPATCH_RULES if dispatch == AUTO else (dispatch,):
+        rows = [i for i, a in enumerate(assignments)
+                if dispatch != AUTO or rule != "order" or a.order is not None or a.priority is not None]
+        if rows:
+            seconds = FastSimulator(graph, costs, rule).makespans_of([assignments[i] for i in rows]).tolist()
+            for i, makespan_s in zip(rows, seconds, strict=True):
+                if makespan_s < best[i][0]:
+                    best[i] = makespan_s, replace(assignments[i], dispatch=rule)
+    return best
+
+
+def noisy_means(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], sigma: float, seed: int,
+                draws: int = 20) -> list[float]:
+    """The mean seconds of each assignment, by its own rule, over simulations with noise; every assignment meets the same noise.
+
+    Args: sigma: see `costs.draw_noise`; seed: of the first draw, the others follow.
+    """
+    seconds = np.zeros((draws, len(assignments)))
+    for row in range(draws):
+        noise = draw_noise(graph.num_vertices, costs.num_devices, sigma, seed + row)
+        for rule in {a.dispatch for a in assignments}:
+            mine = [i for i, a in enumerate(assignments) if a.dispatch == rule]
+            seconds[row, mine] = FastSimulator(graph, costs, rule, noise).makespans_of([assignments[i] for i in mine])
+    return seconds.mean(axis=0).tolist()
+
+
+def static_priority(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:
+    """float64 [N]: a priority for the rule `order` that comes closest to the assignment's own rule.
+
+    Under `fifo` it is the sequence of simulated starts. If links never wait and memory suffices, this gives the same schedule. An
+    assignment that runs out of memory has no starts; it gets the b-levels.
+    """
+    if assignment.dispatch != "fifo":
+        return ranks(queue_keys(graph, costs, assignment, assignment.dispatch))
+    keys = np.zeros(graph.num_vertices)
+    try:
+        trace = Simulator("fifo").execute(graph, costs, assignment)
+    except DeadlockError:
+        return ranks(queue_keys(graph, costs, assignment, "b_level"))
+    keys[trace.vertex] = trace.start_s
+    return ranks(keys)
+
+
+def ranks(keys: np.ndarray) -> np.ndarray:
+    """float64 [N]: the position of each vertex in ascending order of the keys; ties go to the smaller index."""
+    position = np.empty(len(keys))
+    position[np.argsort(keys, kind="stable")] = np.arange(len(keys))
+    return position

@@ -67,7 +67,8 @@ def test_a_model_is_served_over_http(trained, tmp_path):
                   "bandwidth_bytes_per_s": [[1, 16], [16, 1]], "output_bytes": [4, 4], "memory_bytes": [math.inf, 100],
                   "samples": 32, "seed": 1}
         placed = ask(url, {"signature_name": "place", "inputs": inputs})["outputs"]
-        assert placed == {"device": [0, 1], "order": [0, 1], "makespan_s": 2.5}  # 1 + 0.25 + 4 / 16 + 1, 3 on one device
+        # 1 + 0.25 + 4 / 16 + 1; on one device 3
+        assert placed == {"device": [0, 1], "order": [0, 1], "makespan_s": 2.5, "dispatch": "order"}
         alone = {**inputs, "edges": [], "edge_bytes": [], "transfer_s": []}  # JSON does not tell the shape of nothing
         assert ask(url, {"inputs": alone})["outputs"]["makespan_s"] == 1.0
         for request, message in [

@@ -82,7 +82,7 @@ def finalists_of(placed: Placement, always: Mapping[str, Assignment]) -> dict[st
 
     A member that another assignment has the name of is called `NAME (placed)`.
     """
-    ranked = sorted(placed.assignments, key=lambda name: placed.makespans_s[name])
+    ranked = sorted(placed.assignments, key=lambda name: (name != placed.assignment.method, placed.makespans_s[name]))
     members = {name if name not in always else f"{name} (placed)": placed.assignments[name] for name in ranked
                if np.isfinite(placed.makespans_s[name])}
     return dict(list(_different({**always, **members}).items())[:len(always) + _MEMBERS])
@@ -97,9 +97,15 @@ def _different(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """The first of each set of assignments that run alike."""
     first: dict[tuple, str] = {}
     for name, a in assignments.items():
-        order = a.order if a.priority is None else a.priority
-        first.setdefault((np.asarray(a.device, np.int32).tobytes(), a.dispatch, order.tobytes() if a.dispatch == "order" else b""), name)
+        first.setdefault(what_runs(a), name)
     return {name: assignments[name] for name in first.values()}
+
+
+def what_runs(assignment: Assignment) -> tuple:
+    """Devices, rule and, if the rule is `order`, the priority: equal for assignments that run alike."""
+    order = assignment.order if assignment.priority is None else assignment.priority
+    return (np.asarray(assignment.device, np.int32).tobytes(), assignment.dispatch,
+            order.tobytes() if assignment.dispatch == "order" else b"")
 
 
 def choose(simulated_s: Mapping[str, float], always: Sequence[str], runs: int, run: Callable[[str], float]) -> Choice:

@@ -10,7 +10,7 @@ import pytest
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
-from doppler_tf.finalists import Finalist, baselines, choose, clearly_faster, finalists_of, halve, spent, why_one_device
+from doppler_tf.finalists import Finalist, baselines, choose, clearly_faster, finalists_of, halve, spent, what_runs, why_one_device
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
@@ -91,6 +91,20 @@ def test_finalists_are_the_baselines_and_the_best_other_members(diamond):
     many = {f"n{i}": Assignment(np.array([-1, *divmod(i, 4), 2], np.int32)) for i in range(12)}
     crowd = finalists_of(replace(placed, assignments=many, makespans_s={name: float(i) for i, name in enumerate(many)}), {})
     assert list(crowd) == [f"n{i}" for i in range(8)]
+    # The winner comes first even if noise has chosen it before faster ones.
+    winner = replace(many["n11"], method="n11")
+    seconds = {name: float(i) for i, name in enumerate(many)}
+    steady = finalists_of(replace(placed, assignment=winner, assignments=many, makespans_s=seconds), {})
+    assert list(steady) == ["n11", *(f"n{i}" for i in range(7))]
+
+
+def test_what_runs_tells_rules_and_priorities_apart():
+    device, order = np.array([0, 1], np.int32), np.array([1, 0], np.int32)
+    plain = Assignment(device, order)
+    assert what_runs(plain) == what_runs(replace(plain, method="other", order=None))  # under `fifo` the order does not count
+    by_order = replace(plain, dispatch="order")
+    others = [plain, replace(plain, dispatch="b_level"), by_order, replace(by_order, priority=np.array([2.0, 1.0]))]
+    assert len({what_runs(a) for a in others}) == 4
 
 
 def test_the_lowest_median_is_chosen_of_those_that_ran_often():

@@ -6,15 +6,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from doppler_tf.assignment import Assignment
 from doppler_tf.batches import Batches
 from doppler_tf.cli.executors import load_program, make_executor
 from doppler_tf.cli.messages import bars_wanted, note
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CancelledError, DopplerError, UserError
-from doppler_tf.finalists import Spent, baselines, choose, finalists_of, simulated_makespans, spent, why_one_device
+from doppler_tf.finalists import Spent, baselines, choose, finalists_of, simulated_makespans, spent, what_runs, why_one_device
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
@@ -46,7 +44,7 @@ def choose_batches_by_runs(batches: Batches, placed: Placement, runs: int, time_
 def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: Mapping[str, Assignment], runs: int, program,
             time_scale: float | None, seed: int) -> tuple[Assignment, float, dict[str, Any]]:
     finalists = finalists_of(placed, simple)
-    found = next(name for name, a in finalists.items() if np.array_equal(a.device, placed.assignment.device))
+    found = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment))
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
     done: dict[str, list[Spent]] = {name: [] for name in finalists}

@@ -222,14 +222,15 @@ class Walker:
         """Continues from the best so far or, if the incumbent is shared, from the best of all searches."""
         state = self.state
         if self._incumbent is not None and self._incumbent.shared:
-            shared_s, shared = self._incumbent.best
-            if shared_s < state.levels[1]:
+            (shared_s, shared), before = self._incumbent.best, state.levels[1]
+            if shared_s < before:
                 state.current[0] = shared.device
                 if self._rule == "order":
                     self._take_order(shared)
                 else:
                     self._simulate()
-                self._found_by = shared.method
+                if state.levels[1] < before:  # under another rule it may be slower
+                    self._found_by = shared.method
         state.current[:], state.critical[0], state.levels[0] = state.best, state.critical[1], state.levels[1]
         state.priority[0] = state.priority[1]
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from agents.episode import DEVICE_FEATURES
-from doppler_tf.assignment import DISPATCH_RULES
+from doppler_tf.assignment import AUTO, DISPATCH_RULES
 from doppler_tf.errors import CheckpointError, ConfigError, field_error
 from doppler_tf.formats.files import read_json
 from doppler_tf.schema import check_fields
@@ -82,7 +82,7 @@ class TrainConfig:
     executor: Literal["tf", "emulated"] = "tf"
     time_scale: Number = 1.0
     emulate: TopologyName = ""
-    dispatch: Literal[("auto", *DISPATCH_RULES)] = "auto"
+    dispatch: Literal[(AUTO, *DISPATCH_RULES)] = AUTO
     seed: Count = 0
 
     def __post_init__(self):
@@ -91,7 +91,7 @@ class TrainConfig:
     @property
     def rule(self) -> str:
         """The dispatch rule of episodes."""
-        return "order" if self.dispatch == "auto" else self.dispatch
+        return "order" if self.dispatch == AUTO else self.dispatch
 
     def to_json(self) -> dict:
         """A JSON object of all fields."""

@@ -23,13 +23,14 @@ from agents.simulated import SimulatedStage
 from agents.stages import Training
 from agents.summaries import Summaries
 from agents.task import Episode
+from doppler_tf.assignment import AUTO
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.executor import Executor
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import file_name, held, write_json
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.judging import AUTO, judge
+from doppler_tf.heuristics.judging import judge
 from doppler_tf.report.gantt import gantt_png
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.simulator import Simulator

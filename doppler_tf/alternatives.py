@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from doppler_tf.assignment import AUTO
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.judging import AUTO
 from doppler_tf.placement import Placement, place
 from doppler_tf.topology import Topology
 

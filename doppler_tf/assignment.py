@@ -12,6 +12,8 @@ from doppler_tf.errors import AssignmentError, field_error
 from doppler_tf.graph import DataflowGraph
 
 DISPATCH_RULES = ("fifo", "b_level", "order")
+# Where one rule is asked for: the fastest for each assignment.
+AUTO = "auto"
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.judging import AUTO, judge
+from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import Placement, place
 from doppler_tf.trace import Trace

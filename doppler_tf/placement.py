@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_constraints
+from doppler_tf.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
 from doppler_tf.batches import Batches
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel, build_costs
@@ -17,7 +17,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
-from doppler_tf.heuristics.judging import AUTO, judge, noisy_means, static_priority
+from doppler_tf.heuristics.judging import judge, noisy_means, static_priority
 from doppler_tf.heuristics.portfolio import search_together
 from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.simulator import Simulator
@@ -25,6 +25,7 @@ from doppler_tf.topology import Topology
 
 Sampler = Callable[[np.random.Generator], Assignment]
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
+_Found = tuple[float, Assignment]  # simulated seconds first
 DEFAULT_SAMPLES, LEARNED_SAMPLES, LEARNED_CHOICES = 50, 64, 1_280_000
 # Above as many vertices the portfolio without a budget leaves out what takes seconds there.
 _MOST_FOR_ALL = 50_000
@@ -104,8 +105,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
     deadline = np.inf if budget_s is None else started + budget_s
     bound_s = lower_bounds(graph, costs).best_s
-    best: dict[str, tuple[float, Assignment]] = {}
-    improvements: list[tuple[float, Assignment]] = []
+    best: dict[str, _Found] = {}
+    improvements: list[_Found] = []
 
     def note(name: str, found: Found) -> None:
         nonlocal bound_s
@@ -140,23 +141,18 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
             note("local_search", climb(graph, costs, np.random.default_rng(seed), budget, known, dispatch))
     for name, (_, assignment) in best.items():
         check_constraints(graph, costs, assignment.device, f"place: method {name}")
-    name = min(best, key=lambda key: best[key][0])
-    means_s: dict[str, float] = {}
-    if noise is None and method == "auto" and improvements and graph.num_vertices + graph.num_edges <= _MOST_STEADIED:
-        most_s = min(_SLOWER * best[name][0], known_s)  # never slower than without a search
-        if (steady := _steadiest(graph, costs, best[name], improvements, most_s, _NOISE, seed)) is not None:
-            name = f"{name}, steadier"
-            best[name] = steady[0], replace(steady[1], method=name)
-    elif noise is not None and np.isfinite(best[name][0]):
+    name, means_s = min(best, key=lambda key: best[key][0]), dict[str, float]()
+    if noise is not None and np.isfinite(best[name][0]):
         if dispatch == AUTO:
-            for seconds, other in _by_rule(graph, costs, best[name][1]):
-                key = f"{name}, {other.dispatch}"
-                best[key] = seconds, replace(other, method=key)
-        if improvements and (steady := _steadiest(graph, costs, best[name], improvements, np.inf, noise, seed)) is not None:
-            key = f"{name}, steadier"
-            best[key] = steady[0], replace(steady[1], method=key)
+            best |= _by_rule(graph, costs, name, best[name][1])
+        best |= _steadier(graph, costs, name, best[name], improvements, np.inf, noise, seed)
         means_s = dict(zip(best, noisy_means(graph, costs, [a for _, a in best.values()], noise, seed), strict=True))
         name = min(means_s, key=means_s.__getitem__)
+    elif noise is None and method == "auto" and graph.num_vertices + graph.num_edges <= _MOST_STEADIED:
+        most_s = min(_SLOWER * best[name][0], known_s)  # never slower than without a search
+        steadier = _steadier(graph, costs, name, best[name], improvements, most_s, _NOISE, seed)
+        best |= steadier
+        name = next(iter(steadier), name)
     makespan_s, assignment = best[name]
     if not np.isfinite(makespan_s):
         Simulator().execute(graph, costs, assignment)  # raises a DeadlockError that names what waits and for which memory
@@ -205,19 +201,22 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
                      together.lower_bound_s, time.perf_counter() - started, makespans_s, found)
 
 
-def _steadiest(graph: DataflowGraph, costs: CostModel, best: tuple[float, Assignment], improvements: Sequence[tuple[float, Assignment]],
-               most_s: float, sigma: float, seed: int) -> tuple[float, Assignment] | None:
-    """Among the improvements of at most `most_s` the one that is fastest in the mean of noisy simulations; None: `best` is."""
-    near = [best, *(pair for pair in improvements if pair[0] <= most_s)]
-    means_s = noisy_means(graph, costs, [assignment for _, assignment in near], sigma, seed)
+def _steadier(graph: DataflowGraph, costs: CostModel, name: str, best: _Found, improvements: Sequence[_Found], most_s: float,
+              sigma: float, seed: int) -> dict[str, _Found]:
+    """Among the improvements of at most `most_s` the one with the least mean under noise, named after it; none if `best` has it."""
+    near = [best, *(found for found in improvements if found[0] <= most_s)]
+    means_s = noisy_means(graph, costs, [assignment for _, assignment in near], sigma, seed) if len(near) > 1 else [0.0]
     first = int(np.argmin(means_s))
-    return near[first] if means_s[first] < means_s[0] else None
+    key = f"{name}, steadier"
+    return {key: (near[first][0], replace(near[first][1], method=key))} if first else {}
 
 
-def _by_rule(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> list[tuple[float, Assignment]]:
+def _by_rule(graph: DataflowGraph, costs: CostModel, name: str, assignment: Assignment) -> dict[str, _Found]:
     """The same devices under all rules but the assignment's own; under `order` in the sequence in which its own rule starts vertices."""
     ordered = replace(assignment, priority=static_priority(graph, costs, assignment))
-    return [judge(graph, costs, [ordered], rule)[0] for rule in DISPATCH_RULES if rule != assignment.dispatch]
+    found = [judge(graph, costs, [ordered], rule)[0] for rule in DISPATCH_RULES if rule != assignment.dispatch]
+    keys = [f"{name}, {other.dispatch}" for _, other in found]
+    return {key: (seconds, replace(other, method=key)) for key, (seconds, other) in zip(keys, found, strict=True)}
 
 
 def learned_samples(graph: DataflowGraph) -> int:

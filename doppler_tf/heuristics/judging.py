@@ -7,15 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.assignment import AUTO, DISPATCH_RULES, Assignment
 from doppler_tf.costs import CostModel, draw_noise
 from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.simulator import Simulator
-
-AUTO = "auto"
 
 
 def judge(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], dispatch: str) -> list[tuple[float, Assignment]]:

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.annealing import anneal
 from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
-from doppler_tf.heuristics.judging import AUTO
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.starting_point import starting_point

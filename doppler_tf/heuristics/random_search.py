@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.judging import AUTO, judge
+from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.search import Budget, Found, default_budget
 

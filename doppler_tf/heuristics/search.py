@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.judging import AUTO, judge, ranks, static_priority
+from doppler_tf.heuristics.judging import judge, ranks, static_priority
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.starting_point import starting_point

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
-from doppler_tf.assignment import DISPATCH_RULES
+from doppler_tf.assignment import AUTO, DISPATCH_RULES
 
 DEFAULT_SEEDS = 3
 # What a method does: it places (heuristic or search), trains, samples an existing policy, or executes another method's assignments.
@@ -17,7 +17,7 @@ PICTURES = ("bars", "curves", "gantt", "tilings")
 AtLeastOne = Annotated[int, Meta(ge=1, description="an integer >= 1")]
 Positive = Annotated[float, Meta(gt=0, description="a number > 0")]
 Names = Annotated[tuple[str, ...], Meta(description="a list of names")]
-Dispatch = Literal[("auto", *DISPATCH_RULES)]
+Dispatch = Literal[(AUTO, *DISPATCH_RULES)]
 Pictures = Annotated[tuple[Literal[PICTURES], ...], Meta(description=f"a list of {', '.join(PICTURES)}")]
 # The trained methods. `agents` has the same list, but imports TensorFlow; a test compares the two.
 LEARNED_METHODS = ("doppler", "sel_only", "plc_only", "joint", "per_step", "placeto", "gdp")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from msgspec import Meta
 
 from data.workloads import NAMES
+from doppler_tf.assignment import AUTO
 from doppler_tf.cli.benchmark.suite import (
     DEFAULT_SEEDS,
     EXECUTES,
@@ -94,7 +95,7 @@ def suite_from_record(record: Mapping[str, Any], where: str, override: Override)
                 graphs[part] = _graph(part, {"workload": part}, where)
     for i, section in enumerate(sections):
         _check_section(section, where, f"sections[{i}]")
-    return Suite(record.get("title", ""), record.get("text", ""), samples, record.get("dispatch", "auto"), methods, graphs, sections)
+    return Suite(record.get("title", ""), record.get("text", ""), samples, record.get("dispatch", AUTO), methods, graphs, sections)
 
 
 def _check_method(method: MethodSpec, methods: Mapping[str, MethodSpec], where: str) -> None:

@@ -12,13 +12,10 @@ import tensorflow as tf
 from agents.learner import MOST_REPEATED
 from agents.stages import Training
 from agents.trajectories import seconds_of
-from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import Budget, anneal
 from doppler_tf.heuristics.search import ROUNDING, Found, default_budget
-from doppler_tf.simulator import Simulator
 
 # For every two devices, the annealing is this many times as long as that of `place`. Then come the step of the first random numbers, the
 # updates on each batch, and the factor on the learning rate: a single teacher allows a larger rate, and a fourth of the updates suffices.
@@ -40,16 +37,6 @@ def annealing(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float
     return anneal(graph, costs, np.random.default_rng(seed), Budget(simulations, target_s=target_s), None, dispatch)
 
 
-def _order(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:
-    """int32 [M]: the order of an episode that repeats an assignment: that of simulated starts where the order counts."""
-    if assignment.dispatch != "order":
-        return graph.work_vertices
-    trace = Simulator().execute(graph, costs, assignment)
-    position = np.empty(graph.num_vertices, np.int64)
-    position[graph.topological_order] = np.arange(graph.num_vertices)
-    return trace.vertex[np.lexsort((position[trace.vertex], trace.start_s))].astype(np.int32)
-
-
 def learn_annealed(training: Training, teacher: Teacher = annealing, most_updates: int = MOST_REPEATED) -> list[int]:
     """Takes annealed assignments as the best episodes, and learns to repeat them; returns how many simulations each took.
 
@@ -60,8 +47,7 @@ def learn_annealed(training: Training, teacher: Teacher = annealing, most_update
     for g, (graph, costs) in enumerate(zip(task.graphs, task.costs, strict=True)):
         found = teacher(graph, costs, seed, task.bounds_s[g], task.config.rule)
         simulations.append(found.simulations)
-        repeated = replace(found.assignment, order=_order(graph, costs, found.assignment), method="policy", priority=None)
-        best.episodes[g] = task.as_episode(g, repeated, float(FastSimulator(graph, costs, task.config.rule).makespans_of([repeated])[0]))
+        best.episodes[g] = task.as_episode(g, replace(found.assignment, method="policy"))
     learner.agent.set_learning_rate(_FASTER * task.config.learning_rate)
     for step in range(0, most_updates if task.config.elite else 0, _UPDATES_A_BATCH):
         experience = training.driver.run((seed, _FIRST_STEP + step))

@@ -49,9 +49,9 @@ def export_policy(run: str | Path, out: str | Path, batch_bytes: int = BATCH_BYT
                           f"--policy`")
     network = METHODS[config.method].network(config)
     restore_variables(checkpoint, {"best_network": network}, partial=True)
-    if config.rule == "b_level":
-        raise ConfigError(f"{run}: dispatch: expected 'auto', 'order' or 'fifo', which can be served, got 'b_level'; use it with `place "
-                          f"--policy`")
+    if config.rule not in ("order", "fifo"):
+        raise ConfigError(f"{run}: dispatch: expected 'auto', 'order' or 'fifo', which can be served, got {config.rule!r}; use it with "
+                          f"`place --policy`")
     server = Server(network, config.identity, batch_bytes, config.rule)
     try:
         out.mkdir(parents=True, exist_ok=True)

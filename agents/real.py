@@ -133,12 +133,11 @@ class RealStage:
         """
         task, runs, simulated_s, picked = self._training.task, self.runs, seconds_of(experience), []
         order, device = experience.action["vertex"].numpy(), experience.action["device"].numpy()
-        for arrays, rows in zip(task.arrays, task.rows_by_graph, strict=True):
-            devices = arrays.to_devices(order[rows], device[rows])[0]
+        for g, rows in enumerate(task.rows_by_graph):
             ranked = np.concatenate([[0], 1 + np.argsort(simulated_s[rows][1:], kind="stable")])
             ranked = ranked[np.isfinite(simulated_s[rows][ranked]) | (ranked == 0)]
-            first = np.sort(np.unique(devices[ranked], axis=0, return_index=True)[1])
-            picked.append((rows.start + ranked[first]).tolist())
+            ranked = ranked[task.different(g, order[rows][ranked], device[rows][ranked])]
+            picked.append((rows.start + ranked).tolist())
         seconds: dict[int, list[float]] = {}
         for turn in range(runs):
             for g, rows in enumerate(picked):
@@ -157,9 +156,8 @@ class RealStage:
             if not pool:
                 continue
             order, device = (np.stack([getattr(episode, name) for episode in pool]) for name in ("order", "device"))
-            devices, _ = task.arrays[g].to_devices(order, device)
             makespan_s = self._training.environment.makespans(np.full(len(pool), g), order, device)
-            first = np.unique(devices, axis=0, return_index=True)[1]
+            first = task.different(g, order, device)
             ranked = first[np.argsort(makespan_s[first], kind="stable")][:_CANDIDATES]
             self._pool[g] = [Episode(float(makespan_s[i]), order[i], device[i]) for i in ranked]
 
@@ -177,25 +175,29 @@ class RealStage:
         """The baselines, the greedy episodes before and after, the best by simulation, and others from the pool, as long as there is room.
 
         Returns:
-          Those with different devices by name, and by what is always run (baselines, _BEFORE, _AFTER) the name of the one that is the same.
+          Different ones by name, and by what is always run (baselines, _BEFORE, _AFTER) the name of the one that is the same.
         """
         task, learner, best = self._training.task, self._training.learner, self._training.best.episodes[g]
         candidates: dict[str, Episode] = {}
-        first: dict[bytes, str] = {}
         name_of: dict[str, str] = {}
 
+        def same(episode: Episode) -> str | None:
+            """The name of the candidate that an episode is."""
+            return next((name for name, other in candidates.items() if len(task.different(
+                g, np.stack([other.order, episode.order]), np.stack([other.device, episode.device]))) == 1), None)
+
         def add(name: str, episode: Episode) -> None:
-            name_of[name] = first.setdefault(task.assignment(g, episode).device.tobytes(), name)
+            name_of[name] = same(episode) or name
             candidates[name_of[name]] = episode  # what a policy found as well counts as its own
 
-        for name, assignment in baselines(task.graphs[g], task.costs[g], task.config.seed, task.config.rule).items():
-            add(name, task.as_episode(g, assignment, float(self._given[g].makespans(assignment.device[None], assignment.order[None])[0])))
+        for name, assignment in baselines(task.graphs[g], task.costs[g], task.config.seed, task.config.dispatch).items():
+            add(name, task.as_episode(g, assignment))
         for name, network in ((_BEFORE, learner.earlier_network), (_AFTER, learner.best_network)):
             add(name, self._training.greedy(network)[g])
         always, room = dict(name_of), min(max(most, len(candidates) + 1), _CANDIDATES)
         known = (best,) if np.isfinite(best.makespan_s) else ()
         for i, episode in enumerate((*known, *self._pool[g])):
-            if len(candidates) < room or task.assignment(g, episode).device.tobytes() in first:
+            if len(candidates) < room or same(episode):
                 add(f"found {i}", episode)
         return candidates, always
 

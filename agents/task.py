@@ -15,7 +15,9 @@ from agents.trajectories import seconds_of
 from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.simulator import Simulator
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +104,24 @@ class Task:
         padded_device[:, :arrays.num_work] = device
         return padded_order, padded_device
 
-    def as_episode(self, g: int, assignment: Assignment, makespan_s: float) -> Episode:
-        """An assignment of graph g, with an order, as if it were an episode; makespan_s: simulated."""
-        order, device = self.padded(g, assignment.order[None], assignment.device[assignment.order][None])
-        return Episode(makespan_s, order[0], device[0], assignment.method)
+    def as_episode(self, g: int, assignment: Assignment) -> Episode:
+        """An assignment of graph g as if it were an episode: in the order of its simulated starts if the order counts."""
+        graph, costs, rule = self.graphs[g], self.costs[g], self.config.rule
+        order = _order_of_starts(graph, costs, assignment) if rule == "order" else assignment.order
+        makespan_s = float(FastSimulator(graph, costs, rule).makespans(assignment.device[None], order[None])[0])
+        padded_order, padded_device = self.padded(g, order[None], assignment.device[order][None])
+        return Episode(makespan_s, padded_order[0], padded_device[0], assignment.method)
+
+    def different(self, g: int, order: np.ndarray, device: np.ndarray) -> np.ndarray:
+        """int: the first rows of different assignments among episodes of graph g, int32 [n, T]. Under `order` the order counts."""
+        devices, orders = self.arrays[g].to_devices(order, device)
+        told_apart = np.concatenate([devices, orders], axis=1) if self.config.rule == "order" else devices
+        return np.sort(np.unique(told_apart, axis=0, return_index=True)[1])
+
+
+def _order_of_starts(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:
+    """int32 [M]: the work vertices as a simulation by the assignment's own rule starts them."""
+    trace = Simulator().execute(graph, costs, assignment)
+    position = np.empty(graph.num_vertices, np.int64)
+    position[graph.topological_order] = np.arange(graph.num_vertices)
+    return trace.vertex[np.lexsort((position[trace.vertex], trace.start_s))].astype(np.int32)

@@ -21,7 +21,6 @@ from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import ConfigError, GraphError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records, graph_to_records
-from doppler_tf.ranks import b_levels
 from doppler_tf.topology import Topology
 from doppler_tf.trace import Trace
 
@@ -59,10 +58,13 @@ class Batches:
     def assignment(self, pattern: Sequence[Assignment], method: str | None = None) -> Assignment:
         """Assigns batch b as `pattern[b % len(pattern)]` says, the oldest batch first on each device.
 
-        Within a batch the order is the assignment's own if its rule is `order`, else that of b-levels.
+        Within a batch the order is that of the assignment's rule. The order of `fifo` depends on time, so that of b-levels replaces it.
 
         Args:
           pattern: assignments of `single`; method: of the result (default: the first one's).
+
+        Raises:
+          AssignmentError: one for the rule `order` has neither a priority nor an order.
         """
         device = np.full(self.graph.num_vertices, -1, np.int32)
         order, work = [], self.single.work_vertices
@@ -102,16 +104,10 @@ class Batches:
 
     def _sequence(self, assignment: Assignment) -> np.ndarray:
         """The vertices of a batch, the most urgent first."""
-        if assignment.dispatch != "order":
-            return self._by_level
-        work = self.single.work_vertices
-        return assignment.order if assignment.priority is None else work[np.argsort(assignment.priority[work], kind="stable")]
-
-    @cached_property
-    def _by_level(self) -> np.ndarray:
+        keys = queue_keys(self.single, self.single_costs, assignment, "b_level" if assignment.dispatch == "fifo" else assignment.dispatch)
         work, position = self.single.work_vertices, np.empty(self.single.num_vertices, np.int64)
         position[self.single.topological_order] = np.arange(self.single.num_vertices)
-        return work[np.lexsort((position[work], -b_levels(self.single, self.single_costs).value_s[work]))]
+        return work[np.lexsort((position[work], keys[work]))]
 
 
 class BatchState(NamedTuple):

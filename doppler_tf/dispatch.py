@@ -264,8 +264,8 @@ def queue_keys(graph: DataflowGraph, costs: CostModel, assignment: Assignment, r
     if assignment.priority is not None:
         return assignment.priority
     if assignment.order is None:
-        raise AssignmentError(f"{graph.name}: order: expected an assignment with an order for dispatch rule 'order', got none; "
-                              f"use 'fifo' or 'b_level', or an assignment of a list-scheduling method")
+        raise AssignmentError(f"{graph.name}: priority: expected a priority or an order for dispatch rule 'order', got neither; give the "
+                              f"assignment a `priority` (a number for each vertex, smallest first), or use 'fifo' or 'b_level'")
     position = np.zeros(graph.num_vertices)
     position[assignment.order] = np.arange(assignment.order.size)
     return position

@@ -62,7 +62,7 @@ def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: s
     """The simple placements that a user would try first, by method; only those that can run, without duplicates.
 
     They are `one_device` (the one that takes least by simulation), `round_robin`, `critical_path` (the best of 50), and the best of what
-    `place` finds without a search.
+    `place` finds without a budget.
     """
     single = [all_on(graph, costs, device) for device in range(costs.num_devices)]
     makespan_s, fastest = min(judge(graph, costs, single, dispatch), key=lambda pair: pair[0])

@@ -17,7 +17,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
-from doppler_tf.heuristics.judging import judge, noisy_means, static_priority
+from doppler_tf.heuristics.judging import by_order, judge, noisy_means
 from doppler_tf.heuristics.portfolio import search_together
 from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.simulator import Simulator
@@ -95,6 +95,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     known = (*HEURISTICS, *learned)
     if method not in (*known, "auto"):
         raise field_error(ConfigError, "place", "", "method", f"one of auto, {', '.join(known)}", method)
+    if dispatch not in (AUTO, *DISPATCH_RULES):
+        raise field_error(ConfigError, "place", "", "dispatch", f"one of {', '.join((AUTO, *DISPATCH_RULES))}", dispatch)
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1):
         raise field_error(ConfigError, "place", "", "samples", "an integer >= 1", samples)
     if budget_s is not None and not (isinstance(budget_s, int | float) and budget_s >= 0):
@@ -179,8 +181,9 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
     half_s = None if budget_s is None else budget_s / 2
     one = place(batches.single, batches.single_costs, method, samples, seed, dispatch, half_s, learned)
     together = place(batches.graph, batches.costs, method, samples, seed, dispatch, half_s, learned)
-    patterns = {f"{together.assignment.method}, batches apart": batches.pattern(together.assignment),
-                f"{one.assignment.method}, batches alike": [one.assignment]}
+    apart = batches.pattern(by_order(batches.graph, batches.costs, together.assignment))
+    patterns = {f"{together.assignment.method}, batches apart": apart,
+                f"{one.assignment.method}, batches alike": [by_order(batches.single, batches.single_costs, one.assignment)]}
     anywhere = np.flatnonzero(batches.single_costs.allowed[batches.single.work_vertices].all(axis=0))
     whole = [np.where(batches.single.is_input, -1, d).astype(np.int32) for d in anywhere.tolist()]
     if whole:
@@ -213,7 +216,7 @@ def _steadier(graph: DataflowGraph, costs: CostModel, name: str, best: _Found, i
 
 def _by_rule(graph: DataflowGraph, costs: CostModel, name: str, assignment: Assignment) -> dict[str, _Found]:
     """The same devices under all rules but the assignment's own; under `order` in the sequence in which its own rule starts vertices."""
-    ordered = replace(assignment, priority=static_priority(graph, costs, assignment))
+    ordered = by_order(graph, costs, assignment)
     found = [judge(graph, costs, [ordered], rule)[0] for rule in DISPATCH_RULES if rule != assignment.dispatch]
     keys = [f"{name}, {other.dispatch}" for _, other in found]
     return {key: (seconds, replace(other, method=key)) for key, (seconds, other) in zip(keys, found, strict=True)}

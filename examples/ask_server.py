@@ -28,7 +28,8 @@ def main(path: str, topology: str, url: str) -> None:
         placed = json.load(answer)["outputs"]
     device = np.full(graph.num_vertices, -1, np.int32)  # inputs are resident everywhere and have no device
     device[graph.work_vertices] = placed["device"]
-    makespan_s = simulate(graph, costs, Assignment(device)).makespan_s
+    order = graph.work_vertices[placed["order"]]
+    makespan_s = simulate(graph, costs, Assignment(device, order, "served", placed["dispatch"])).makespan_s
     print(f"{graph.work_vertices.size} vertices placed: {1e3 * placed['makespan_s']:.2f} ms as the server simulates, "
           f"{1e3 * makespan_s:.2f} ms here")
 

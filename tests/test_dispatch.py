@@ -129,7 +129,7 @@ def test_rules_that_cannot_be():
     assert_says(refusal(ConfigError, Dispatcher, graph, costs, SPLIT, "lifo"), "rule: expected one of fifo, b_level, order, got 'lifo'")
     assert_says(refusal(ConfigError, FastSimulator, graph, costs, "lifo"), "rule: expected one of fifo, b_level, order, got 'lifo'")
     unordered = Assignment(SPLIT.device)
-    assert_says(refusal(AssignmentError, Dispatcher, graph, costs, unordered, "order"), "star: order: expected an assignment with an order")
+    assert_says(refusal(AssignmentError, Dispatcher, graph, costs, unordered, "order"), "star: priority: expected a priority or an order")
     fast = FastSimulator(graph, costs, "order")
     assert_says(refusal(AssignmentError, fast.makespans, SPLIT.device[None]), "star: order: expected orders for dispatch rule 'order'")
 

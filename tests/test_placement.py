@@ -110,7 +110,7 @@ def test_the_rule_of_dispatch_is_the_one_that_judges(rule):
     ({"budget_s": "soon"}, ["budget_s: expected a number of seconds >= 0 or None, got 'soon'"]),
     ({"noise": 0}, ["noise: expected a number above 0 and up to 1, or None, got 0"]),
     ({"noise": 1.5}, ["noise: expected a number above 0 and up to 1, or None, got 1.5"]),
-    ({"dispatch": "lifo"}, ["rule: expected one of fifo, b_level, order, got 'lifo'"]),
+    ({"dispatch": "lifo"}, ["place: dispatch: expected one of auto, fifo, b_level, order, got 'lifo'"]),
 ])
 def test_bad_options(options, fragments):
     assert_says(refusal(ConfigError, place, pipeline(), ideal(2), **options), *fragments)

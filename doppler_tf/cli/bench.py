@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import ANY_DISPATCH, TOPOLOGIES, natural, output_file, positive, positive_real, sample_count
+from doppler_tf.cli.options import ANY_DISPATCH, TOPOLOGIES, any_rule, natural, output_file, positive, positive_real, sample_count
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.files import held
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="heuristics, searches (annealing@20000: 20,000 simulations; annealing@5s: 5 seconds), auto, and trained "
                              "methods (doppler, sel_only, plc_only, joint, per_step, placeto, gdp)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each search and auto without a budget of its own")
-    parser.add_argument("--dispatch", metavar=ANY_DISPATCH,
+    parser.add_argument("--dispatch", type=any_rule, metavar=ANY_DISPATCH,
                         help="rule that orders the queues; auto: the fastest for each assignment (default: auto)")
     parser.add_argument("--seeds", type=positive, metavar="N", help="use seeds 0 to N-1 (default: as the suite says, else 3)")
     for stage in STAGES:

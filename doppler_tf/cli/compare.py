@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import ANY_DISPATCH, add_graph, add_topology, names, positive, positive_real, sample_count
+from doppler_tf.cli.options import ANY_DISPATCH, add_graph, add_topology, any_rule, names, positive, positive_real, sample_count
 from doppler_tf.errors import ConfigError, field_error
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "search 200,000 or fewer)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S", help="seconds for each method and seed; searches use all of them")
     parser.add_argument("--seeds", type=positive, default=1, metavar="N", help="repeat with N seeds; show mean and best (default: 1)")
-    parser.add_argument("--dispatch", default="auto", metavar=ANY_DISPATCH,
+    parser.add_argument("--dispatch", type=any_rule, default="auto", metavar=ANY_DISPATCH,
                         help="rule that orders the queues; auto: the fastest for each assignment (default: auto)")
     parser.add_argument("--measure", type=positive, metavar="N",
                         help="also measure N runs of everything on this machine, in turn with TensorFlow alone, the engine with barriers "

@@ -74,16 +74,22 @@ def load_batches(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: s
       ConfigError: K without M. AssignmentError: made for another graph, topology or number of batches.
     """
     from doppler_tf.batches import repeat_graph
-    from doppler_tf.errors import ConfigError
+    from doppler_tf.errors import AssignmentError, ConfigError, field_error
     from doppler_tf.formats.assignment_json import assignment_from_json
     from doppler_tf.formats.files import read_json
+    from doppler_tf.heuristics.judging import by_order
 
     if repeat is None:
         raise ConfigError(f"--in-flight {in_flight}: expected --repeat M beside it, the number of batches, got none; add it")
     batches, record = repeat_graph(graph, costs.topology, repeat, in_flight or 1), read_json(path)
     placed = record.get("batches") if isinstance(record, Mapping) else None
     if placed is None:
-        return batches, batches.assignment([load_assignment(path, graph, costs, dispatch)])
+        return batches, batches.assignment([by_order(graph, costs, load_assignment(path, graph, costs, dispatch))])
+    if dispatch is not None:
+        raise ConfigError(f"--dispatch {dispatch}: expected none beside {path}, which has an order of batches; leave it out")
+    device = record.get("device")
+    if isinstance(placed, bool) or not isinstance(placed, int) or not 1 <= placed <= (len(device) if isinstance(device, list) else 1):
+        raise field_error(AssignmentError, str(path), "", "batches", "a number of batches, at most the entries of `device`", placed)
     some = repeat_graph(graph, costs.topology, placed, placed)
     assignment = assignment_from_json(record, some.graph, some.costs, str(path))
     return batches, batches.assignment(some.pattern(assignment))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 TOPOLOGIES = "local (this machine, measured once), p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
 MOST_SAMPLES = 100_000
-DISPATCH = "fifo|b_level|order"
+RULES = ("fifo", "b_level", "order")
+DISPATCH = "|".join(RULES)
 ANY_DISPATCH = f"auto|{DISPATCH}"
 
 
@@ -46,6 +47,32 @@ def natural_real(text: str) -> float:
     return 0.0 if text.strip() in ("0", "0.0") else positive_real(text)
 
 
+def share(text: str) -> float:
+    """A number above 0, up to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and up to 1, got {text!r}")
+    return value
+
+
+def rule(text: str) -> str:
+    """A dispatch rule."""
+    if text not in RULES:
+        remedy = "; `place` chooses a rule and writes it into the assignment file: leave out --dispatch" if text == "auto" else ""
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(RULES)}, got {text!r}{remedy}")
+    return text
+
+
+def any_rule(text: str) -> str:
+    """A dispatch rule, or auto."""
+    if text not in ("auto", *RULES):
+        raise argparse.ArgumentTypeError(f"expected one of auto, {', '.join(RULES)}, got {text!r}")
+    return text
+
+
 def key_value(text: str) -> tuple[str, str]:
     """A pair written key=value."""
     key, equals, value = text.partition("=")
@@ -77,7 +104,7 @@ def add_assignment(parser: argparse.ArgumentParser, dispatch: bool = True) -> No
     parser.add_argument("--assignment", type=Path, required=True, metavar="FILE",
                         help="assignment file, or a bare list of device indices in node order (null for inputs)")
     if dispatch:
-        parser.add_argument("--dispatch", metavar=DISPATCH,
+        parser.add_argument("--dispatch", type=rule, metavar=DISPATCH,
                             help="rule that orders the queues (default: the assignment file's rule, else fifo)")
 
 

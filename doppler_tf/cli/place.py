@@ -13,10 +13,12 @@ from doppler_tf.cli.options import (
     add_graph,
     add_pictures,
     add_topology,
+    any_rule,
     output_file,
     positive,
     positive_real,
     sample_count,
+    share,
 )
 from doppler_tf.errors import ConfigError
 
@@ -41,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "or fewer)")
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
                         help="take S seconds; the portfolio then also searches (annealing, local_search, cp_sat)")
-    parser.add_argument("--dispatch", default="auto", metavar=ANY_DISPATCH,
-                        help="rule that orders the queues; auto: the fastest for each assignment; searches then move priorities, too "
+    parser.add_argument("--dispatch", type=any_rule, default="auto", metavar=ANY_DISPATCH,
+                        help="rule that orders the queues; auto: the fastest for each assignment; hill climbing then moves priorities, too "
                              "(default: auto)")
     add_batches(parser, repeat=False)
     parser.add_argument("--measure", type=positive, metavar="N",
@@ -50,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "kernels) or, with --time-scale, on emulated devices")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
                         help="with --measure: run on emulated devices, where a modelled second takes X seconds")
-    parser.add_argument("--noise", type=positive_real, metavar="S",
+    parser.add_argument("--noise", type=share, metavar="S",
                         help="choose by the mean of 20 simulations in which every time varies by about this share, such as 0.05")
     parser.add_argument("--out", type=output_file, metavar="A.json", help="assignment file to write")
     add_pictures(parser, trace=False)

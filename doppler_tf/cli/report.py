@@ -78,7 +78,7 @@ def _examine(args: argparse.Namespace, one: Trained, config: Mapping[str, Any], 
     simulated = out.with_name(f"{out.stem}.{file_name(graph.name)}.trace.json")
     write_trace(simulated, graph, one.costs, one.assignment, trace)
     measured = {path: it for path, it in traces.items() if it.graph.graph_hash == graph.graph_hash}
-    methods = compared_methods(graph, one.costs, trace.makespan_s, figures["greedy_makespan_s"], one.assignment.dispatch, args.seed)
+    methods = compared_methods(graph, one.costs, trace.makespan_s, figures["greedy_makespan_s"], config["dispatch"], args.seed)
     links = [trace_link(simulated, out, "the best assignment, simulated", trace.makespan_s),
              *(trace_link(path, out, f"a run on {it.trace.device_kind} devices", it.trace.makespan_s) for path, it in measured.items())]
     charts = learning_charts(args.run, max(1, config["batch"] // graphs), graph.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.messages import bars_wanted, note
-from doppler_tf.cli.options import ANY_DISPATCH, add_topology, key_value, natural, positive_real
+from doppler_tf.cli.options import ANY_DISPATCH, add_topology, any_rule, key_value, natural, positive_real
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--init", type=Path, metavar="RUN|CHECKPOINT",
                         help="start from another run's best policies instead of untrained ones; its graphs and devices may differ")
     parser.add_argument("--resume", action="store_true", help="continue from the run folder's last checkpoint")
-    parser.add_argument("--dispatch", metavar=ANY_DISPATCH,
+    parser.add_argument("--dispatch", type=any_rule, metavar=ANY_DISPATCH,
                         help="rule that orders the queues; auto: by the order in which SEL chose, and at the end the fastest rule "
                              "(default: auto)")
     parser.add_argument("--config", metavar="NAME|FILE", help="settings: default, annealed, paper, or a file with a JSON object")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +54,11 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
     method = record.get("method") or ""
     if not isinstance(method, str):
         raise field_error(AssignmentError, where, "", "method", "a string or null", method)
-    dispatch = record.get("dispatch") or "fifo"
+    dispatch = record.get("dispatch")
+    if dispatch is None:
+        if record.get("priority") is not None:
+            raise field_error(AssignmentError, where, "", "dispatch", "'order' beside a priority", None)
+        dispatch = "fifo"
     if dispatch not in DISPATCH_RULES:
         raise field_error(AssignmentError, where, "", "dispatch", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
     assignment = assignment_from_devices(graph, costs, record["device"], order, method, where)
@@ -66,9 +70,11 @@ def _priority(graph: DataflowGraph, values, where: str) -> np.ndarray | None:
     if values is None:
         return None
     if not isinstance(values, list) or len(values) != graph.num_vertices:
-        raise field_error(AssignmentError, where, "", "priority", f"a list of {graph.num_vertices} entries in node order, or null", values)
+        raise field_error(AssignmentError, where, "", "priority", f"a list of {graph.num_vertices} entries in node order, or null",
+                          len(values) if isinstance(values, list) else values)
     for v in graph.work_vertices.tolist():
-        if isinstance(values[v], bool) or not isinstance(values[v], int | float) or not math.isfinite(values[v]):
+        number = not isinstance(values[v], bool) and isinstance(values[v], int | float)
+        if not number or not -sys.float_info.max <= values[v] <= sys.float_info.max:
             raise field_error(AssignmentError, where, f"vertex {graph.ids[v]!r}", "priority", "a finite number, smallest first", values[v])
     return np.array([0.0 if is_input else float(x) for x, is_input in zip(values, graph.is_input.tolist(), strict=True)])
 

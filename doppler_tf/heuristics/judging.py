@@ -66,8 +66,11 @@ def static_priority(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     return ranks(keys)
 
 
+def by_order(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Assignment:
+    """The same devices for the rule `order`, with `static_priority`."""
+    return replace(assignment, dispatch="order", priority=static_priority(graph, costs, assignment))
+
+
 def ranks(keys: np.ndarray) -> np.ndarray:
-    """float64 [N]: the position of each vertex in ascending order of the keys; ties go to the smaller index."""
-    position = np.empty(len(keys))
-    position[np.argsort(keys, kind="stable")] = np.arange(len(keys))
-    return position
+    """float64 [N]: how many vertices have a smaller key. Equal keys have equal ranks, so that the rules of time decide among them."""
+    return np.searchsorted(np.sort(keys), keys).astype(np.float64)

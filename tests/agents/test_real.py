@@ -11,11 +11,13 @@ import pytest
 from agents import real
 from agents.config import TrainConfig
 from agents.measuring import RunBudget
+from agents.task import Task
+from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.assignment_json import read_assignment
 from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import Simulator
+from doppler_tf.simulator import Simulator, simulate
 from doppler_tf.topology import Topology
 from tests.quiet_training import load_policy, train
 
@@ -175,3 +177,21 @@ def test_several_graphs_share_the_stage(fork, tmp_path, chains):
     assert min(m["runs"] for m in measured) >= 12
     # A policy is judged by all graphs together: it may lose a little on one where it gains much on another.
     assert sum(m["greedy_s"] for m in measured) <= 1.1 * sum(m["before_s"] for m in measured)
+
+
+def test_the_order_counts_where_it_is_the_priority(fork):
+    """Equal devices in another order are another assignment; that of a heuristic is in the order of its own run."""
+    costs = build_costs(fork, PLANNED)
+    first, second = np.array([0, *range(1, 7), 7], np.int32), np.array([0, *range(6, 0, -1), 7], np.int32)
+    device = np.array([0, 0, 0, 0, 1, 1, 1, 0], np.int32)
+    for dispatch, different in (("auto", [0, 1]), ("fifo", [0])):
+        task = Task.of([fork], [costs], replace(CONFIG, dispatch=dispatch))
+        order, devices = task.padded(0, np.stack([first, second, first]), np.stack([device[first], device[second], device[first]]))
+        assert task.different(0, order, devices).tolist() == different
+    task = Task.of([fork], [costs], CONFIG)
+    given = Assignment(device, first, "by hand", "order", priority=np.arange(8.0)[::-1].copy())
+    episode = task.as_episode(0, given)
+    assert episode.makespan_s == simulate(fork, costs, given).makespan_s
+    started = task.assignment(0, episode).order.tolist()
+    assert [v for v in started if 0 < v < 4] == [3, 2, 1]
+    assert [v for v in started if 3 < v < 7] == [6, 5, 4]

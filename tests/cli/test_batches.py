@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from data.capture import capture
 from doppler_tf.formats.graph_json import write_graph
 from tests.captured_models import MODELS
+from tests.cli.test_bad_input import refused
 from tests.commands import doppler
 
 
@@ -97,3 +100,26 @@ def test_what_does_not_go_together_is_refused(cli, diamond, tmp_path):
         outcome = cli(*argv)
         assert outcome.code == 2, argv
         assert message in outcome.err
+
+
+def test_a_rule_beside_batches(cli, tmp_path):
+    """The file of one batch may be run by another rule. That of several has an order of its own."""
+    graph, one, two = tmp_path / "g.json", tmp_path / "one.json", tmp_path / "two.json"
+    doppler("workload", "chainmm", "--devices", 2, "--scale", "small", "--out", graph)
+    topology = ("--topology", "cpu:2")
+    doppler("place", graph, *topology, "--method", "critical_path", "--dispatch", "fifo", "--out", one)
+    alone = doppler("simulate", graph, *topology, "--assignment", one)
+    repeated = doppler("simulate", graph, *topology, "--assignment", one, "--repeat", 1)
+    assert (repeated["makespan_s"], repeated["dispatch"]) == (alone["makespan_s"], "order")
+    doppler("place", graph, *topology, "--in-flight", 2, "--out", two)
+    more = ("--repeat", 2, "--in-flight", 2, "--json")
+    for file, words, messages in ((one, ("--dispatch", "lifo"), ["--dispatch: expected one of fifo, b_level, order, got 'lifo'"]),
+                                  (two, ("--dispatch", "fifo"), ["--dispatch fifo: expected none beside", "leave it out"])):
+        refused(cli("simulate", graph, *topology, "--assignment", file, *more, *words), *messages)
+    record = json.loads(two.read_text())
+    for batches in (10**9, 0, True, "two"):
+        two.write_text(json.dumps({**record, "batches": batches}))
+        refused(cli("simulate", graph, *topology, "--assignment", two, *more), str(two), "batches: expected a number of batches")
+    record = json.loads(one.read_text())
+    one.write_text(json.dumps({**record, "dispatch": "order", "order": None}))
+    refused(cli("simulate", graph, *topology, "--assignment", one, *more), "priority: expected a priority or an order")

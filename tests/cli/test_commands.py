@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from doppler_tf.assignment import DISPATCH_RULES
+from doppler_tf.cli.options import RULES
 from doppler_tf.formats.chrome_trace import read_trace
 
 REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference"
@@ -206,3 +208,8 @@ def test_tilings_that_are_refused(cli, tmp_path, options, message):
     outcome = cli("workload", "ffnn", "--devices", 2, "--scale", "small", *options, "--out", tmp_path / "g.json")
     assert (outcome.code, (tmp_path / "g.json").exists()) == (2, False)
     assert message in outcome.err
+
+
+def test_options_know_the_dispatch_rules():
+    """They are written out where options are parsed, because `doppler_tf.assignment` takes long to import."""
+    assert RULES == DISPATCH_RULES

@@ -106,6 +106,12 @@ ONCE = "order: expected each of the 3 vertices that are not inputs once, got "
     ({"order": [True, 2, 3]}, ONCE + "3 entries, not all of them integers"),
     ({"order": [2, 1, 3]}, "vertex 'b': order: expected it after its predecessor 'a', got it before"),
     ({"method": ["heft"]}, "method: expected a string or null, got ['heft']"),
+    ({"dispatch": 0}, "dispatch: expected one of fifo, b_level, order, got 0"),
+    ({"dispatch": ""}, "dispatch: expected one of fifo, b_level, order, got ''"),
+    ({"dispatch": None, "priority": [None, 1, 2, 3]}, "dispatch: expected 'order' beside a priority, got None"),
+    ({"dispatch": "order", "priority": [None, 1, 2]}, "priority: expected a list of 4 entries in node order, or null, got 3"),
+    ({"dispatch": "order", "priority": [None, 1, 10**400, 3]}, "priority: expected a finite number, smallest first, got 1000"),
+    ({"dispatch": "order", "priority": [None, 1, True, 3]}, "priority: expected a finite number, smallest first, got True"),
 ])
 def test_records_that_do_not_fit(graph, costs, fields, words):
     record = assignment_to_json(graph, costs, assignment_from_json([None, 1, 0, 0], graph, costs))

@@ -25,6 +25,12 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     (Iterated local search: Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003.)
     """
     walker = Walker("local_search", graph, costs, rng, budget, start, dispatch, incumbent)
+    climb_and_kick(walker)
+    return walker.found()
+
+
+def climb_and_kick(walker: Walker) -> None:
+    """Climbs and kicks until the walker's budget is spent."""
     steps = _PATIENCE * walker.num_units
     while not walker.over:
         before = np.inf
@@ -33,4 +39,3 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
             walker.walk(np.zeros(steps))
         walker.return_to_best()
         walker.walk(np.full(_KICK, np.inf))
-    return walker.found()

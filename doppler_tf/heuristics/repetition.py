@@ -3,8 +3,8 @@
 A *shift* takes each vertex of one copy to its counterpart in the next. It is an isomorphism between the part where it is defined and the
 part where it arrives. A vertex, its counterpart, the counterpart of that, and so on, are a *chain*.
 
-Neighbourhoods are compared by colour refinement (Weisfeiler and Leman, 1968). From one pair of vertices the shift spreads along edges, as in
-matching for subgraph isomorphism (Cordella et al., IEEE PAMI 26(10), 2004), but without backtracking.
+From two vertices with like neighbourhoods the shift spreads along edges, as in matching for subgraph isomorphism (Cordella et al., IEEE
+PAMI 26(10), 2004), but without backtracking.
 """
 
 from __future__ import annotations
@@ -17,17 +17,13 @@ import numpy as np
 from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.colours import joined, own_colours, refined
 
-# Colours are kept after so many rounds of refinement: they tell apart what differs within so many edges. They only choose where the matching
-# begins and which of several counterparts it prefers.
-_ROUNDS = (1, 2, 4, 8, 16, 32)
 # Pairs of vertices from which the matching may begin, one after another, in what is not matched yet. What covers less than one part in so
 # many of the graph is not kept.
 _ATTEMPTS = 8
 
 
-# The step of SplitMix64.
-_STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Repetition(NamedTuple):
@@ -62,10 +58,10 @@ def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None
     Counterparts have the same costs, permitted devices and output sizes. Edges between two vertices have the same costs as
     those between their counterparts.
     """
-    own = _own_colours(graph, costs)
-    source, target, label = _edges(graph, costs)
-    out, into = _sorted_rows(source, target, label, len(own)), _sorted_rows(target, source, label, len(own))
-    colours, level, work = _refined(own, source, target, label), _levels(graph), graph.work_vertices
+    own = own_colours(graph, costs)
+    source, target, label = joined(graph, costs)
+    outward, inward = _by_vertex(source, target, label, len(own)), _by_vertex(target, source, label, len(own))
+    colours, level, work = refined(own, source, target, label), _levels(graph), graph.work_vertices
     shift, back = np.full((2, len(own)), -1, np.int32)
     tried = np.zeros(len(own), bool)
     for _ in range(_ATTEMPTS):
@@ -75,67 +71,17 @@ def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None
             break
         tried[u] = True
         more = shift.copy(), back.copy()
-        if spread(u, w, own, colour, *out, *into, *more) * _ATTEMPTS >= work.size:
+        if spread(u, w, own, colour, outward, inward, *more) * _ATTEMPTS >= work.size:
             shift, back = more
     found = _chains(shift, back)
     tied = work.size - len(found.vertex) + len(found.lengths)
     return found if 2 * tied <= work.size else None
 
 
-def _mixed(value: np.ndarray) -> np.ndarray:
-    """Scrambles uint64 numbers (the finaliser of SplitMix64; Steele, Lea and Flood, OOPSLA 2014)."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-def _hashed(*columns: np.ndarray) -> np.ndarray:
-    """uint64 [rows]: a hash of each row of some columns of numbers."""
-    total = np.zeros(len(columns[0]), np.uint64)
-    for column in columns:
-        bits = column if column.dtype == np.uint64 else np.ascontiguousarray(column + 0.0, np.float64).view(np.uint64)
-        total = _mixed(total + _STEP + bits)
-    return total
-
-
-def _summed(keys: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """uint64 [count]: the sum of the values of each key, modulo 2^64."""
-    total = np.zeros(count, np.uint64)
-    np.add.at(total, keys, values)
-    return total
-
-
-def _own_colours(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
-    """uint64 [N]: equal for vertices that are alike without their neighbours in the graph."""
-    outputs = _hashed(costs.tensor_bytes, np.arange(graph.num_tensors) - graph.tensor_ptr[graph.tensor_producer])
-    return _hashed(*costs.exec_s.T, *costs.allowed.T, _summed(graph.tensor_producer, outputs, graph.num_vertices), costs.colocate >= 0)
-
-
-def _edges(graph: DataflowGraph, costs: CostModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pairs of work vertices with edges between them: sources, targets, and a hash of these edges."""
-    edges = graph.work_edges
-    label = _hashed(np.nan_to_num(costs.explicit_transfer_s[edges], nan=-1.0), costs.edge_bytes[edges], graph.edge_output[edges])
-    keys = graph.sources[edges].astype(np.int64) * graph.num_vertices + graph.targets[edges]
-    pairs, row = np.unique(keys, return_inverse=True)
-    return ((pairs // graph.num_vertices).astype(np.int32), (pairs % graph.num_vertices).astype(np.int32),
-            _summed(row, label, len(pairs)))
-
-
-def _sorted_rows(keys: np.ndarray, others: np.ndarray, label: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_vertex(keys: np.ndarray, others: np.ndarray, label: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The other ends and the labels of the edges of vertex v, from `ptr[v]` to `ptr[v + 1]`, in ascending order: ptr, others, labels."""
     order = np.lexsort((others, keys))
     return np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count))]), others[order], label[order]
-
-
-def _refined(own: np.ndarray, source: np.ndarray, target: np.ndarray, label: np.ndarray) -> list[np.ndarray]:
-    """uint64 [N] for each of `_ROUNDS`, the finest first: the colours after it."""
-    colour, kept = own, []
-    for done in range(1, _ROUNDS[-1] + 1):
-        before = _summed(target, _mixed(colour[source] + label), len(own))
-        after = _summed(source, _mixed(colour[target] ^ label), len(own))
-        colour = _hashed(own, colour, before, after)
-        if done in _ROUNDS:
-            kept.insert(0, colour)
-    return kept
 
 
 def _levels(graph: DataflowGraph) -> np.ndarray:
@@ -166,8 +112,9 @@ def _begin(colours: list[np.ndarray], level: np.ndarray, free: np.ndarray) -> tu
 
 
 @numba.njit(nogil=True)
-def _label(ptr, other, label, a, b):
+def _label(edges, a, b):
     """The hash of the edges between a and b, and whether there are any."""
+    ptr, other, label = edges
     low, high = ptr[a], ptr[a + 1]
     while low < high:
         middle = (low + high) // 2
@@ -179,13 +126,14 @@ def _label(ptr, other, label, a, b):
 
 
 @numba.njit(nogil=True)
-def _agree(u, w, ptr, other, label, shift, back):
+def _agree(u, w, edges, shift, back):
     """Whether the edges of u in one direction to matched vertices are those of w to their counterparts."""
+    ptr, other, label = edges
     count = 0
     for i in range(ptr[u], ptr[u + 1]):
         x = shift[other[i]]
         if x >= 0:
-            found, some = _label(ptr, other, label, w, x)
+            found, some = _label(edges, w, x)
             if not some or found != label[i]:
                 return False
             count += 1
@@ -194,86 +142,77 @@ def _agree(u, w, ptr, other, label, shift, back):
     return count == 0
 
 
+@numba.njit(nogil=True)
+def _counterparts(v, own, colour, outward, inward, shift, back, fit):
+    """Fills `fit` with the free vertices that v may be matched to, those of its own colour if there are any.
+
+    Returns: how many, and the neighbour of v with whose counterpart they share an edge.
+    """
+    # Of the neighbours of v, the one whose counterpart has the fewest neighbours in that direction is looked through.
+    least, at, ahead = len(own) + 1, -1, True
+    for forth, (here, there) in ((True, (inward, outward)), (False, (outward, inward))):
+        for i in range(here[0][v], here[0][v + 1]):
+            x = shift[here[1][i]]
+            if x >= 0 and there[0][x + 1] - there[0][x] < least:
+                least, at, ahead = there[0][x + 1] - there[0][x], here[1][i], forth
+    ptr, other, _ = outward if ahead else inward
+    count, alike = 0, False
+    for i in range(ptr[shift[at]], ptr[shift[at] + 1]):
+        y = other[i]
+        if y == v or back[y] >= 0 or own[y] != own[v] or (alike and colour[y] != colour[v]):
+            continue
+        if _agree(v, y, inward, shift, back) and _agree(v, y, outward, shift, back):
+            if colour[y] == colour[v] and not alike:
+                count, alike = 0, True
+            fit[count] = y
+            count += 1
+    return count, at
+
+
 @compiled
-def spread(u, w, own, colour, out_ptr, out, out_label, in_ptr, into, in_label, shift, back):
+def spread(u, w, own, colour, outward, inward, shift, back):
     """Matches u to w, then their neighbours, and so on, as long as counterparts agree; returns how many vertices it matched.
 
-    A vertex with one counterpart that fits is matched before one with several. Of several, those of the same colour go first, then the one
-    whose number is as far off as that of the neighbour which led there.
+    A vertex with one counterpart that fits is matched before one with several. Of several it takes the one whose number is as far off as
+    that of the neighbour which led there: graphs are often written copy by copy.
 
     Args:
-      own, colour: uint64 [N]; out_ptr, out, out_label, in_ptr, into, in_label: edges by source and by target.
+      own, colour: uint64 [N]; outward, inward: edges by source and by target, see `_by_vertex`.
       shift, back: int32 [N], filled with the counterparts in both directions; -1: none yet.
     """
-    count = len(own)
-    todo, waiting = [(u, w)], [(u, w)]
-    todo.clear()
-    waiting.clear()
-    first, matched = 0, 0
-    waits = np.zeros(count, np.bool_)
-    shift[u], back[w] = w, u
-    pending = [(u, w)]
-    best = np.empty(count, np.int64)
+    fit, waits = np.empty(len(own), np.int64), np.zeros(len(own), np.bool_)
+    shift[u], back[w], matched = w, u, 1
+    todo, waiting, first, fresh = [u], [u], 1, u
+    todo.pop()
     while True:
-        while pending:
-            a, b = pending.pop()
-            matched += 1
-            for i in range(in_ptr[a], in_ptr[a + 1]):
-                if shift[into[i]] == -1:
-                    todo.append((into[i], a))
-            for i in range(out_ptr[a], out_ptr[a + 1]):
-                if shift[out[i]] == -1:
-                    todo.append((out[i], a))
+        if fresh >= 0:
+            for ptr, other, _ in (inward, outward):
+                for i in range(ptr[fresh], ptr[fresh + 1]):
+                    todo.append(other[i])
+            fresh = -1
+        while not todo and first < len(waiting) and shift[waiting[first]] >= 0:
+            first += 1
+        if not todo and first == len(waiting):
+            return matched
         forced = len(todo) > 0
         if forced:
-            v, _ = todo.pop()
+            v = todo.pop()
         else:
-            while first < len(waiting) and shift[waiting[first][0]] != -1:
-                first += 1
-            if first == len(waiting):
-                return matched
-            v, _ = waiting[first]
+            v = waiting[first]
             first += 1
-        if shift[v] != -1:
+        if shift[v] >= 0:
             continue
-        # The counterparts of v are among the neighbours of the counterpart of a neighbour; the one with the fewest is looked through.
-        least, at, ahead = count + 1, -1, True
-        for i in range(in_ptr[v], in_ptr[v + 1]):
-            x = shift[into[i]]
-            if x >= 0 and out_ptr[x + 1] - out_ptr[x] < least:
-                least, at, ahead = out_ptr[x + 1] - out_ptr[x], into[i], True
-        for i in range(out_ptr[v], out_ptr[v + 1]):
-            x = shift[out[i]]
-            if x >= 0 and in_ptr[x + 1] - in_ptr[x] < least:
-                least, at, ahead = in_ptr[x + 1] - in_ptr[x], out[i], False
-        x = shift[at]
-        begin, end = (out_ptr[x], out_ptr[x + 1]) if ahead else (in_ptr[x], in_ptr[x + 1])
-        fit, alike = 0, False
-        for i in range(begin, end):
-            y = out[i] if ahead else into[i]
-            if y == v or back[y] != -1 or own[y] != own[v]:
-                continue
-            same = colour[y] == colour[v]
-            if (alike and not same) or not (_agree(v, y, in_ptr, into, in_label, shift, back)
-                                            and _agree(v, y, out_ptr, out, out_label, shift, back)):
-                continue
-            if same and not alike:
-                fit, alike = 0, True
-            best[fit] = y
-            fit += 1
-        if fit == 0:
-            continue
-        if fit > 1 and forced:
+        count, at = _counterparts(v, own, colour, outward, inward, shift, back, fit)
+        if count > 1 and forced:
             if not waits[v]:
                 waits[v] = True
-                waiting.append((v, v))
-            continue
-        chosen = best[0]
-        for i in range(1, fit):
-            if abs(best[i] - v - (x - at)) < abs(chosen - v - (x - at)):
-                chosen = best[i]
-        shift[v], back[chosen] = chosen, v
-        pending.append((v, chosen))
+                waiting.append(v)
+        elif count:
+            chosen, step = fit[0], shift[at] - at
+            for i in range(1, count):
+                if abs(fit[i] - v - step) < abs(chosen - v - step):
+                    chosen = fit[i]
+            shift[v], back[chosen], fresh, matched = chosen, v, v, matched + 1
 
 
 def _chains(shift: np.ndarray, back: np.ndarray) -> Repetition:

@@ -50,8 +50,8 @@ def shorten(graph: DataflowGraph, costs: CostModel, repetition: Repetition, copi
     inside, at = (position[source] >= 0) & (position[target] >= 0), repetition.ptr[repetition.chain[source]]
     moved = np.clip(at + place + np.where(place >= first, cut, 0), 0, len(repetition.vertex) - 1)
     stands = np.where(inside, repetition.vertex[moved], source)
-    there = (index[target] >= 0) & (index[stands] >= 0) & (~inside | ((place >= 0) & (repetition.chain[stands] == repetition.chain[source])))
-    edges = np.flatnonzero(there)
+    exists = ~inside | ((place >= 0) & (repetition.chain[stands] == repetition.chain[source]))
+    edges = np.flatnonzero(exists & (index[target] >= 0) & (index[stands] >= 0))
     tensors = np.flatnonzero(index[graph.tensor_producer] >= 0)
     pick = kept.tolist()
     short_graph = replace(

@@ -55,8 +55,8 @@ def joined(graph: DataflowGraph, costs: CostModel) -> tuple[np.ndarray, np.ndarr
             _summed(row, label, len(pairs)))
 
 
-def refined(own: np.ndarray, source: np.ndarray, target: np.ndarray, label: np.ndarray) -> list[np.ndarray]:
-    """uint64 [N] for each of `_ROUNDS`, the finest first: the colours after it."""
+def refined(own: np.ndarray, source: np.ndarray, target: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """uint64 [len(_ROUNDS), N]: the colours after these rounds, the finest first."""
     colour, kept = own, []
     for done in range(1, _ROUNDS[-1] + 1):
         before = _summed(target, _mixed(colour[source] + label), len(own))
@@ -64,4 +64,4 @@ def refined(own: np.ndarray, source: np.ndarray, target: np.ndarray, label: np.n
         colour = _hashed(own, colour, before, after)
         if done in _ROUNDS:
             kept.insert(0, colour)
-    return kept
+    return np.stack(kept)

@@ -24,8 +24,6 @@ from doppler_tf.heuristics.colours import joined, own_colours, refined
 _ATTEMPTS = 8
 
 
-
-
 class Repetition(NamedTuple):
     """The chains of a graph.
 
@@ -55,8 +53,8 @@ class Repetition(NamedTuple):
 def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None:
     """The chains of a graph; None if vertices that are tied by chain were more than half as many as all.
 
-    Counterparts have the same costs, permitted devices and output sizes. Edges between two vertices have the same costs as
-    those between their counterparts.
+    Counterparts have the same costs, permitted devices and output sizes. Edges between two vertices have the same costs as those between
+    their counterparts.
     """
     own = own_colours(graph, costs)
     source, target, label = joined(graph, costs)
@@ -66,12 +64,12 @@ def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None
     tried = np.zeros(len(own), bool)
     for _ in range(_ATTEMPTS):
         free = work[(shift[work] < 0) & (back[work] < 0) & ~tried[work]]
-        u, w, colour = _begin(colours, level, free)
+        u, w = _begin(colours, level, free)
         if u < 0:
             break
         tried[u] = True
         more = shift.copy(), back.copy()
-        if spread(u, w, own, colour, outward, inward, *more) * _ATTEMPTS >= work.size:
+        if spread(u, w, own, colours, outward, inward, *more) * _ATTEMPTS >= work.size:
             shift, back = more
     found = _chains(shift, back)
     tied = work.size - len(found.vertex) + len(found.lengths)
@@ -92,8 +90,8 @@ def _levels(graph: DataflowGraph) -> np.ndarray:
     return level
 
 
-def _begin(colours: list[np.ndarray], level: np.ndarray, free: np.ndarray) -> tuple[int, int, np.ndarray]:
-    """Two free vertices that look alike, one after the other, and the colours by which they do; (-1, -1, ...) if there are none.
+def _begin(colours: np.ndarray, level: np.ndarray, free: np.ndarray) -> tuple[int, int]:
+    """Two free vertices that look alike, one after the other; (-1, -1) if there are none.
 
     They are as many levels apart as most free vertices are from the next level with their colour. Of these they are in the middle.
     """
@@ -107,8 +105,8 @@ def _begin(colours: list[np.ndarray], level: np.ndarray, free: np.ndarray) -> tu
             steps = level[here[follows + 1]] - level[here[follows]]
             usual = follows[steps == np.argmax(np.bincount(steps))]
             k = usual[len(usual) // 2]
-            return int(here[k]), int(here[k + 1]), colour
-    return -1, -1, level
+            return int(here[k]), int(here[k + 1])
+    return -1, -1
 
 
 @numba.njit(nogil=True)
@@ -143,8 +141,8 @@ def _agree(u, w, edges, shift, back):
 
 
 @numba.njit(nogil=True)
-def _counterparts(v, own, colour, outward, inward, shift, back, fit):
-    """Fills `fit` with the free vertices that v may be matched to, those of its own colour if there are any.
+def _counterparts(v, own, colours, outward, inward, shift, back, fit):
+    """Fills `fit` with the free vertices that v may be matched to: of those that fit, the ones that look most like it.
 
     Returns: how many, and the neighbour of v with whose counterpart they share an edge.
     """
@@ -156,30 +154,37 @@ def _counterparts(v, own, colour, outward, inward, shift, back, fit):
             if x >= 0 and there[0][x + 1] - there[0][x] < least:
                 least, at, ahead = there[0][x + 1] - there[0][x], here[1][i], forth
     ptr, other, _ = outward if ahead else inward
-    count, alike = 0, False
+    count, unlike = 0, len(colours)
     for i in range(ptr[shift[at]], ptr[shift[at] + 1]):
         y = other[i]
-        if y == v or back[y] >= 0 or own[y] != own[v] or (alike and colour[y] != colour[v]):
+        if y == v or back[y] >= 0 or own[y] != own[v]:
             continue
-        if _agree(v, y, inward, shift, back) and _agree(v, y, outward, shift, back):
-            if colour[y] == colour[v] and not alike:
-                count, alike = 0, True
-            fit[count] = y
-            count += 1
+        k = 0
+        while k < unlike and colours[k, y] != colours[k, v]:
+            k += 1
+        if (k == unlike < len(colours) and colours[k, y] != colours[k, v]) or not (
+                _agree(v, y, inward, shift, back) and _agree(v, y, outward, shift, back)):
+            continue
+        if k < unlike:
+            count, unlike = 0, k
+        fit[count] = y
+        count += 1
     return count, at
 
 
 @compiled
-def spread(u, w, own, colour, outward, inward, shift, back):
+def spread(u, w, own, colours, outward, inward, shift, back):
     """Matches u to w, then their neighbours, and so on, as long as counterparts agree; returns how many vertices it matched.
 
     A vertex with one counterpart that fits is matched before one with several. Of several it takes the one whose number is as far off as
     that of the neighbour which led there: graphs are often written copy by copy.
 
     Args:
-      own, colour: uint64 [N]; outward, inward: edges by source and by target, see `_by_vertex`.
+      own: uint64 [N]; colours: uint64 [K, N], the finest first; outward, inward: edges by source and by target, see `_by_vertex`.
       shift, back: int32 [N], filled with the counterparts in both directions; -1: none yet.
     """
+    if not (_agree(u, w, inward, shift, back) and _agree(u, w, outward, shift, back)):
+        return 0
     fit, waits = np.empty(len(own), np.int64), np.zeros(len(own), np.bool_)
     shift[u], back[w], matched = w, u, 1
     todo, waiting, first, fresh = [u], [u], 1, u
@@ -202,7 +207,7 @@ def spread(u, w, own, colour, outward, inward, shift, back):
             first += 1
         if shift[v] >= 0:
             continue
-        count, at = _counterparts(v, own, colour, outward, inward, shift, back, fit)
+        count, at = _counterparts(v, own, colours, outward, inward, shift, back, fit)
         if count > 1 and forced:
             if not waits[v]:
                 waits[v] = True

@@ -58,10 +58,12 @@ def test_never_worse_than_the_start_repeatable_and_true_to_the_simulator(graph, 
 
 
 def test_memory_that_the_whole_lacks_is_found_out():
-    """The weights of all layers fit on two devices together, those of the few that are searched on one."""
+    """Transfers are dear. One device holds the few layers that are searched, but not all."""
     graph = stack(30, 6)
-    devices = [{"name": f"d{d}", "memory_bytes": 95} for d in range(2)]
+    devices = [{"name": f"d{d}", "memory_bytes": 100} for d in range(2)]
     costs = build_costs(graph, Topology.from_json({"devices": devices, "links": {"bandwidth_bytes_per_s": 1, "latency_s": 100}}))
+    repetition = find_repetition(graph, costs)
+    assert place_tied(graph, costs, np.random.default_rng(0), Budget(2000), None, "fifo", repetition).makespan_s == np.inf
     assert np.isfinite(search_tied(graph, costs, np.random.default_rng(0), Budget(4000)).makespan_s)
 
 
@@ -101,7 +103,7 @@ def test_rank_correlation_by_hand():
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_stack_is_placed_far_better_than_by_climbing_with_as_many_simulations(seed):
-    """1.62 and 1.67 times the bound; hill climbing 1.94 and 1.95."""
+    """1.74 and 1.75 times the bound; hill climbing 2.05 and 2.00."""
     graph = build_workload("llama_stack", 8, layers=6)
     costs = build_costs(graph, preset("v100x8"))
     tied, free = (search(graph, costs, np.random.default_rng(seed), Budget(2000), None, "b_level") for search in (search_tied, climb))

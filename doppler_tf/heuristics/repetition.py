@@ -22,6 +22,8 @@ from doppler_tf.heuristics.colours import joined, own_colours, refined
 # Pairs of vertices from which the matching may begin, one after another, in what is not matched yet. What covers less than one part in so
 # many of the graph is not kept.
 _ATTEMPTS = 8
+# Vertices around another that are looked at to find the closest.
+_NEAR = 1000
 
 
 class Repetition(NamedTuple):
@@ -64,12 +66,12 @@ def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None
     tried = np.zeros(len(own), bool)
     for _ in range(_ATTEMPTS):
         free = work[(shift[work] < 0) & (back[work] < 0) & ~tried[work]]
-        u, w = _begin(colours, level, free)
+        u, candidates = _begin(colours, level, free)
         if u < 0:
             break
         tried[u] = True
         more = shift.copy(), back.copy()
-        if spread(u, w, own, colours, outward, inward, *more) * _ATTEMPTS >= work.size:
+        if spread(u, candidates, own, colours, outward, inward, *more) * _ATTEMPTS >= work.size:
             shift, back = more
     found = _chains(shift, back)
     tied = work.size - len(found.vertex) + len(found.lengths)
@@ -90,10 +92,10 @@ def _levels(graph: DataflowGraph) -> np.ndarray:
     return level
 
 
-def _begin(colours: np.ndarray, level: np.ndarray, free: np.ndarray) -> tuple[int, int]:
-    """Two free vertices that look alike, one after the other; (-1, -1) if there are none.
+def _begin(colours: np.ndarray, level: np.ndarray, free: np.ndarray) -> tuple[int, np.ndarray]:
+    """A free vertex, and those that look like it on the next level with such; -1 and none if there are none.
 
-    They are as many levels apart as most free vertices are from the next level with their colour. Of these they are in the middle.
+    They are as many levels apart as most free vertices are from the next level with their colour. Of these the vertex is in the middle.
     """
     for colour in colours:
         ordered = free[np.lexsort((free, level[free], colour[free]))]
@@ -105,8 +107,9 @@ def _begin(colours: np.ndarray, level: np.ndarray, free: np.ndarray) -> tuple[in
             steps = level[here[follows + 1]] - level[here[follows]]
             usual = follows[steps == np.argmax(np.bincount(steps))]
             k = usual[len(usual) // 2]
-            return int(here[k]), int(here[k + 1])
-    return -1, -1
+            w = here[k + 1]
+            return int(here[k]), ordered[(colour[ordered] == colour[w]) & (level[ordered] == level[w])].astype(np.int64)
+    return -1, np.empty(0, np.int64)
 
 
 @numba.njit(nogil=True)
@@ -172,20 +175,52 @@ def _counterparts(v, own, colours, outward, inward, shift, back, fit):
     return count, at
 
 
-@compiled
-def spread(u, w, own, colours, outward, inward, shift, back):
-    """Matches u to w, then their neighbours, and so on, as long as counterparts agree; returns how many vertices it matched.
+@numba.njit(nogil=True)
+def _nearest(v, fit, count, step, outward, inward, seen):
+    """Of the first `count` vertices in `fit` the one closest to v by edges. Of several, the one whose number is closest to v + step.
 
-    A vertex with one counterpart that fits is matched before one with several. Of several it takes the one whose number is as far off as
-    that of the neighbour which led there: graphs are often written copy by copy.
+    Args: seen: int64 [N], marks of earlier calls, all other than v + 1.
+    """
+    reached = [v]
+    seen[v], begin = v + 1, 0
+    while True:
+        chosen = -1
+        for i in range(count):
+            y = fit[i]
+            if (seen[y] == v + 1 or begin == len(reached)) and (chosen < 0 or abs(y - v - step) < abs(chosen - v - step)):
+                chosen = y
+        if chosen >= 0:
+            return chosen
+        end = len(reached)
+        if end > _NEAR:
+            begin = end
+        while begin < end:
+            x = reached[begin]
+            begin += 1
+            for ptr, other, _ in (outward, inward):
+                for i in range(ptr[x], ptr[x + 1]):
+                    if seen[other[i]] != v + 1:
+                        seen[other[i]] = v + 1
+                        reached.append(other[i])
+
+
+@compiled
+def spread(u, candidates, own, colours, outward, inward, shift, back):
+    """Matches u to a candidate, then their neighbours, and so on, as long as counterparts agree; returns how many vertices it matched.
+
+    A vertex with one counterpart that fits is matched before one with several. Of several it takes the closest, so that what passes
+    through all copies is matched to itself, and then the one whose number is as far off as that of the neighbour which led there: graphs
+    are often written copy by copy.
 
     Args:
+      candidates: int64, at least one.
       own: uint64 [N]; colours: uint64 [K, N], the finest first; outward, inward: edges by source and by target, see `_by_vertex`.
       shift, back: int32 [N], filled with the counterparts in both directions; -1: none yet.
     """
+    fit, waits, seen = np.empty(len(own), np.int64), np.zeros(len(own), np.bool_), np.zeros(len(own), np.int64)
+    w = _nearest(u, candidates, len(candidates), candidates[0] - u, outward, inward, seen)
     if not (_agree(u, w, inward, shift, back) and _agree(u, w, outward, shift, back)):
         return 0
-    fit, waits = np.empty(len(own), np.int64), np.zeros(len(own), np.bool_)
     shift[u], back[w], matched = w, u, 1
     todo, waiting, first, fresh = [u], [u], 1, u
     todo.pop()
@@ -213,10 +248,7 @@ def spread(u, w, own, colours, outward, inward, shift, back):
                 waits[v] = True
                 waiting.append(v)
         elif count:
-            chosen, step = fit[0], shift[at] - at
-            for i in range(1, count):
-                if abs(fit[i] - v - step) < abs(chosen - v - step):
-                    chosen = fit[i]
+            chosen = fit[0] if count == 1 else _nearest(v, fit, count, shift[at] - at, outward, inward, seen)
             shift[v], back[chosen], fresh, matched = chosen, v, v, matched + 1
 
 

@@ -26,11 +26,16 @@ class Shortened(NamedTuple):
 
 
 def shorten(graph: DataflowGraph, costs: CostModel, repetition: Repetition, copies: int) -> Shortened | None:
-    """The graph with as many copies left of what most chains repeat; None if it has no more, or if
-    a cycle would arise.
+    """The graph with as many copies left of what most chains repeat.
 
     Half of the copies are the first, the others the last ones. The last follow the first as the vertices in between did. Chains that would
     have no vertex left stay as they are. Inputs that nothing reads any more are left out.
+
+    Args:
+      copies: at least two.
+
+    Returns:
+      None: there are no more copies; or a vertex that repeats would lose a predecessor; or a cycle would arise.
     """
     longest = int(np.argmax(np.bincount(repetition.lengths)))
     cut, first = longest - copies, (copies + 1) // 2
@@ -50,8 +55,10 @@ def shorten(graph: DataflowGraph, costs: CostModel, repetition: Repetition, copi
     inside, at = (position[source] >= 0) & (position[target] >= 0), repetition.ptr[repetition.chain[source]]
     moved = np.clip(at + place + np.where(place >= first, cut, 0), 0, len(repetition.vertex) - 1)
     stands = np.where(inside, repetition.vertex[moved], source)
-    exists = ~inside | ((place >= 0) & (repetition.chain[stands] == repetition.chain[source]))
-    edges = np.flatnonzero(exists & (index[target] >= 0) & (index[stands] >= 0))
+    exists = (index[stands] >= 0) & (~inside | ((place >= 0) & (repetition.chain[stands] == repetition.chain[source])))
+    if (~exists & (index[target] >= 0) & (position[target] >= 0)).any():
+        return None
+    edges = np.flatnonzero(exists & (index[target] >= 0))
     tensors = np.flatnonzero(index[graph.tensor_producer] >= 0)
     pick = kept.tolist()
     short_graph = replace(

@@ -49,7 +49,8 @@ def search_tied(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator
                        seconds=None if budget.seconds is None else budget.seconds / 2)
         tied = place_tied(graph, costs, rng, half, start, dispatch, repetition)
         spent = tied.simulations
-        known_s = np.inf if start is None else judge(graph, costs, [start], start.dispatch if dispatch == AUTO else dispatch)[0][0]
+        start = starting_point(graph, costs, rng, dispatch) if start is None else start
+        known_s = judge(graph, costs, [start], start.dispatch if dispatch == AUTO else dispatch)[0][0]
         start = tied.assignment if tied.makespan_s < known_s else start
     left = replace(budget, simulations=None if budget.simulations is None else max(1, budget.simulations - spent),
                    seconds=None if budget.seconds is None else max(0.0, budget.seconds - (time.perf_counter() - started)))

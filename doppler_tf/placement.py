@@ -16,9 +16,9 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb, search_tied
+from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
 from doppler_tf.heuristics.judging import AUTO, judge, noisy_means, static_priority
-from doppler_tf.heuristics.portfolio import search_together
+from doppler_tf.heuristics.portfolio import search_together, time_to_search
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.heuristics.tied_search import place_tied
@@ -121,7 +121,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         note(method, SEARCHES[method](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
     else:
         repetition = find_repetition(graph, costs) if method == "auto" else None
-        if repetition is not None and budget_s:
+        if repetition is not None and budget_s is not None and time_to_search(graph, budget_s / 2):
             budget, rng = Budget(samples, budget_s / 2, bound_s), np.random.default_rng(seed)
             found = place_tied(graph, costs, rng, budget, None, dispatch, repetition)
             if np.isfinite(found.makespan_s):
@@ -144,9 +144,9 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
             for name, found in search_together(graph, costs, seed, budget, known, dispatch).items():
                 note(name, found)
     elif method == "auto" and np.isfinite(known_s):
-        if repetition is not None:
-            budget = default_budget(graph) if samples is None else Budget(samples)
-            note("tied_search", search_tied(graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), known, dispatch))
+        if repetition is not None and not Budget(1, target_s=bound_s).reached(known_s):
+            budget = replace(default_budget(graph) if samples is None else Budget(samples), target_s=bound_s)
+            note("tied_search", place_tied(graph, costs, np.random.default_rng(seed), budget, known, dispatch, repetition))
             known_s, known = min(best.values(), key=lambda pair: pair[0])
         improving = max(1, min(_IMPROVING, _IMPROVING_SIZE // (graph.num_vertices + graph.num_edges)))
         budget = Budget(min(improving, samples or improving), target_s=bound_s)

@@ -53,7 +53,7 @@ class Repetition(NamedTuple):
 
 
 def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None:
-    """The chains of a graph; None if vertices that are tied by chain were more than half as many as all.
+    """The chains of a graph; None if vertices tied by chain were more than half as many as all, or fewer than devices.
 
     Counterparts have the same costs, permitted devices and output sizes. Edges between two vertices have the same costs as those between
     their counterparts.
@@ -75,7 +75,7 @@ def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None
             shift, back = more
     found = _chains(shift, back)
     tied = work.size - len(found.vertex) + len(found.lengths)
-    return found if 2 * tied <= work.size else None
+    return found if 2 * tied <= work.size and tied >= costs.num_devices else None
 
 
 def _by_vertex(keys: np.ndarray, others: np.ndarray, label: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -78,8 +78,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
         and all in `learned`, then hill climbing for about a tenth of a second; with a `budget_s` instead annealing, hill climbing and
-        CP-SAT for the seconds left (see `search_together`). If the graph repeats itself, all begin from what a tied search finds: without a
-        budget for about a second more, otherwise in the first half of it. The last quarter is then for the other searches.
+        CP-SAT for the seconds left (see `search_together`). If the graph repeats itself, a tied search comes first and
+        takes half of the budget, and the other searches the last quarter; without a budget it takes about a second more.
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
         fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
         about a second's worth, or as many as `budget_s` lets it.
@@ -147,7 +147,6 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         if repetition is not None and not Budget(1, target_s=bound_s).reached(known_s):
             budget = replace(default_budget(graph) if samples is None else Budget(samples), target_s=bound_s)
             note("tied_search", place_tied(graph, costs, np.random.default_rng(seed), budget, known, dispatch, repetition))
-            known_s, known = min(best.values(), key=lambda pair: pair[0])
         improving = max(1, min(_IMPROVING, _IMPROVING_SIZE // (graph.num_vertices + graph.num_edges)))
         budget = Budget(min(improving, samples or improving), target_s=bound_s)
         if not budget.reached(known_s):

@@ -18,8 +18,11 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
 from doppler_tf.heuristics.judging import by_order, judge, noisy_means
-from doppler_tf.heuristics.portfolio import search_together
+from doppler_tf.heuristics.local_search import PATIENCE
+from doppler_tf.heuristics.portfolio import search_together, time_to_search
+from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found, default_budget
+from doppler_tf.heuristics.tied_search import place_tied
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
@@ -77,7 +80,9 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
       topology: where to place, or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
         and all in `learned`, then hill climbing for about a tenth of a second; with a `budget_s` instead annealing, hill climbing and
-        CP-SAT for the seconds left (see `search_together`).
+        CP-SAT for the seconds left (see `search_together`). If the graph repeats itself, a tied search comes first and takes half of
+        the budget, and the other searches the last quarter. Without a budget it takes about a second, if the graph is too large for
+        hill climbing.
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
         fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
         about a second's worth, or as many as `budget_s` lets it.
@@ -105,7 +110,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         raise field_error(ConfigError, "place", "", "noise", "a number above 0 and up to 1, or None", noise)
     started = time.perf_counter()
     costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
-    deadline = np.inf if budget_s is None else started + budget_s
+    building_until = deadline = np.inf if budget_s is None else started + budget_s
     bound_s = lower_bounds(graph, costs).best_s
     best: dict[str, _Found] = {}
     improvements: list[_Found] = []
@@ -120,14 +125,21 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         budget = default_budget(graph) if samples is None and budget_s is None else Budget(samples, budget_s)
         note(method, SEARCHES[method](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
     else:
+        repetition = find_repetition(graph, costs) if method == "auto" else None
+        if repetition is not None and budget_s is not None and time_to_search(graph, budget_s / 2):
+            budget, rng = Budget(samples, budget_s / 2, bound_s), np.random.default_rng(seed)
+            found = place_tied(graph, costs, rng, budget, None, dispatch, repetition)
+            if np.isfinite(found.makespan_s):
+                note("tied_search", found)
+                building_until = started + 0.75 * budget_s
         usual = FAST if budget_s is None and graph.num_vertices > _MOST_FOR_ALL else tuple(CONSTRUCTIVE)
         for name in (*usual, *learned) if method == "auto" else (method,):
-            if best and time.perf_counter() > deadline:
+            if best and time.perf_counter() > building_until:
                 break
             if name in learned:
-                found = _until(deadline, learned[name](graph, costs, samples or learned_samples(graph), seed))
+                found = _until(building_until, learned[name](graph, costs, samples or learned_samples(graph), seed))
             else:
-                found = _until(deadline, _draws(name, graph, costs, samples, seed))
+                found = _until(building_until, _draws(name, graph, costs, samples, seed))
             makespan_s, winner = min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])
             best[name] = makespan_s, replace(winner, method=name)
     known_s, known = min(best.values(), key=lambda pair: pair[0])
@@ -139,6 +151,9 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     elif method == "auto" and np.isfinite(known_s):
         improving = max(1, min(_IMPROVING, _IMPROVING_SIZE // (graph.num_vertices + graph.num_edges)))
         budget = Budget(min(improving, samples or improving), target_s=bound_s)
+        if repetition is not None and improving < PATIENCE * graph.num_vertices and not budget.reached(known_s):
+            tied = replace(default_budget(graph) if samples is None else Budget(samples), target_s=bound_s)
+            note("tied_search", place_tied(graph, costs, np.random.default_rng(seed), tied, known, dispatch, repetition))
         if not budget.reached(known_s):
             note("local_search", climb(graph, costs, np.random.default_rng(seed), budget, known, dispatch))
     for name, (_, assignment) in best.items():

@@ -173,7 +173,8 @@ def knapsack(count: int = 30):
 
 def test_a_budget_brings_in_the_searches():
     placement = place(knapsack(), ideal(2), budget_s=2.0)
-    assert {name for name in placement.makespans_s if "steadier" not in name} == {*CONSTRUCTIVE, *SEARCHES} - {"random_search"}
+    members = {*CONSTRUCTIVE, *SEARCHES} - {"random_search", "tied_search"}
+    assert {name for name in placement.makespans_s if "steadier" not in name} == members
     assert placement.seconds < 10
     assert placement.makespan_s < min(placement.makespans_s[name] for name in CONSTRUCTIVE)
 

@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_topology(parser)
     parser.add_argument("--method", default="auto", metavar="NAME",
                         help="a heuristic (critical_path, heft, cpop, peft, etf, fcp, min_min, enumerative, partition, round_robin, "
-                             "one_device, random), a search (annealing, local_search, random_search, cp_sat) or policy; auto (the "
-                             "default) is the portfolio")
+                             "one_device, random), a search (annealing, local_search, tied_search, random_search, cp_sat) or policy; "
+                             "auto (the default) is the portfolio")
     parser.add_argument("--policy", type=Path, metavar="RUN|CHECKPOINT", help="trained policy, for the portfolio or --method policy")
     parser.add_argument("--samples", type=sample_count, metavar="K",
                         help="try at most K assignments with each randomised method (default: 50; for a policy 64; for a search 200,000 "

@@ -10,18 +10,21 @@ from doppler_tf.heuristics.partition import partition
 from doppler_tf.heuristics.random_search import draw_best, random_search
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.simple import one_device, random, round_robin
+from doppler_tf.heuristics.tied_search import search_tied, tied_search
 
 # Constructive heuristics, in the order in which `place` tries them. If two are equally good, the first wins.
 CONSTRUCTIVE = {"critical_path": critical_path, "heft": heft, "cpop": cpop, "peft": peft, "etf": etf, "fcp": fcp, "min_min": min_min,
                 "enumerative": enumerative, "partition": partition, "round_robin": round_robin, "one_device": one_device,
                 "random": random}
 # Searches spend a budget of simulations or seconds: (graph, costs, rng, budget, start, dispatch, ...) -> Found.
-SEARCHES = {"annealing": anneal, "local_search": climb, "random_search": draw_best, "cp_sat": solve}
-HEURISTICS = {**CONSTRUCTIVE, "annealing": annealing, "local_search": local_search, "random_search": random_search, "cp_sat": cp_sat}
+SEARCHES = {"annealing": anneal, "local_search": climb, "tied_search": search_tied, "random_search": draw_best,
+            "cp_sat": solve}
+HEURISTICS = {**CONSTRUCTIVE, "annealing": annealing, "local_search": local_search, "tied_search": tied_search,
+              "random_search": random_search, "cp_sat": cp_sat}
 # Heuristics that take a second at most for 100,000 vertices.
 FAST = ("critical_path", "heft", "cpop", "peft", "fcp", "round_robin", "one_device", "random")
 # Constructive heuristics that always make the same assignment.
 DETERMINISTIC = ("heft", "cpop", "peft", "etf", "fcp", "min_min", "enumerative", "round_robin", "one_device")
 
 __all__ = ["CONSTRUCTIVE", "DETERMINISTIC", "FAST", "HEURISTICS", "SEARCHES", "Budget", "CriticalPath", *HEURISTICS, "anneal", "climb",
-           "draw_best", "solve"]
+           "draw_best", "search_tied", "solve"]

@@ -10,7 +10,7 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker
 
 # A climb ends after this many steps per unit without gain. A kick has this many steps.
-_PATIENCE, _KICK = 30, 3
+PATIENCE, _KICK = 30, 3
 
 
 def local_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
@@ -25,7 +25,13 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     (Iterated local search: Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003.)
     """
     walker = Walker("local_search", graph, costs, rng, budget, start, dispatch, incumbent)
-    steps = _PATIENCE * walker.num_units
+    climb_and_kick(walker)
+    return walker.found()
+
+
+def climb_and_kick(walker: Walker) -> None:
+    """Climbs and kicks until the walker's budget is spent."""
+    steps = PATIENCE * walker.num_units
     while not walker.over:
         before = np.inf
         while walker.state.levels[0] < before and not walker.over:
@@ -33,4 +39,3 @@ def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
             walker.walk(np.zeros(steps))
         walker.return_to_best()
         walker.walk(np.full(_KICK, np.inf))
-    return walker.found()

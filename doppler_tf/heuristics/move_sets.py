@@ -56,24 +56,32 @@ class MoveSets(NamedTuple):
         return len(self.member_ptr) - 1
 
 
-def units(graph: DataflowGraph, costs: CostModel) -> Units:
-    """The units of a graph: each colocation group, and each other work vertex."""
+def units(graph: DataflowGraph, costs: CostModel, tied: np.ndarray | None = None) -> Units:
+    """The units of a graph: each colocation group, and each other work vertex.
+
+    Args: tied: int [N], vertices with the same number >= 0 stay together, too.
+    """
     work = graph.work_vertices
     keys = np.where(costs.colocate[work] >= 0, graph.num_vertices + costs.colocate[work], work)
+    if tied is not None:
+        _, keys = np.unique(keys, return_inverse=True)
+        rows = np.flatnonzero(tied[work] >= 0)
+        _, first, label = np.unique(tied[work[rows]], return_index=True, return_inverse=True)
+        keys = clusters(keys[rows[first]][label], keys[rows], np.zeros(keys.max() + 1), np.inf)[keys]
     _, first, unit = np.unique(keys, return_index=True, return_inverse=True)
     unit_of = np.full(graph.num_vertices, -1, np.int32)
     unit_of[work] = unit
     return Units(unit_of, costs.allowed[work[first]])
 
 
-def move_sets(graph: DataflowGraph, costs: CostModel) -> MoveSets:
-    """The move sets of a graph.
+def move_sets(graph: DataflowGraph, costs: CostModel, tied: np.ndarray | None = None) -> MoveSets:
+    """The move sets of a graph. Args: tied: see `units`.
 
     The kinds are: a unit with its producers; a unit with its consumers; clusters of each size along the costliest edges; connected
     components; the vertices of a meta-op. Sets of one unit or of all units are left out, and so are kinds without sets.
     """
     work = graph.work_vertices
-    unit_of, allowed = units(graph, costs)
+    unit_of, allowed = units(graph, costs, tied)
     unit, count = unit_of[work], len(allowed)
     member_ptr, member = _rows(unit, work, count)
     edges = graph.work_edges

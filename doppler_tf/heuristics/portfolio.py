@@ -25,6 +25,11 @@ _SETUP_S = 5e-5
 TOGETHER = {"annealing": anneal, "local_search": climb, "cp_sat": solve}
 
 
+def time_to_search(graph: DataflowGraph, seconds: float) -> bool:
+    """Whether setting up a search leaves time for it."""
+    return seconds >= _SETUP_S * (graph.num_vertices + graph.num_edges)
+
+
 def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, known: Assignment,
                     dispatch: str, searches: Mapping[str, Callable[..., Found]] = TOGETHER) -> dict[str, Found]:
     """Annealing, hill climbing and, on a small graph, CP-SAT, each in a thread, from one start that is at least as good as `known`.
@@ -41,7 +46,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
       found theirs come first.
     """
     started = time.perf_counter()
-    if budget.seconds < _SETUP_S * (graph.num_vertices + graph.num_edges):
+    if not time_to_search(graph, budget.seconds):
         return {}
     small = small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS
     searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}

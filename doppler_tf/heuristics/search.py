@@ -143,13 +143,13 @@ class Walker:
     """
 
     def __init__(self, method: str, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None,
-                 start: Assignment | None, dispatch: str, incumbent: Incumbent | None = None):
+                 start: Assignment | None, dispatch: str, incumbent: Incumbent | None = None, tied: np.ndarray | None = None):
         """Args: start: None: `starting_point`; dispatch: rule of the simulations. Under `order`, which `auto` becomes, priorities are
-        searched, too."""
+        searched, too; tied: see `move_sets.units`, of which `start` places each on one device."""
         self._started = time.perf_counter()
         self._method = self._found_by = method
         self._budget, self._rng, self._incumbent = budget or default_budget(graph), rng, incumbent
-        self._sets = move_sets(graph, costs)
+        self._sets = move_sets(graph, costs, tied)
         self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
         self._graph, self._costs = graph, costs
         self._rule = "order" if dispatch == AUTO else dispatch

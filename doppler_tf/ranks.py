@@ -17,7 +17,7 @@ class Levels:
 
     Attributes:
       value_s: float64 [N].
-      next_vertex: int32 [N], the neighbour on the heaviest path (the first edge among equals), -1 at its end.
+      next_vertex: int32 [N], the neighbour on the heaviest path, -1 at its end. Among equals the first output wins, then the first edge.
     """
 
     value_s: np.ndarray

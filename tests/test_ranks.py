@@ -22,11 +22,12 @@ def edges_of(case: Case) -> list[tuple[int, int, float]]:
 
 
 def slow_levels(case: Case) -> tuple[dict, dict]:
-    """(value, next vertex) by vertex, for b and for t, by recursion over every edge."""
+    """(value, next vertex) by vertex, for b and for t, by recursion over every edge. Among equal successors the first output wins."""
     exec_s, edges = case.costs.mean_exec_s.tolist(), edges_of(case)
+    by_output = [edges[e] for e in np.argsort(case.graph.edge_output, kind="stable")]
 
     def b(v: int) -> tuple[float, int]:
-        through = [(cost + b(w)[0], w) for u, w, cost in edges if u == v]
+        through = [(cost + b(w)[0], w) for u, w, cost in by_output if u == v]
         best, following = max(through, key=lambda pair: pair[0], default=(0.0, -1))
         return best + exec_s[v], following
 

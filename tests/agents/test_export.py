@@ -192,7 +192,7 @@ def test_the_tool_of_tensorflow_runs_it(exported):
                            "serve", "--signature_def", "place", "--input_exprs", tensors], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     printed = dict(re.findall(r"Result for output key (\w+):\n(.*)", done.stdout))
-    assert printed == {"device": "[0 1]", "makespan_s": "2.5", "order": "[0 1]"}
+    assert printed == {"device": "[0 1]", "dispatch": "b'order'", "makespan_s": "2.5", "order": "[0 1]"}
 
 
 def test_errors_name_the_remedy(run, tmp_path, random_graph):

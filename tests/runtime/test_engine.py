@@ -85,7 +85,7 @@ def test_there_is_no_barrier(make_graph):
 def test_a_link_carries_as_many_transfers_at_once_as_it_has_slots(make_graph, link_slots, makespan_s):
     graph = make_graph({**{v: (0.0, []) for v in range(4)}, 4: (0.0, [0, 1, 2, 3])}, transfer_s=1.0)
     costs = build_costs(graph, topology(2, link_slots=link_slots))
-    with EmulatedExecutor(time_scale=0.1) as executor:
+    with EmulatedExecutor(time_scale=0.3) as executor:
         trace = executor.execute(graph, costs, assignment_from_devices(graph, costs, [0, 0, 0, 0, 1]))
     assert makespan_s <= trace.makespan_s < makespan_s + 0.9
 

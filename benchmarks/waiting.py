@@ -57,7 +57,7 @@ def compared(graph: DataflowGraph, costs: CostModel, seconds: float) -> dict[str
     conserving_s, conserving_bound_s = solved(graph, costs, start.makespan_s, seconds, conserving=True)
     proven = waiting_s == waiting_bound_s and conserving_s == conserving_bound_s
     return {"place_2s": start.makespan_s, "conserving": conserving_s, "conserving_bound": conserving_bound_s, "waiting": waiting_s,
-            "waiting_bound": waiting_bound_s, "proven": proven, "gain": 1 - waiting_s / conserving_s if proven else float("nan")}
+            "waiting_bound": waiting_bound_s, "proven": proven, "gain_share": 1 - waiting_s / conserving_s if proven else float("nan")}
 
 
 def solved(graph: DataflowGraph, costs: CostModel, known_s: float, seconds: float, conserving: bool) -> tuple[float, float]:

@@ -1,11 +1,11 @@
 # make demo: the main job, start to end.  make test: lint and tests.  make test-thorough: the long tests, too.  make results: docs/results.md
-# anew.  Each sets everything up first.
+# anew.  make pretrain: the network that proposes moves to searches.  Each sets everything up first.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3 python,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo yes),$(p))))
 BIN := .venv/bin
 CLI := $(BIN)/python -m doppler_tf
 DEMO := runs/demo
 
-.PHONY: demo test test-thorough lint bench results setup clean
+.PHONY: demo test test-thorough lint bench results pretrain setup clean
 
 setup: .venv/installed
 
@@ -56,6 +56,10 @@ bench: setup
 # docs/results.md and its pictures; interrupted, it goes on where it stopped. Remove build/results to measure everything again.
 results: setup
 	@$(CLI) bench benchmarks/results.toml --out build/results --page docs/results.md --jobs $(or $(JOBS),2)
+
+# Interrupted, it goes on where it stopped.
+pretrain: setup
+	@$(BIN)/python -m benchmarks.pretrain
 
 clean:
 	@rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -145,8 +145,9 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     known_s, known = min(best.values(), key=lambda pair: pair[0])
     if method == "auto" and budget_s is not None:
         budget = Budget(samples, max(0.0, deadline - time.perf_counter()), bound_s)
+        fastest = [assignment for _, assignment in sorted(best.values(), key=lambda pair: pair[0])]
         if not budget.reached(known_s):
-            for name, found in search_together(graph, costs, seed, budget, known, dispatch).items():
+            for name, found in search_together(graph, costs, seed, budget, fastest, dispatch).items():
                 note(name, found)
     elif method == "auto" and np.isfinite(known_s):
         improving = max(1, min(_IMPROVING, _IMPROVING_SIZE // (graph.num_vertices + graph.num_edges)))

@@ -213,7 +213,7 @@ def test_an_error_in_one_search_ends_the_others(name):
 
     graph, costs = knapsack(), build_costs(knapsack(), ideal(2))
     with pytest.raises(RuntimeError, match="broken search"):
-        search_together(graph, costs, 0, Budget(seconds=600), heft(graph, costs, None), "fifo", {**TOGETHER, name: broken})
+        search_together(graph, costs, 0, Budget(seconds=600), [heft(graph, costs, None)], "fifo", {**TOGETHER, name: broken})
 
 
 def test_what_cp_sat_finds_and_proves_is_credited():

@@ -9,7 +9,7 @@ from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, hea
 
 
 @compiled
-def simulate(devices, prepared, limit_s, tail, waited_for):
+def simulate(devices, prepared, limit_s, tail, waited_for, begun_s):
     """Makespans of a batch.
 
     Args:
@@ -143,8 +143,10 @@ def simulate(devices, prepared, limit_s, tail, waited_for):
                 while lane.free and lane.head < lane.tail:
                     v = take(queue, lane, heaped)
                     lane.free -= 1
-                    if recording and since[v] < now:
-                        waited_for[v] = freed[d]
+                    if recording:
+                        begun_s[v] = now
+                        if since[v] < now:
+                            waited_for[v] = freed[d]
                     if watched:
                         makespan[b] = now + max(tail[v], load[d])
                         if makespan[b] > limit_s:

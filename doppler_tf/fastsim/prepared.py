@@ -114,12 +114,13 @@ def makespan_bound(devices, p, limit_s, tail):
 
 
 @numba.njit(nogil=True, inline="always")  # otherwise Numba would also compile its long code separately
-def makespan(devices, p, limit_s, tail, waited_for):
+def makespan(devices, p, limit_s, tail, waited_for, begun_s):
     """The makespan of `devices` (int32 [1, N]); infinity at a deadlock; if it must exceed `limit_s`, a lower bound above it.
 
-    Args: p: Prepared; tail: float64 [N]; waited_for: int32 [N + T * D + 1] or [0], see `queued_links.simulate`.
+    Args: p: Prepared; tail: float64 [N]; waited_for: int32 [N + T * D + 1] or [0], begun_s: float64 [N] or [0], see
+    `queued_links.simulate`.
     """
     limited = p.limited and may_run_short(devices, p)[0]
     if limited or p.link_slots >= 0:
-        return _simulate_queued(devices, p, limited, limit_s, tail, waited_for)[0]
-    return _simulate_free(devices, p, limit_s, tail, waited_for)[0]
+        return _simulate_queued(devices, p, limited, limit_s, tail, waited_for, begun_s)[0]
+    return _simulate_free(devices, p, limit_s, tail, waited_for, begun_s)[0]

@@ -44,7 +44,7 @@ def _unblock(lanes, touched, noted, blocked, d):
 
 
 @compiled
-def simulate(devices, prepared, limited, limit_s, tail, waited_for):
+def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
     """Makespans of a batch.
 
     Args:
@@ -55,6 +55,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
       waited_for: int32 [N + T * D + 1], or [0] to record nothing. Event v is the execution of vertex v, event N + t * D + d the transfer of
         tensor t to d. The entry of an event becomes the event whose end it waited for (-1: none), the last entry the event that ended last.
         An event that waited for memory names one that ended at that instant.
+      begun_s: float64 [N], if waiting is recorded: gets the starts of vertices.
 
     Returns:
       float64 [B] seconds; infinity at a deadlock; for an abandoned simulation a lower bound above `limit_s`.
@@ -252,6 +253,8 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for):
                         if since[begun] < now:
                             waited_for[begun] = freed[k] if freed[k] >= 0 else waited_for[-1]
                     if k < num_devices:
+                        if recording:
+                            begun_s[item] = now
                         if watched:
                             makespan[b] = now + max(tail[item], load[k])
                             if makespan[b] > limit_s:

@@ -26,7 +26,7 @@ _SERIAL_SIZE = 2_000
 # Entries moved in sorted queues, per vertex and edge, before queues become heaps or, under a memory limit, trees. They are slower at first.
 _PATIENCE, _PATIENCE_LIMITED = 32, 256
 # Arguments for batches, whose simulations are never abandoned and record no waiting.
-_COMPLETE = np.inf, np.empty(0), np.empty(0, np.int32)
+_COMPLETE = np.inf, np.empty(0), np.empty(0, np.int32), np.empty(0)
 
 
 class FastSimulator:

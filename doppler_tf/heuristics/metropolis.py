@@ -12,17 +12,23 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound
+from doppler_tf.heuristics.proposals import new_schedule, propose, read_schedule
 
 # Random numbers in [0, 1) that one step takes.
 DRAWS = 6
-# The first number picks the kind of change of devices. Below these values: a unit anywhere, a unit to a neighbour's device, two units
-# exchanged, a set to one device. Above all: two devices exchanged within a set.
-_ANYWHERE, _NEIGHBOUR, _SWAP, _GATHER = 0.15, 0.5, 0.75, 0.85
-# If priorities are searched, this share of changes are to priorities. Of these, the second share moves a whole set, and the third derives
-# all priorities anew from the present devices.
-_REORDER, _BLOCK, _AFRESH = 0.1, 0.3, 0.05
-# The share of single units that are drawn from the critical chain: a change elsewhere hardly ever shortens the run.
-_CRITICAL = 0.5
+# The kinds of change. The first seven move one unit or exchange two; `..._CRITICAL` ones begin at a unit of the critical chain.
+(ANYWHERE_CRITICAL, ANYWHERE, NEAR_CRITICAL, NEAR, SWAP_CRITICAL, SWAP, PROPOSED,
+ GATHER, EXCHANGE, LATER_CRITICAL, LATER, BLOCK, AFRESH) = range(13)
+KINDS, _ADAPTED = 13, 7
+# The share of each kind: a unit to any device, to a neighbour's, two units exchanged, what the network proposes; a set of units to one
+# device, two devices exchanged within a set. If priorities are searched, a tenth of all changes are to them: a vertex close before or
+# behind another one, a set as a block, all priorities derived anew from the present devices.
+_DEVICES = (0.0375, 0.0375, 0.0875, 0.0875, 0.0625, 0.0625, 0.375, 0.1, 0.15)
+_ORDER, _PRIORITIES = 0.1, (0.3325, 0.3325, 0.285, 0.05)
+# Of the steps of the first seven kinds, this part is divided as above, and the rest by what each kind gained lately. The gains of sets are
+# too rare to be judged by the last ones. A gain counts half after so many steps of its kind.
+_FIXED, _HALF_LIFE = 0.3, 140
+_FADING = 0.5 ** (1 / _HALF_LIFE)
 # Bounds add seconds in a different order than makespans. An excess below this share may be rounding, and is simulated to its end.
 _MARGIN = 1e-9
 # Of so many assignments the first are looked through before they are simulated, the others if that has shown this share to be hopeless.
@@ -38,6 +44,9 @@ class WalkState(NamedTuple):
       levels: float64 [2], the makespans of `current` and `best`; infinite where not known yet, above all makespans where memory runs out.
       critical: int64 [2, N + E + 1], of `current` and of `best`: how many units are on the critical chain and can move, then these
         units, some more than once; none where memory runs out.
+      begun_s: float64 [2, N], when the vertices of `current` and of `best` start.
+      shares: float64 [13], how often each kind of change is made if none is preferred; gains: float64 [2, 7], the seconds that each kind
+        gained, and its steps, of which both fade.
       looks: int64 [3]: the number of the last assignments, of those looked through, and of those that this showed to be hopeless.
     """
 
@@ -46,6 +55,9 @@ class WalkState(NamedTuple):
     priority: np.ndarray
     levels: np.ndarray
     critical: np.ndarray
+    begun_s: np.ndarray
+    shares: np.ndarray
+    gains: np.ndarray
     looks: np.ndarray
 
 
@@ -53,8 +65,16 @@ def walk_state(device: np.ndarray, num_edges: int, ordered: bool = False) -> Wal
     """The state before the first step. Args: device: int32 [N], where the walk begins; ordered: whether priorities are searched."""
     current = device[None].astype(np.int32)
     keys = np.zeros((2, len(device) if ordered else 0))
+    gains = np.stack([np.zeros(_ADAPTED), np.ones(_ADAPTED)])
     return WalkState(current, current.copy(), keys, np.full(2, np.inf), np.zeros((2, len(device) + num_edges + 1), np.int64),
+                     np.zeros((2, len(device))), kind_shares(ordered), gains,
                      np.zeros(3, np.int64))
+
+
+def kind_shares(ordered: bool) -> np.ndarray:
+    """float64 [13]: how often each kind of change is made. Args: ordered: whether priorities are searched."""
+    of_order = _ORDER if ordered else 0.0
+    return np.concatenate([(1 - of_order) * np.array(_DEVICES), of_order * np.array(_PRIORITIES)])
 
 
 @numba.njit(nogil=True)
@@ -70,29 +90,45 @@ def _put(sets, unit, d, unit_device, devices, changed, old, count):
 
 
 @numba.njit(nogil=True)
-def _unit(critical, number, units):
-    """A random unit, often one on the critical chain; number: random in [0, 1)."""
-    if critical[0] == 0:
-        return int(number * units)
-    if number < _CRITICAL:
-        return critical[1 + int(number / _CRITICAL * critical[0])]
-    return int((number - _CRITICAL) / (1.0 - _CRITICAL) * units)
+def _kind(shares, gains, number):
+    """A random kind of change. Args: shares, gains: see `WalkState`; number: random in [0, 1)."""
+    adapted, rates = 0.0, 0.0
+    for kind in range(_ADAPTED):
+        adapted += shares[kind]
+        rates += gains[0, kind] / gains[1, kind]
+    last = 0
+    for kind in range(KINDS):
+        share = shares[kind]
+        if rates > 0.0 and kind < _ADAPTED:
+            share = _FIXED * share + (1.0 - _FIXED) * adapted * gains[0, kind] / gains[1, kind] / rates
+        if share > 0.0:
+            last = kind
+            if number < share:
+                return kind
+        number -= share
+    return last
+
+
+@numba.njit(nogil=True)
+def _unit(critical, chained, number, units):
+    """A random unit, on the critical chain if `chained`; number: random in [0, 1)."""
+    return critical[1 + int(number * critical[0])] if chained and critical[0] else int(number * units)
 
 
 @numba.njit(nogil=True)
 def _reorder(sets, kind, draw, critical, unit_device, keys, scale_s, changed, old):
     """Moves a vertex, or a set as a block, close before or behind a vertex of the same device; returns how many keys it changed.
 
-    Args: kind: random in [0, 1); keys: float64 [N], changed; changed, old: get the vertices and their former keys.
+    Args: kind: of change; keys: float64 [N], changed; changed, old: get the vertices and their former keys.
     """
     units, num_kinds = len(sets.allowed), len(sets.kind_ptr) - 1
     k = -1
-    if kind < _BLOCK and num_kinds:
+    if kind == BLOCK and num_kinds:
         c = int(draw[1] * num_kinds)
         k = sets.kind_ptr[c] + int(draw[3] * (sets.kind_ptr[c + 1] - sets.kind_ptr[c]))
         u = sets.set_unit[sets.set_ptr[k] + int(draw[4] * (sets.set_ptr[k + 1] - sets.set_ptr[k]))]
     else:
-        u = _unit(critical, draw[1], units)
+        u = _unit(critical, kind == LATER_CRITICAL, draw[1], units)
     begin, end = sets.member_ptr[u], sets.member_ptr[u + 1]
     v = sets.member[begin + int(draw[3] * (end - begin))]
     w = int(draw[2] * units)
@@ -120,20 +156,21 @@ def _reorder(sets, kind, draw, critical, unit_device, keys, scale_s, changed, ol
 def _change(sets, kind, draw, critical, unit_device, devices, changed, old):
     """Makes one random change of devices; returns how many units it moved.
 
-    Args: kind: random in [0, 1); critical: a row of `WalkState.critical`; changed, old: get the units and their former devices.
+    Args: kind: of change; critical: a row of `WalkState.critical`; changed, old: get the units and their former devices.
     """
     units, num_devices = sets.allowed.shape
     num_kinds = len(sets.kind_ptr) - 1
-    u = _unit(critical, draw[1], units)
+    chained = kind in (ANYWHERE_CRITICAL, NEAR_CRITICAL, SWAP_CRITICAL)
+    u = _unit(critical, chained, draw[1], units)
     d = int(draw[2] * num_devices)
     if num_devices > 1 and d == unit_device[u]:
         d = (d + 1 + int(draw[3] * (num_devices - 1))) % num_devices
     near = sets.near_ptr[u + 1] - sets.near_ptr[u]
-    if kind < _ANYWHERE or (kind >= _SWAP and num_kinds == 0):
+    if kind <= ANYWHERE or (kind >= GATHER and num_kinds == 0):
         return _put(sets, u, d, unit_device, devices, changed, old, 0)
-    if kind < _NEIGHBOUR and near:
+    if kind <= NEAR and near:
         return _put(sets, u, unit_device[sets.near[sets.near_ptr[u] + int(draw[2] * near)]], unit_device, devices, changed, old, 0)
-    if kind < _SWAP:
+    if kind <= SWAP:
         w, here = int(draw[2] * units), unit_device[u]
         if not (sets.allowed[u, unit_device[w]] and sets.allowed[w, here]):
             return 0
@@ -144,7 +181,7 @@ def _change(sets, kind, draw, critical, unit_device, devices, changed, old):
     k = first + int(draw[3] * (last - first))
     begin, end = sets.set_ptr[k], sets.set_ptr[k + 1]
     count = 0
-    if kind < _GATHER:
+    if kind == GATHER:
         for i in range(begin, end):
             count = _put(sets, sets.set_unit[i], d, unit_device, devices, changed, old, count)
         return count
@@ -157,10 +194,10 @@ def _change(sets, kind, draw, critical, unit_device, devices, changed, old):
 
 
 @numba.njit(nogil=True, inline="always")
-def _energy(devices, prepared, ceiling_s, limit_s, tail, waited_for):
+def _energy(devices, prepared, ceiling_s, limit_s, tail, waited_for, begun_s):
     """Makespan of `devices` (int32 [1, N]), or of one above `limit_s` a lower bound; where memory runs out, above `ceiling_s`, and more so
-    the more bytes there are too many; tail, waited_for: see `makespan`."""
-    seconds = makespan(devices, prepared, limit_s, tail, waited_for)
+    the more bytes there are too many; tail, waited_for, begun_s: see `makespan`."""
+    seconds = makespan(devices, prepared, limit_s, tail, waited_for, begun_s)
     if seconds < np.inf:
         return seconds
     held, over = held_bytes(devices[0], prepared), 0.0
@@ -185,19 +222,18 @@ def _trace_back(sets, waited_for, num_devices, maker, critical):
 
 
 @compiled
-def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
+def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measure):
     """As many steps as there are rows of draws; each makes a change and keeps it with probability min(1, exp(-loss / temperature)).
 
     Args:
-      sets: MoveSets; prepared: Prepared; state: WalkState, changed in place.
+      sets: MoveSets; prepared: Prepared; proposals: Proposals; state: WalkState, changed in place.
       draws: float64 [steps, DRAWS]; temperature: float64 [steps], 0: no loss is kept; ceiling_s: more than any makespan.
       measure: whether all losses are needed; else a simulation is abandoned once its assignment cannot be kept.
 
     Returns:
       the sum of the logarithms of all losses seen, and their number, where measured.
     """
-    current, best, keys, levels, critical, looks = state
-    ordered = keys.shape[1] > 0
+    current, best, keys, levels, critical, started_s, shares, gains, looks = state
     units = len(sets.allowed)
     unit_device = np.empty(units, np.int64)
     for u in range(units):
@@ -207,24 +243,29 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
     tail, num_devices = np.zeros(current.shape[1]), len(prepared.slots)
     scale_s = prepared.exec_s.mean()
     waited_for = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
+    schedule, begun_s, known = new_schedule(current.shape[1], units, num_devices), np.zeros(current.shape[1]), False
+    schedule.begun_s[:] = started_s[0]
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The very first step simulates `current` without a change.
-        count, moved = 0, 0
+        count, moved, kind = 0, 0, KINDS
         if levels[0] < np.inf:
-            kind = draws[step, 0]
-            if ordered and kind < _REORDER:
-                kind /= _REORDER
-                if kind > 1.0 - _AFRESH:
-                    makespan_bound(current, prepared, np.inf, tail)
-                    for v in range(len(tail)):
-                        rekeyed[v], old_key[v], keys[0, v] = v, keys[0, v], -tail[v]
-                    moved = len(tail)
-                else:
-                    kind /= 1.0 - _AFRESH
-                    moved = _reorder(sets, kind, draws[step], critical[0], unit_device, keys[0], scale_s, rekeyed, old_key)
+            kind = _kind(shares, gains, draws[step, 0])
+            if kind == AFRESH:
+                makespan_bound(current, prepared, np.inf, tail)
+                for v in range(len(tail)):
+                    rekeyed[v], old_key[v], keys[0, v] = v, keys[0, v], -tail[v]
+                moved = len(tail)
+            elif kind >= LATER_CRITICAL:
+                moved = _reorder(sets, kind, draws[step], critical[0], unit_device, keys[0], scale_s, rekeyed, old_key)
+            elif kind == PROPOSED:
+                if not known and levels[0] < ceiling_s:
+                    read_schedule(current, prepared, levels[0], critical[0], schedule)
+                    known = True
+                if known:
+                    unit, d = propose(sets, prepared, current, unit_device, critical[0], schedule, proposals, draws[step, 1])
+                    count = _put(sets, unit, d, unit_device, current, changed, old, 0) if unit >= 0 else 0
             else:
-                kind = (kind - _REORDER) / (1.0 - _REORDER) if ordered else kind
                 count = _change(sets, kind, draws[step], critical[0], unit_device, current, changed, old)
             if count + moved == 0:
                 continue
@@ -240,20 +281,24 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
             looks[1] += 1
             looks[2] += level > limit_s
         if level <= limit_s:
-            level = _energy(current, prepared, ceiling_s, limit_s, least, waited_for)
+            level = _energy(current, prepared, ceiling_s, limit_s, least, waited_for, begun_s)
         loss = level - levels[0]
         if measure and loss > 0 and level < ceiling_s:
             log_loss += np.log(loss)
             losses += 1
+        if kind < _ADAPTED:
+            gains[0, kind] = _FADING * gains[0, kind] + (max(0.0, -loss) if level < ceiling_s else 0.0)
+            gains[1, kind] = _FADING * gains[1, kind] + 1.0
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
-            levels[0], critical[0, 0] = level, 0
+            levels[0], critical[0, 0], known = level, 0, False
             if level < ceiling_s:
+                schedule.begun_s[:] = begun_s
                 _trace_back(sets, waited_for, num_devices, prepared.maker, critical[0])
             if level < levels[1]:
                 levels[1] = level
                 best[:] = current
                 keys[1] = keys[0]
-                critical[1, :1 + critical[0, 0]] = critical[0, :1 + critical[0, 0]]
+                critical[1, :1 + critical[0, 0]], started_s[1] = critical[0, :1 + critical[0, 0]], schedule.begun_s
             continue
         for i in range(count - 1, -1, -1):
             unit_device[changed[i]] = old[i]
@@ -261,4 +306,5 @@ def walk(sets, prepared, state, draws, temperature, ceiling_s, measure):
                 current[0, sets.member[j]] = old[i]
         for i in range(moved - 1, -1, -1):
             keys[0, rekeyed[i]] = old_key[i]
+    started_s[0] = schedule.begun_s
     return log_loss, losses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.annealing import anneal
 from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
+from doppler_tf.heuristics.race import race
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.starting_point import starting_point
 
@@ -22,6 +23,8 @@ from doppler_tf.heuristics.starting_point import starting_point
 _MOST_PAIRS = 400
 # Seconds per vertex and edge to set up the searches. If the set-up would outlast the budget, no search starts.
 _SETUP_S = 5e-5
+# The longest share of the seconds that a race takes.
+_RACE = 0.4
 TOGETHER = {"annealing": anneal, "local_search": climb, "cp_sat": solve}
 
 
@@ -30,14 +33,15 @@ def time_to_search(graph: DataflowGraph, seconds: float) -> bool:
     return seconds >= _SETUP_S * (graph.num_vertices + graph.num_edges)
 
 
-def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, known: Assignment,
+def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, known: Sequence[Assignment],
                     dispatch: str, searches: Mapping[str, Callable[..., Found]] = TOGETHER) -> dict[str, Found]:
-    """Annealing, hill climbing and, on a small graph, CP-SAT, each in a thread, from one start that is at least as good as `known`.
+    """Annealing, hill climbing and, on a small graph, CP-SAT, each in a thread, from the winner of a race.
 
     When a search returns to its best, it takes the best of all searches. If simulations are counted, it keeps to its own best instead, so
     that the result depends on the seed alone. All searches end when one of them meets the lower bound.
 
     Args:
+      known: assignments to start from, the fastest first.
       budget: with seconds; `simulations` limits each search separately.
       searches: by name, with the arguments of `anneal`.
 
@@ -51,7 +55,11 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     small = small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS
     searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}
     incumbent = Incumbent(budget.target_s, shared=budget.simulations is None)
-    start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known)
+    start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known[0])
+    starts = list({each.device.tobytes(): each for each in (start, *known)}.values())
+    seconds = _RACE * (budget.seconds - (time.perf_counter() - started))
+    if budget.simulations is None and len(starts) > 1 and time_to_search(graph, seconds):
+        start = race(graph, costs, seed, Budget(seconds=seconds, target_s=budget.target_s), starts, dispatch).assignment
 
     def run(name: str) -> Found:
         left_s = max(0.0, budget.seconds - (time.perf_counter() - started))

@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.judging import judge, ranks, static_priority
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.proposals import Proposals, shipped_proposals
 from doppler_tf.heuristics.starting_point import starting_point
 
 # Vertices and edges simulated between two checks of the clock (some milliseconds), and in the default budget (about a second).
@@ -134,6 +136,16 @@ class Incumbent:
                 stop()
 
 
+class Standing(NamedTuple):
+    """Where a walk stands. Attributes: device: int32 [N]; keys, begun_s, critical: rows of `WalkState`; level_s: the makespan."""
+
+    device: np.ndarray
+    keys: np.ndarray
+    begun_s: np.ndarray
+    critical: np.ndarray
+    level_s: float
+
+
 class Walker:
     """A search in progress: its current assignment, the best so far, and the spent budget.
 
@@ -143,13 +155,16 @@ class Walker:
     """
 
     def __init__(self, method: str, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None,
-                 start: Assignment | None, dispatch: str, incumbent: Incumbent | None = None, tied: np.ndarray | None = None):
+                 start: Assignment | None, dispatch: str, incumbent: Incumbent | None = None, tied: np.ndarray | None = None,
+                 proposals: Proposals | None = None):
         """Args: start: None: `starting_point`; dispatch: rule of the simulations. Under `order`, which `auto` becomes, priorities are
-        searched, too; tied: see `move_sets.units`, of which `start` places each on one device."""
+        searched, too; tied: see `move_sets.units`, of which `start` places each on one device;
+        proposals: None: those that come with the project."""
         self._started = time.perf_counter()
         self._method = self._found_by = method
         self._budget, self._rng, self._incumbent = budget or default_budget(graph), rng, incumbent
         self._sets = move_sets(graph, costs, tied)
+        self._proposals = shipped_proposals() if proposals is None else proposals
         self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
         self._graph, self._costs = graph, costs
         self._rule = "order" if dispatch == AUTO else dispatch
@@ -205,8 +220,8 @@ class Walker:
         log_loss, losses, done = 0.0, 0, 0
         while done < len(temperature_s) and not self.over:
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.state.levels[1]
-            more = walk(self._sets, self._prepared, self.state, self._rng.random((steps, DRAWS)), temperature_s[done:done + steps],
-                        self._ceiling_s, measure)
+            more = walk(self._sets, self._prepared, self._proposals, self.state, self._rng.random((steps, DRAWS)),
+                        temperature_s[done:done + steps], self._ceiling_s, measure)
             log_loss, losses, done, self.steps = log_loss + more[0], losses + more[1], done + steps, self.steps + steps
             if self.state.levels[1] < before:
                 self._found_by = self._method
@@ -224,15 +239,30 @@ class Walker:
         if self._incumbent is not None and self._incumbent.shared:
             (shared_s, shared), before = self._incumbent.best, state.levels[1]
             if shared_s < before:
-                state.current[0] = shared.device
-                if self._rule == "order":
-                    self._take_order(shared)
-                else:
-                    self._simulate()
+                self.begin_at(shared)
                 if state.levels[1] < before:  # under another rule it may be slower
                     self._found_by = shared.method
         state.current[:], state.critical[0], state.levels[0] = state.best, state.critical[1], state.levels[1]
-        state.priority[0] = state.priority[1]
+        state.priority[0], state.begun_s[0] = state.priority[1], state.begun_s[1]
+
+    def begin_at(self, start: Assignment) -> None:
+        """Continues from another assignment and, where priorities are searched, from its order."""
+        self.state.current[0] = start.device
+        if self._rule == "order":
+            self._take_order(start)
+        else:
+            self._simulate()
+
+    def standing(self) -> Standing:
+        """Where the walk stands."""
+        state = self.state
+        return Standing(state.current[0].copy(), state.priority[0].copy(), state.begun_s[0].copy(), state.critical[0].copy(),
+                        float(state.levels[0]))
+
+    def resume(self, standing: Standing) -> None:
+        """Continues from where the walk stood."""
+        state = self.state
+        state.current[0], state.priority[0], state.begun_s[0], state.critical[0], state.levels[0] = standing
 
     def _begin_ordered(self, dispatch: str) -> None:
         """Simulates the start in its own order, then with the most urgent first, and begins with the faster of the two."""
@@ -262,7 +292,7 @@ class Walker:
     def _simulate(self) -> None:
         """Simulates the current assignment."""
         self.state.levels[0] = math.inf
-        walk(self._sets, self._prepared, self.state, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, True)
+        walk(self._sets, self._prepared, self._proposals, self.state, np.zeros((1, DRAWS)), np.zeros(1), self._ceiling_s, True)
         self.steps += 1
 
     def _offer(self) -> None:

@@ -18,6 +18,7 @@ from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.proposals import shipped_proposals
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.topology import ideal, preset
 from tests.heuristics.one_simulation import simulated
@@ -92,7 +93,7 @@ def test_a_walk_decides_as_if_nothing_were_abandoned(case, hot):
         state = walk_state(case.assignment.device, graph.num_edges, ordered=case.rule == "order")
         state.priority[:] = case.prepared.priority[0] if case.rule == "order" else 0.0
         prepared = case.prepared._replace(priority=state.priority[:1]) if case.rule == "order" else case.prepared
-        walk(related, prepared, state, draws, temperature, 1e6, measure)
+        walk(related, prepared, shipped_proposals(), state, draws, temperature, 1e6, measure)
         return [state.current.tolist(), state.best.tolist(), state.priority.tolist(), state.levels.tolist()]
 
     assert walked(False) == walked(True)
@@ -110,7 +111,7 @@ def test_a_long_walk_decides_so_too_and_measures_nothing(name):
 
     def walked(measure: bool):
         state = walk_state(start.device, graph.num_edges)
-        losses = walk(related, prepared, state, draws, temperature, 1e3, measure)
+        losses = walk(related, prepared, shipped_proposals(), state, draws, temperature, 1e3, measure)
         return [state.current.tolist(), state.best.tolist(), state.levels.tolist()], losses, state.looks
 
     (measured, losses, unlooked), (abandoning, nothing, looks) = walked(True), walked(False)

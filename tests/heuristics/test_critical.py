@@ -13,8 +13,9 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
-from doppler_tf.heuristics.metropolis import DRAWS, WalkState, walk, walk_state
+from doppler_tf.heuristics.metropolis import ANYWHERE, ANYWHERE_CRITICAL, DRAWS, WalkState, kind_shares, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.proposals import shipped_proposals
 from doppler_tf.heuristics.search import Budget, Walker
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import ideal, preset
@@ -30,7 +31,9 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
     count, num_devices = graph.num_vertices, costs.num_devices
     devices, awaited = case.assignment.device[None].astype(np.int32), np.empty(count + graph.num_tensors * num_devices + 1, np.int32)
     prepared = case.prepared
-    assert simulated(devices, prepared, np.inf, prepared.least_tail, awaited) == trace.makespan_s
+    begun_s = np.zeros(count)
+    assert simulated(devices, prepared, np.inf, prepared.least_tail, awaited, begun_s) == trace.makespan_s
+    assert begun_s[trace.vertex].tolist() == trace.start_s.tolist()
     sent = count + trace.tensor(graph) * num_devices + trace.destination
     begin_s = dict(zip([*trace.vertex.tolist(), *sent.tolist()], [*trace.start_s.tolist(), *trace.transfer_start_s.tolist()], strict=True))
     end_s = dict(zip([*trace.vertex.tolist(), *sent.tolist()], [*trace.end_s.tolist(), *trace.transfer_end_s.tolist()], strict=True))
@@ -49,7 +52,8 @@ def test_what_was_awaited_leads_from_the_last_end_to_the_begin_without_a_gap(cas
 def looked(graph, costs, device) -> WalkState:
     """The state after the first step of a walk, which changes nothing."""
     state = walk_state(device, graph.num_edges)
-    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), state, np.zeros((1, DRAWS)), np.zeros(1), 99.0, False)
+    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), shipped_proposals(), state, np.zeros((1, DRAWS)), np.zeros(1),
+         99.0, False)
     return state
 
 
@@ -68,12 +72,15 @@ def test_units_of_the_chain_by_hand(link_slots):
         assert row[1:1 + row[0]].tolist() == [2, 1, 0]  # a's transfer is a's, too
 
 
-@pytest.mark.parametrize(("draw", "moved"), [(0.01, 2), (0.2, 1), (0.4, 0), (0.51, 0), (0.7, 1), (0.99, 3)])
-def test_half_of_the_units_moved_are_of_the_chain(draw, moved):
+@pytest.mark.parametrize(("kind", "draw", "moved"), [
+    (ANYWHERE_CRITICAL, 0.01, 2), (ANYWHERE_CRITICAL, 0.5, 1), (ANYWHERE_CRITICAL, 0.99, 0),
+    (ANYWHERE, 0.01, 0), (ANYWHERE, 0.5, 2), (ANYWHERE, 0.99, 3)])
+def test_a_unit_is_taken_from_the_chain_or_from_anywhere(kind, draw, moved):
     graph, costs, device = chained(None)
     state, draws = walk_state(device, graph.num_edges), np.zeros((2, DRAWS))
-    draws[1, 1:3] = draw, 0.4  # to the second device, or where it is there already to the third
-    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), state, draws, np.full(2, np.inf), 99.0, False)
+    draws[1, :3] = kind_shares(False)[:kind].sum() + 1e-6, draw, 0.4  # to the second device, or where it is there already to the third
+    walk(move_sets(graph, costs), FastSimulator(graph, costs).prepared(), shipped_proposals(), state, draws, np.full(2, np.inf),
+         99.0, False)
     assert np.flatnonzero(state.current[0] != device).tolist() == [moved]
 
 

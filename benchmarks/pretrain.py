@@ -1,0 +1,80 @@
+"""Trains the network that proposes moves to searches: `make pretrain` (half an hour on two cores; it goes on where it was interrupted).
+
+Graphs are drawn by `data.generated`; those of seeds from HELD_OUT on are never trained on. Examples are kept in build/proposals.
+"""
+
+from __future__ import annotations
+
+from doppler_tf.cli.tensorflow import prepare_tensorflow
+
+prepare_tensorflow()
+
+# ruff: noqa: E402
+# isort: split
+import argparse
+import io
+from pathlib import Path
+
+import numpy as np
+from rich.progress import track
+
+import doppler_tf.heuristics.proposals
+from agents.proposals import Examples, examples, fit
+from data.generated import FAMILIES, Problem, generated_problem
+from doppler_tf.formats.files import write_bytes, write_json
+from doppler_tf.heuristics.proposals import FEATURES, SCHEMA, Proposals
+
+GRAPHS, HELD_OUT = 400, 1_000_000
+# Vertices and devices of the graphs.
+VERTICES, DEVICES = (60, 5000), (2, 4, 4, 8, 8, 16, 32, 64)
+SHIPPED = Path(doppler_tf.heuristics.proposals.__file__).with_name("proposals.json")
+
+
+def main() -> None:
+    """Collects examples of all graphs, trains, and writes the network into the package."""
+    parser = argparse.ArgumentParser(prog="benchmarks.pretrain", description=__doc__.splitlines()[0])
+    parser.add_argument("--graphs", type=int, default=GRAPHS, help=f"number of generated graphs (default: {GRAPHS})")
+    parser.add_argument("--folder", type=Path, default=Path("build/proposals"), help="where examples are kept (default: build/proposals)")
+    parser.add_argument("--without", choices=FAMILIES, help="a family to leave out, to see what is learned of it from others")
+    parser.add_argument("--out", type=Path, default=SHIPPED, help="file to write (default: the one in the package)")
+    args = parser.parse_args()
+    args.folder.mkdir(parents=True, exist_ok=True)
+    found = [kept(seed, args.folder) for seed in track(range(args.graphs), "examples") if family_of(seed) != args.without]
+    write_proposals(fit(found), args.out, {"graphs": args.graphs, "without": args.without, "moves": sum(len(e.shortens) for e in found)})
+    print(f"written to {args.out}")
+
+
+def family_of(seed: int) -> str:
+    """The family of the training graph of a seed."""
+    return FAMILIES[seed % len(FAMILIES)]
+
+
+def training_problem(seed: int) -> Problem:
+    """The training graph of a seed, with its costs."""
+    rng = np.random.default_rng([seed, 34])
+    least = int(np.exp(rng.uniform(*np.log(VERTICES))))
+    vertices = VERTICES if family_of(seed) == "program" else (least, int(1.2 * least) + 20)
+    return generated_problem(seed, vertices, int(rng.choice(DEVICES)), family_of(seed))
+
+
+def kept(seed: int, folder: Path) -> Examples:
+    """The examples of a seed, from the folder if they are there."""
+    path = folder / f"{seed:05d}.npz"
+    if not path.exists():
+        graph, costs, _ = training_problem(seed)
+        made = examples(graph, costs, "order" if seed // len(FAMILIES) % 2 else "fifo", seed)
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **made._asdict())
+        write_bytes(path, buffer.getvalue())
+    with np.load(path) as stored:
+        return Examples(stored["features"], stored["shortens"])
+
+
+def write_proposals(proposals: Proposals, path: Path, provenance: dict) -> None:
+    """Writes `doppler-proposals/1`."""
+    weights = {name: np.round(value, 6).tolist() for name, value in proposals._asdict().items() if name != "preference"}
+    write_json(path, {"schema": SCHEMA, "provenance": provenance, "features": FEATURES, "weights": weights})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Examples of moves and the training on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from agents.proposals import Examples, examples, fit, untrained
+from benchmarks.pretrain import kept, write_proposals
+from data.generated import generated_problem
+from doppler_tf.heuristics.proposals import FEATURES, read_proposals
+
+
+def network(proposals, x: np.ndarray) -> np.ndarray:
+    hidden = np.maximum(x @ proposals.first + proposals.first_bias, 0)
+    return np.maximum(hidden @ proposals.second + proposals.second_bias, 0) @ proposals.last
+
+
+@pytest.mark.parametrize("dispatch", ["fifo", "order"])
+def test_examples_of_a_graph_repeat_and_some_shorten_it(dispatch):
+    graph, costs, _ = generated_problem(2, (60, 90), 4, "layered")
+    found, again = examples(graph, costs, dispatch, 0), examples(graph, costs, dispatch, 0)
+    assert found.features.shape == (len(found.shortens), len(FEATURES))
+    assert np.isfinite(found.features).all()
+    assert 0 < found.shortens.mean() < 0.5
+    assert (found.features == again.features).all()
+    assert (found.shortens == again.shortens).all()
+
+
+def test_what_shortens_is_learned_whatever_its_scale():
+    """Moves shorten if the sum of two features is small; one of these counts in thousands."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, len(FEATURES))).astype(np.float32)
+    x[:, 3] *= 1000
+    shortens = x[:, 1] + x[:, 3] / 1000 < -1.5
+    proposals = fit([Examples(x, shortens), Examples(x[:100], np.zeros(100, bool))])
+    value = network(proposals, x.astype(np.float64))
+    assert value[shortens].mean() > value[~shortens].mean()
+    assert ((value > np.quantile(value, 1 - shortens.mean())) == shortens).mean() > 0.93
+
+
+def test_an_untrained_network_finds_all_alike():
+    assert (network(untrained(), np.random.default_rng(0).normal(size=(9, len(FEATURES)))) == 0).all()
+
+
+def test_examples_are_kept_and_the_file_is_read_again(tmp_path):
+    first = kept(2, tmp_path)
+    path = next(tmp_path.glob("*.npz"))
+    stamp = path.stat().st_mtime_ns
+    again = kept(2, tmp_path)
+    assert path.stat().st_mtime_ns == stamp
+    assert (first.features == again.features).all()
+    proposals = fit([first])
+    write_proposals(proposals, tmp_path / "made.json", {"graphs": 1})
+    read = read_proposals((tmp_path / "made.json").read_text(), "made.json")
+    for name in ("first", "first_bias", "second", "second_bias", "last"):
+        assert getattr(read, name) == pytest.approx(getattr(proposals, name), abs=1e-6)

@@ -18,6 +18,7 @@ def simulate(devices, prepared, limit_s, tail, waited_for, begun_s):
       tail: float64 [N] if there is a limit: a lower bound on the seconds from a vertex's start to the end of everything that depends on it.
       waited_for: int32 [N + 1 or more], or [0] to record nothing. Entry v becomes the vertex whose end or output vertex v waited for (-1:
         none), the last entry the vertex that ended last.
+      begun_s: see `queued_links.simulate`.
 
     Returns:
       float64 [B] seconds; for an abandoned simulation a lower bound above `limit_s`.

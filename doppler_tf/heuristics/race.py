@@ -14,7 +14,7 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.search import Budget, Found, Walker
+from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker
 
 # A race starts with as many assignments as it can take through all rounds in this part of its seconds. With one it is over.
 _PART = 0.5
@@ -27,13 +27,20 @@ def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, star
     """
     lanes = [starts[i::2] for i in range(2)] if len(starts) > 2 and (os.cpu_count() or 1) > 1 else [starts]
 
+    incumbent = Incumbent(budget.target_s, shared=False)
+
     def run(number: int) -> Found:
-        walker = Walker("local_search", graph, costs, np.random.default_rng([seed, number]), budget, lanes[number][0], dispatch)
+        walker = Walker("local_search", graph, costs, np.random.default_rng([seed, number]), budget, lanes[number][0], dispatch, incumbent)
         _halve(walker, lanes[number])
         return walker.found()
 
     with ThreadPoolExecutor(len(lanes), "race") as pool:
-        return min(pool.map(run, range(len(lanes))), key=lambda found: found.makespan_s)
+        running = pool.map(run, range(len(lanes)))
+        try:
+            return min(running, key=lambda found: found.makespan_s)
+        except BaseException:
+            incumbent.stop()  # because the pool waits for all threads
+            raise
 
 
 def _halve(walker: Walker, starts: Sequence[Assignment]) -> None:

@@ -1,0 +1,39 @@
+"""The race of starts: never worse than the fastest start, and won by what a climb makes most of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import build_costs
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.graph_records import graph_from_records
+from doppler_tf.heuristics.race import race
+from doppler_tf.heuristics.search import Budget
+from doppler_tf.topology import ideal
+
+
+def two_sums(sums: int = 12):
+    """Vertices of 1 to `sums` seconds without edges, on two devices."""
+    graph = graph_from_records([{"id": v, "exec_s": v + 1} for v in range(sums)], [])
+    return graph, build_costs(graph, ideal(2))
+
+
+def test_the_winner_is_simulated_truly_and_never_slower_than_any_start():
+    graph, costs = two_sums()
+    rng = np.random.default_rng(0)
+    starts = [Assignment(rng.integers(2, size=12).astype(np.int32), np.arange(12, dtype=np.int32)) for _ in range(5)]
+    starts.sort(key=lambda start: FastSimulator(graph, costs).makespans(start.device[None])[0])
+    found = race(graph, costs, 0, Budget(seconds=5.0, target_s=39.0), starts, "fifo")
+    assert found.makespan_s == FastSimulator(graph, costs).makespans_of([found.assignment])[0]
+    assert found.makespan_s <= FastSimulator(graph, costs).makespans(starts[0].device[None])[0]
+    assert found.makespan_s == 39  # half of the work, which ends the race
+
+
+def test_without_time_the_fastest_start_is_returned():
+    graph, costs = two_sums()
+    starts = [Assignment((np.arange(12) % 2).astype(np.int32), np.arange(12, dtype=np.int32)),
+              *(Assignment(np.full(12, d, np.int32), np.arange(12, dtype=np.int32)) for d in range(2))]
+    found = race(graph, costs, 0, Budget(seconds=0.0), starts, "fifo")
+    assert found.assignment.device.tolist() == starts[0].device.tolist()
+    assert found.makespan_s == 42

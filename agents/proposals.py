@@ -15,7 +15,8 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import FEATURES, Proposals, new_schedule, read_move, read_schedule
-from doppler_tf.heuristics.search import Budget, Walker
+from doppler_tf.heuristics.search import Budget
+from doppler_tf.heuristics.walker import Walker
 
 HIDDEN, EPOCHS, BATCH, RATE = 16, 10, 1024, 4e-3
 # Examples of a graph count as if this share of its moves shortened the run, but at most so many times.

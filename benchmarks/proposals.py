@@ -30,8 +30,9 @@ from doppler_tf.heuristics.local_search import climb_and_kick
 from doppler_tf.heuristics.metropolis import PROPOSED
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.proposals import FEATURES, Proposals
-from doppler_tf.heuristics.search import Budget, Walker
+from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.walker import Walker
 
 NUMBER, BUDGETS = 30, (1.0, 10.0)
 VERTICES, DEVICES = (1000, 10_000), (8, 16, 32, 64)

@@ -17,7 +17,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
-from doppler_tf.heuristics.judging import by_order, judge, noisy_means
+from doppler_tf.heuristics.judging import Steadiness, by_order, judge, noisy_means
 from doppler_tf.heuristics.local_search import PATIENCE
 from doppler_tf.heuristics.portfolio import search_together, time_to_search
 from doppler_tf.heuristics.repetition import find_repetition
@@ -35,8 +35,6 @@ _MOST_FOR_ALL = 50_000
 # The most simulations, and vertices and edges in them, to improve what was constructed: a tenth of a second, as much as a tenth of the
 # default budget of a search.
 _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
-# By how much an assignment may be slower that is chosen because it is faster under noise of this shape, and up to which size of graph.
-_SLOWER, _NOISE, _MOST_STEADIED = 1.003, 0.01, 50_000
 # Vertices that are partitioned again and again where nobody says how often.
 _PARTITIONED = 50_000
 
@@ -89,8 +87,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
       budget_s: nothing further is begun after this many seconds. A search ends sooner where it meets the lower bound.
       learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments, the greedy one first.
       noise: the shape of log-normal factors on all times. With it the members' best assignments, the best of all under each rule, and the
-        last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, an improvement that is at most
-        0.3% slower replaces the best if it is faster under noise of 1%.
+        last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, an improvement replaces
+        the best if it loses less without noise than it gains under noise of 1%.
 
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.
@@ -114,10 +112,14 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     bound_s = lower_bounds(graph, costs).best_s
     best: dict[str, _Found] = {}
     improvements: list[_Found] = []
+    steadiest: dict[str, _Found] = {}
 
     def note(name: str, found: Found) -> None:
         nonlocal bound_s
         improvements.extend(found.improvements)
+        if found.steadiest is not None:
+            improvements.append(found.steadiest)
+            steadiest[name] = found.steadiest
         best[name] = found.makespan_s, found.assignment
         bound_s = max(bound_s, found.lower_bound_s)
 
@@ -166,11 +168,13 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         best |= _steadier(graph, costs, name, best[name], improvements, np.inf, noise, seed)
         means_s = dict(zip(best, noisy_means(graph, costs, [a for _, a in best.values()], noise, seed), strict=True))
         name = min(means_s, key=means_s.__getitem__)
-    elif noise is None and method == "auto" and graph.num_vertices + graph.num_edges <= _MOST_STEADIED:
-        most_s = min(_SLOWER * best[name][0], known_s)  # never slower than without a search
-        steadier = _steadier(graph, costs, name, best[name], improvements, most_s, _NOISE, seed)
-        best |= steadier
-        name = next(iter(steadier), name)
+    elif noise is None and method == "auto" and steadiest:
+        steadiness = Steadiness(graph, costs, draws=20, seed=seed)
+        steadiness.offer(*best[name])
+        for search, found in steadiest.items():
+            if found[0] <= known_s and steadiness.offer(*found):  # never slower than without a search
+                name = f"{search}, steadier"
+                best[name] = found[0], replace(found[1], method=name)
     makespan_s, assignment = best[name]
     if not np.isfinite(makespan_s):
         Simulator().execute(graph, costs, assignment)  # raises a DeadlockError that names what waits and for which memory

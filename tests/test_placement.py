@@ -18,7 +18,7 @@ from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, heft
-from doppler_tf.heuristics.judging import noisy_means
+from doppler_tf.heuristics.judging import Steadiness, noisy_means
 from doppler_tf.heuristics.portfolio import TOGETHER, search_together
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
@@ -134,6 +134,16 @@ def test_noise_shows_what_hangs_on_a_tie():
     assert placed.makespans_s.keys() == placed.noisy_means_s.keys() > {"one_device", "one_device, order"}
     assert placed.assignment.method == min(placed.noisy_means_s, key=placed.noisy_means_s.get)
     assert placed.makespan_s == simulate(graph, costs, placed.assignment).makespan_s
+
+
+def test_the_steadiest_does_not_hang_on_a_tie():
+    graph, costs = tied(), build_costs(tied(), ideal(3))
+    by_chance, apart, one = (Assignment(np.array(device, np.int32)) for device in ([1, 2, 0, 0, 1], [1, 2, 0, 2, 1], [0] * 5))
+    assert [simulate(graph, costs, a).makespan_s for a in (by_chance, apart, one)] == [7.0, 7.0, 13.0]
+    steadiness = Steadiness(graph, costs)
+    assert [steadiness.offer(7.0, by_chance), steadiness.offer(13.0, one), steadiness.offer(7.0, apart)] == [True, False, True]
+    assert not steadiness.offer(7.0, by_chance)
+    assert steadiness.offer(6.9, apart)  # among equally steady ones the faster
 
 
 def test_no_placement_fits():

@@ -7,7 +7,8 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker
+from doppler_tf.heuristics.search import Budget, Found, Incumbent
+from doppler_tf.heuristics.walker import Walker
 
 # Steps per unit in the first round, and the factor by which each further round is longer.
 _FIRST_STEPS, _GROWTH = 300, 1.5

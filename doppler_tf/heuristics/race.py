@@ -14,7 +14,8 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker
+from doppler_tf.heuristics.search import Budget, Found, Incumbent
+from doppler_tf.heuristics.walker import Walker
 
 # A race starts with as many assignments as it can take through all rounds in this part of its seconds. With one it is over.
 _PART = 0.5

@@ -17,9 +17,10 @@ from doppler_tf.heuristics.local_search import climb_and_kick
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.repetition import Repetition, find_repetition
-from doppler_tf.heuristics.search import Budget, Found, Incumbent, Walker, default_budget
+from doppler_tf.heuristics.search import Budget, Found, Incumbent, default_budget
 from doppler_tf.heuristics.shortened import Shortened, shorten
 from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.walker import Walker
 
 _NAME = "tied_search"
 # Critical-path assignments among which the tied search chooses its start. Tied, they differ by a tenth.

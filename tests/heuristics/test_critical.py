@@ -16,7 +16,8 @@ from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics.metropolis import ANYWHERE, ANYWHERE_CRITICAL, DRAWS, WalkState, kind_shares, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import shipped_proposals
-from doppler_tf.heuristics.search import Budget, Walker
+from doppler_tf.heuristics.search import Budget
+from doppler_tf.heuristics.walker import Walker
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import ideal, preset
 from tests.heuristics.one_simulation import simulated

@@ -32,7 +32,8 @@ from doppler_tf.heuristics.proposals import (
     score,
     shipped_proposals,
 )
-from doppler_tf.heuristics.search import Budget, Walker
+from doppler_tf.heuristics.search import Budget
+from doppler_tf.heuristics.walker import Walker
 from doppler_tf.topology import ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import cases

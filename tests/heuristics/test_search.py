@@ -20,8 +20,9 @@ from doppler_tf.heuristics import Budget, anneal, climb, draw_best
 from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.move_sets import move_sets
-from doppler_tf.heuristics.search import Incumbent, Walker
+from doppler_tf.heuristics.search import Incumbent
 from doppler_tf.heuristics.simple import round_robin
+from doppler_tf.heuristics.walker import Walker
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal
 from tests.messages import assert_says, refusal
@@ -47,6 +48,14 @@ def test_never_worse_than_the_start_and_true_to_the_simulator(name, case):
     assert found.makespan_s <= judged(case, case.assignment)
     assert found.makespan_s == judged(case, found.assignment)
     assert found.simulations <= 120
+
+
+@pytest.mark.parametrize("name", ["annealing", "local_search"])
+@given(case=st.one_of(cases(max_devices=5, constrained=True, noise=False), cases_short_of_memory()))
+def test_the_steadiest_is_true_to_the_simulator(name, case):
+    found = search(name, case, 1000)
+    if found.steadiest is not None:
+        assert found.steadiest[0] == judged(case, found.steadiest[1])
 
 
 @pytest.mark.parametrize("name", ["annealing", "local_search"])

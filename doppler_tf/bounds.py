@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Bounds:
 
 
 def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
-    """All bounds; near-linear in vertices and edges times devices squared."""
+    """All bounds; near-linear in vertices and edges times devices, and times the kinds of links that end at a device."""
     path_s = _longest(graph, costs, joins=False)
     bounds = _work_bound(graph, costs), path_s, max(path_s, _longest(graph, costs, joins=True))
     return Bounds(*(bound * (1 - rounding(graph, costs)) for bound in bounds))
@@ -75,16 +77,45 @@ def _longest(graph: DataflowGraph, costs: CostModel, joins: bool) -> float:
     # Edges that carry several outputs of one predecessor must stand side by side.
     edge = into.edge if graph.single_outputs else np.lexsort((graph.sources, graph.targets))
     latest = _earliest_ends(graph.topological_order, into.ptr, graph.sources[edge], costs.exec_s, costs.allowed, graph.is_input,
-                            costs.explicit_transfer_s[edge], costs.edge_bytes[edge], costs.topology.latency_s,
-                            costs.topology.bandwidth_bytes_per_s, costs.slots, joins)
+                            costs.explicit_transfer_s[edge], costs.edge_bytes[edge], _link_kinds(costs.topology), costs.slots, joins)
     # The bound ignores colocation groups. Ignoring a constraint can only lower it, so that it stays valid.
     return float(latest)
 
 
+class _LinkKinds(NamedTuple):
+    """Equal links that end at a device are of one kind: only the earliest of the devices that they come from matters.
+
+    Attributes:
+      ptr: int64 [D + 1], kinds by the device where they end; latency_s, bandwidth: float64 [K]; origin: int64 [K], a set of devices.
+      origin_ptr: int64 [S + 1], device: int64: the sets, each of which may belong to several kinds.
+    """
+
+    ptr: np.ndarray
+    latency_s: np.ndarray
+    bandwidth: np.ndarray
+    origin: np.ndarray
+    origin_ptr: np.ndarray
+    device: np.ndarray
+
+
+def _link_kinds(topology: Topology) -> _LinkKinds:
+    ptr, kinds, numbers = [0], [], dict[bytes, int]()
+    for d in range(topology.num_devices):
+        others = np.delete(np.arange(topology.num_devices), d)
+        links = np.stack([topology.latency_s[others, d], topology.bandwidth_bytes_per_s[others, d]], axis=1)
+        values, kind = np.unique(links, axis=0, return_inverse=True)
+        kinds += [(*value, numbers.setdefault(others[kind.ravel() == k].tobytes(), len(numbers))) for k, value in enumerate(values)]
+        ptr.append(len(kinds))
+    columns = np.array(kinds).reshape(-1, 3).T
+    sets = [np.frombuffer(each, np.int64) for each in numbers]
+    return _LinkKinds(np.array(ptr), columns[0].copy(), columns[1].copy(), columns[2].astype(np.int64),
+                      np.cumsum([0, *map(len, sets)]), np.concatenate(sets) if sets else np.zeros(0, np.int64))
+
+
 @numba.njit(cache=True)
-def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, latency_s, bandwidth, slots, joins):
+def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, links, slots, joins):
     count, num_devices = exec_s.shape
-    end = np.full((count, num_devices), np.inf)
+    end, first_end = np.full((count, num_devices), np.inf), np.full((count, len(links.origin_ptr) - 1), np.inf)
     latest = 0.0
     for v in order:
         if is_input[v]:
@@ -104,15 +135,14 @@ def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s,
                 if is_input[u]:
                     continue
                 remote = np.inf
-                for other in range(num_devices):
-                    if other != d:
-                        longest = 0.0
-                        for i in range(first, after):
-                            cost = explicit_s[i]
-                            if np.isnan(cost):
-                                cost = latency_s[other, d] + edge_bytes[i] / bandwidth[other, d]
-                            longest = max(longest, cost)
-                        remote = min(remote, end[u, other] + longest)
+                for kind in range(links.ptr[d], links.ptr[d + 1]):
+                    longest = 0.0
+                    for i in range(first, after):
+                        cost = explicit_s[i]
+                        if np.isnan(cost):
+                            cost = links.latency_s[kind] + edge_bytes[i] / links.bandwidth[kind]
+                        longest = max(longest, cost)
+                    remote = min(remote, first_end[u, links.origin[kind]] + longest)
                 start = max(start, min(end[u, d], remote))
                 arrival[size] = remote
                 run[size] = exec_s[u, d] if allowed[u, d] else np.inf
@@ -121,6 +151,9 @@ def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s,
             if joins and size > 1:
                 start = max(start, _join(arrival[:size], begin[:size], run[:size], slots[d]))
             end[v, d] = start + exec_s[v, d]
+        for origin in range(first_end.shape[1]):
+            for i in range(links.origin_ptr[origin], links.origin_ptr[origin + 1]):
+                first_end[v, origin] = min(first_end[v, origin], end[v, links.device[i]])
         latest = max(latest, end[v].min())
     return latest
 

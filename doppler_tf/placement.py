@@ -87,8 +87,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
       budget_s: nothing further is begun after this many seconds. A search ends sooner where it meets the lower bound.
       learned: samplers of trained policies by name: (graph, costs, samples, seed) -> assignments, the greedy one first.
       noise: the shape of log-normal factors on all times. With it the members' best assignments, the best of all under each rule, and the
-        last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, an improvement replaces
-        the best if it loses less without noise than it gains under noise of 1%.
+        last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, the steadiest of a search
+        (see `search.Found`) replaces the best if it loses less without noise than it gains under noise of 1%.
 
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.

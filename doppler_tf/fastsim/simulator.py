@@ -97,6 +97,19 @@ class FastSimulator:
         keys = np.stack([queue_keys(self._graph, self._costs, a, "order") for a in assignments])
         return self._run_all(np.ascontiguousarray(devices, np.int32), self._prepared._replace(priority=keys))
 
+    def starts_s(self, assignment: Assignment) -> np.ndarray | None:
+        """float64 [N]: when each vertex starts (inputs: 0); None at a deadlock. Rules and errors as in `makespans_of`."""
+        devices = np.ascontiguousarray(assignment.device[None], np.int32)
+        check_devices(self._graph, self._costs, devices)
+        prepared = self._prepared
+        if self._dispatch == "order":
+            prepared = prepared._replace(priority=queue_keys(self._graph, self._costs, assignment, "order")[None])
+        waited_for = np.empty(len(prepared.incoming) + len(prepared.maker) * len(prepared.slots) + 1, np.int32)
+        begun_s = np.zeros(len(prepared.incoming))
+        limited = prepared.limited and bool(may_run_short(devices, prepared)[0])
+        makespan_s = _simulate(devices, prepared, limited, (np.inf, np.empty(0), waited_for, begun_s))
+        return begun_s if np.isfinite(makespan_s[0]) else None
+
     def prepared(self, priority: np.ndarray | None = None) -> Prepared:
         """The argument of `prepared.makespan` and `prepared.makespan_bound` in compiled loops.
 
@@ -142,7 +155,7 @@ def _run(devices: np.ndarray, prepared: Prepared) -> np.ndarray:
     return makespan_s
 
 
-def _simulate(devices: np.ndarray, prepared: Prepared, limited: bool) -> np.ndarray:
+def _simulate(devices: np.ndarray, prepared: Prepared, limited: bool, recording: tuple = _COMPLETE) -> np.ndarray:
     if limited or prepared.link_slots >= 0:
-        return queued_links.simulate(devices, prepared, limited, *_COMPLETE)
-    return free_links.simulate(devices, prepared, *_COMPLETE)
+        return queued_links.simulate(devices, prepared, limited, *recording)
+    return free_links.simulate(devices, prepared, *recording)

@@ -10,10 +10,8 @@ import numpy as np
 from doppler_tf.assignment import AUTO, DISPATCH_RULES, Assignment
 from doppler_tf.costs import CostModel, draw_noise
 from doppler_tf.dispatch import queue_keys
-from doppler_tf.errors import DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.simulator import Simulator
 
 # The shape of the noise under which assignments are judged where nobody says.
 _NOISE = 0.01
@@ -88,13 +86,8 @@ def static_priority(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     """
     if assignment.dispatch != "fifo":
         return ranks(queue_keys(graph, costs, assignment, assignment.dispatch))
-    keys = np.zeros(graph.num_vertices)
-    try:
-        trace = Simulator("fifo").execute(graph, costs, assignment)
-    except DeadlockError:
-        return ranks(queue_keys(graph, costs, assignment, "b_level"))
-    keys[trace.vertex] = trace.start_s
-    return ranks(keys)
+    starts_s = FastSimulator(graph, costs, "fifo").starts_s(assignment)
+    return ranks(queue_keys(graph, costs, assignment, "b_level") if starts_s is None else starts_s)
 
 
 def by_order(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Assignment:

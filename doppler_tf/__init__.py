@@ -9,7 +9,7 @@ _HOMES = {
     "read_topology": "doppler_tf.formats.topology_json", "Topology": "doppler_tf.topology", "Device": "doppler_tf.topology",
     "DataflowGraph": "doppler_tf.graph", "build_costs": "doppler_tf.costs", "Assignment": "doppler_tf.assignment",
     "simulate": "doppler_tf.simulator", "place": "doppler_tf.placement", "validate_trace": "doppler_tf.validation",
-    "distribute": "doppler_tf.distribution", "prepare_devices": "doppler_tf.distribution",
+    "distribute": "doppler_tf.distribution", "prepare_devices": "doppler_tf.distribution", "connect": "doppler_tf.distribution",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
 

@@ -16,7 +16,9 @@ from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_run
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.formats.cluster_json import read_cluster
 from doppler_tf.placement import place, place_batches
+from doppler_tf.topology import cpu
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from doppler_tf.trace import Trace
     from runtime import TensorFlowExecutor
     from runtime.captured_program import CapturedBatches
+    from runtime.cluster import Cluster
 
 # Runs by which an assignment is chosen.
 MEASURED_RUNS = 48
@@ -48,9 +51,18 @@ def prepare_devices(count: int | None = None) -> list[str]:
     return runtime.prepare_devices(local.count_local_devices() if count is None else count)
 
 
+def connect(cluster: str | Path) -> Cluster:
+    """Connects to the machines of a cluster file, for `distribute`. Call it before TensorFlow's first operation.
+
+    Raises:
+      FormatError: no ClusterSpec. ConfigError: a worker does not answer, or TensorFlow is initialised.
+    """
+    return import_quietly("runtime.cluster").Cluster(read_cluster(cluster))
+
+
 def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
-               pieces: int | None = None, folder: str | Path | None = None, seed: int = 0) -> Distributed:
-    """Places a function on the devices of this machine.
+               pieces: int | None = None, folder: str | Path | None = None, seed: int = 0, cluster: Cluster | None = None) -> Distributed:
+    """Places a function on the devices of this machine, or of a cluster.
 
     The function is captured, its kernels are measured, and the best assignment is searched. Runs decide between the assignments found
     and simple ones, such as all on one device.
@@ -64,6 +76,7 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
       pieces: large operations are cut into so many tiles. None: runs decide between one and a tile for each device; with batches in
         flight nothing is cut.
       folder: for the captured model; None: a temporary one.
+      cluster: as `connect` gives it; takes the place of `topology`.
 
     Returns:
       The function, placed: call it as the original. Its variables are copies of the original's.
@@ -75,18 +88,23 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise field_error(ConfigError, "distribute", "", name, "an integer >= 1", value)
     runtime, concrete = import_quietly("runtime"), import_quietly("data.capture.concrete")
-    target = load_topology(topology)
-    devices = runtime.prepare_devices(target.num_devices)
+    if cluster is None:
+        target = load_topology(topology)
+        devices = runtime.prepare_devices(target.num_devices)
+    else:
+        devices = cluster.devices
+        target = cluster.named(cpu(len(devices)))  # of which only the number counts, as all costs are measured
     temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
     name = getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__)
     traced, root = concrete.concrete(function, example_inputs, name), Path(temporary.name if folder is None else folder)
     both = pieces is None and in_flight == 1 and target.num_devices > 1
     share_s = None if budget_s is None else budget_s / (2 if both else 1)
-    best = _Candidate(traced, name, root / "model", target, 1 if pieces is None else pieces, in_flight, share_s, seed)
+    best = _Candidate(traced, name, root / "model", target, 1 if pieces is None else pieces, in_flight, share_s, seed, cluster)
     if both:
-        cut = _Candidate(traced, name, root / "cut", target, target.num_devices, in_flight, share_s, seed)
+        cut = _Candidate(traced, name, root / "cut", target, target.num_devices, in_flight, share_s, seed, cluster)
         best = cut if cut.median_s < best.low_s else best
-    return Distributed(traced.function, best.program, best.graph, best.costs, best.pattern, in_flight, best.predicted_s, devices, temporary)
+    return Distributed(traced.function, best.program, best.graph, best.costs, best.pattern, in_flight, best.predicted_s, devices, temporary,
+                       cluster)
 
 
 class _Candidate:
@@ -99,20 +117,20 @@ class _Candidate:
     """
 
     def __init__(self, traced, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int, budget_s: float | None,
-                 seed: int):
+                 seed: int, cluster: Cluster | None):
         specs = [argument.spec for argument in traced.arguments]
         graph = import_quietly("data.capture").capture(traced.function, specs, model_folder=model_folder, name=name, pieces=pieces)
         self.program = import_quietly("runtime.captured_program").CapturedProgram(graph, seed)
-        profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False)
+        profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
         self.graph, self.costs = profile.graph, profile.costs
         if in_flight == 1:
             placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
-            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, None, seed)
+            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, None, seed, cluster)
             self.pattern = [assignment]
         else:
             batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
             placed = place_batches(batches, seed=seed, budget_s=budget_s)
-            assignment, together_s, found = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed)
+            assignment, together_s, found = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed, cluster)
             self.pattern, self.predicted_s = batches.pattern(assignment), together_s / in_flight
         chosen = found["measured"][found["chosen"]]
         self.median_s, self.low_s = chosen["median_s"], chosen["low_s"]
@@ -131,11 +149,11 @@ class Distributed:
     """
 
     def __init__(self, traced, program, graph: DataflowGraph, costs: CostModel, pattern: list[Assignment], in_flight: int,
-                 predicted_s: float, devices: list[str], temporary: tempfile.TemporaryDirectory | None):
+                 predicted_s: float, devices: list[str], temporary: tempfile.TemporaryDirectory | None, cluster: Cluster | None = None):
         self.graph, self.costs, self.pattern, self.in_flight, self.predicted_s = graph, costs, pattern, in_flight, predicted_s
         self.variables: dict[str, np.ndarray] = {}
         self.trace: Trace | None = None
-        self._traced, self._program, self._devices, self._temporary = traced, program, devices, temporary
+        self._traced, self._program, self._devices, self._temporary, self._cluster = traced, program, devices, temporary, cluster
         self._one_run_at_a_time = threading.Lock()
         self._prepared_for: dict[int, tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]] = {}
 
@@ -198,7 +216,8 @@ class Distributed:
         if repeats not in self._prepared_for:
             batches = repeat_graph(self.graph, self.costs.topology, repeats, self.in_flight)
             program = self._program.repeated(batches, 0)
-            executor = import_quietly("runtime").TensorFlowExecutor(program.inputs, program.fetch, self._devices, keep_inputs=True)
+            executor = import_quietly("runtime").TensorFlowExecutor(program.inputs, program.fetch, self._devices, keep_inputs=True,
+                                                                    cluster=self._cluster)
             self._prepared_for[repeats] = batches, batches.assignment(self.pattern), executor, program
         return self._prepared_for[repeats]
 

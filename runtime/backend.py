@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -14,15 +15,19 @@ from doppler_tf.graph import DataflowGraph
 class Session(Protocol):
     """One run on one backend. `Worker threads call `run_*`, which block until the work is done. The coordinator calls the rest.
 
-    `run_*`, `free` and `outputs` raise DeviceLostError where a device is gone, anything else where that alone has failed.
+    `run_*`, `free` and `fetch` raise DeviceLostError where a device is gone, anything else where that alone has failed.
 
     Attributes:
       instant_transfers: a transfer takes no time to speak of, and no thread need be woken for it.
       pulled_transfers: a transfer takes the time of its destination, whose threads do it between vertices; else links have threads.
+      check_s: seconds after which `check` is asked about a task in progress, again and again; None: never.
+      kept: the device of each tensor that can be fetched after a complete run: those that nothing consumes and those asked for.
     """
 
     instant_transfers: bool
     pulled_transfers: bool
+    check_s: float | None
+    kept: Mapping[int, int]
 
     def core(self, device: int) -> int | None:
         """The processor core that the threads of a device stay on; None: any core."""
@@ -36,12 +41,15 @@ class Session(Protocol):
     def free(self, tensor: int, device: int) -> None:
         """Drops a tensor from `device`, where nothing will use it again. Never blocks."""
 
+    def check(self, devices: Sequence[int]) -> None:
+        """Raises DeviceLostError if one of the devices, on which a task has been in progress for long, is gone."""
+
     def cancel(self) -> None:
         """Ends the run early: drops every tensor. Calls in progress return as soon as they can, and their outputs are dropped too. Never
         blocks or fails."""
 
-    def outputs(self) -> dict[int, np.ndarray]:
-        """After a complete run: the arrays that nothing consumes, by tensor; empty without kernels."""
+    def fetch(self, tensor: int) -> np.ndarray:
+        """After a complete run: the array of a tensor in `kept`."""
 
     def peak_tensor_bytes(self) -> np.ndarray | None:
         """After a complete run: as in `Trace`; None without kernels."""

@@ -18,6 +18,7 @@ from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph import DataflowGraph, Kernel, Operand
 from runtime import kernels
 from runtime.captured import CapturedModel, captured_model, piece_function, piece_key
+from runtime.devices import server_of
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192
@@ -53,24 +54,32 @@ class KernelCall:
         last = _source(traced.outputs[0])
         # A function lives as long as it is referred to.
         self._function, self._op, self._picks, self._attributes = traced, traced.name, picks, None
+        self._compute, self._argument_picks = traced, picks
         if last.name in position:
             self._op, self._picks, self._attributes = "Identity", [position[last.name]], ("T", traced.outputs[0].dtype.as_datatype_enum)
         elif last.type in _PRODUCTS and all(_source(x).name in position for x in last.inputs):
             self._op, self._picks = last.type, [position[_source(x).name] for x in last.inputs]
             self._attributes = tuple(part for attr in last.op_def.attr for part in (attr.name, _value(last, attr.name)))
+            self._compute = compute
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in traced.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
         self._warm: set[str] = set()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
-        """Computes on a device of this process; operands: in the kernel's order, whole. Raises what TensorFlow raises."""
-        return execute_on(device, self._op, [operands[i] for i in self._picks], self._attributes, len(self.outputs))
+        """Computes on a device; operands: in the kernel's order, whole, and there. Raises what TensorFlow raises."""
+        if server_of(device) is None:
+            return execute_on(device, self._op, [operands[i] for i in self._picks], self._attributes, len(self.outputs))
+        return execute_on(device, self._served.name, [operands[i] for i in self._argument_picks], None, len(self.outputs))
+
+    @functools.cached_property
+    def _served(self):
+        """The same for another process, which does not take a function that XLA must compile unless it is part of another."""
+        return tf.function(lambda *tensors: self._compute(*tensors), autograph=False).get_concrete_function(*self._arguments)
 
     def warm(self, device: str) -> None:
         """Makes the first call on a device, which takes many times a later one: XLA compiles, TensorFlow looks for its kernels."""
         if device not in self._warm:
-            with tf.device(device):
-                zeros = [tf.zeros(spec.shape, spec.dtype) for spec in self._arguments]
+            zeros = [_zeros(spec, device) for spec in self._arguments]
             self([zeros[operand.vertex] for operand in self._kernel.operands], device)
             self._warm.add(device)
 
@@ -108,8 +117,7 @@ class CapturedCall:
     def warm(self, device: str) -> None:
         """As KernelCall's; does nothing where the first call must be one of the run."""
         if device not in self._warm and self._can_warm:
-            with tf.device(device):
-                zeros = [tf.zeros(spec.shape, spec.dtype) for spec in self._arguments]
+            zeros = [_zeros(spec, device) for spec in self._arguments]
             with contextlib.suppress(tf.errors.OpError):  # zeros may be no input for it
                 self(zeros, device)
         self._warm.add(device)
@@ -130,6 +138,12 @@ def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes:
         return pywrap_tfe.TFE_Py_Execute(context.context()._handle, device, operation, inputs, attributes, outputs)
     except core._NotOkStatusException as error:
         raise core._status_to_exception(error) from None
+
+
+def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
+    """Made there. TensorFlow's `zeros` holds Python's lock for as long as another machine does not answer."""
+    given = [tf.constant(spec.shape, tf.int32), tf.zeros([], spec.dtype)]
+    return execute_on(device, "Fill", given, ("T", spec.dtype.as_datatype_enum, "index_type", tf.int32.as_datatype_enum))[0]
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:

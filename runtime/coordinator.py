@@ -47,6 +47,7 @@ class Coordinator:
         self._ended: deque[Completion] = deque()
         self._submitted_s: dict[StartVertex | StartTransfer, float] = {}  # in flight, oldest first, `perf_counter` seconds
         self._complete, self._stopped, self._failure = False, False, None
+        self._checked_s = 0.0  # when the session was last asked whether devices are lost
 
     def prepare_lanes(self) -> None:
         """Starts the threads that this run will need: lane (d, d) is device d, lane (s, d) the link from s to d."""
@@ -117,10 +118,26 @@ class Coordinator:
         in_flight = self._in_flight()
         if self._cancelled.is_set():
             raise self._cancellation()
-        if self._timeout_s is not None and in_flight and perf_counter() >= in_flight[0][1] + self._timeout_s:
-            raise StalledError(f"{self._graph.name}: {self.describe(in_flight[0][0], 'has not ended')}: expected an end within timeout_s = "
+        if not in_flight:
+            return False
+        now_s, (oldest, since_s) = perf_counter(), in_flight[0]
+        late = self._timeout_s is not None and now_s >= since_s + self._timeout_s
+        if self._session.check_s is not None and (late or now_s >= max(since_s, self._checked_s) + self._session.check_s):
+            self._check([task for task, _ in in_flight])
+        if late:
+            raise StalledError(f"{self._graph.name}: {self.describe(oldest, 'has not ended')}: expected an end within timeout_s = "
                                f"{self._timeout_s:g} s{_others(in_flight)}; give it more time if it may take longer")
         return False
+
+    def _check(self, tasks: list[StartVertex | StartTransfer]) -> None:
+        """Raises DeviceLostError if a device is gone that one of these tasks waits for."""
+        waiting = {d: task for task in reversed(tasks)  # the oldest of each device
+                   for d in ([task.device] if isinstance(task, StartVertex) else [task.source, task.destination])}
+        try:
+            self._session.check(sorted(waiting))
+        except DeviceLostError as error:
+            self._fail(self.describe(waiting[error.device], "failed"), error)
+        self._checked_s = perf_counter()
 
     def _cancellation(self) -> CancelledError:
         in_flight = self._in_flight()
@@ -128,12 +145,15 @@ class Coordinator:
         return CancelledError(f"{self._graph.name}: cancelled {busy}")
 
     def _patience_s(self) -> float | None:
-        """Seconds until the oldest task has used up `timeout_s`; None: no limit."""
-        if self._timeout_s is None:
+        """Seconds until the oldest task has used up `timeout_s`, or the session is to be asked about it; None: no limit."""
+        if self._timeout_s is None and self._session.check_s is None:
             return None
-        in_flight = self._in_flight()
-        oldest_s = in_flight[0][1] if in_flight else perf_counter()
-        return min(max(oldest_s + self._timeout_s - perf_counter(), 0.0), threading.TIMEOUT_MAX)
+        in_flight, now_s = self._in_flight(), perf_counter()
+        oldest_s = in_flight[0][1] if in_flight else now_s
+        limits_s = [] if self._timeout_s is None else [oldest_s + self._timeout_s]
+        if self._session.check_s is not None:
+            limits_s.append(max(oldest_s, self._checked_s) + self._session.check_s)
+        return min(max(min(limits_s) - now_s, 0.0), threading.TIMEOUT_MAX)
 
     def _in_flight(self) -> tuple[tuple[StartVertex | StartTransfer, float], ...]:
         """Tasks and their times of submission, oldest first. Any thread may call it: the interpreter copies a dictionary in one step."""

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 
 import tensorflow as tf
 
 from doppler_tf.errors import ConfigError
+
+# The name of a device that another process serves.
+_SERVER = re.compile(r"/job:(?!localhost/|chief/)[^/]+/replica:\d+/task:\d+")
 
 
 def prepare_devices(count: int, gpu_memory_mb: int = 4096) -> list[str]:
@@ -35,6 +40,13 @@ def prepare_devices(count: int, gpu_memory_mb: int = 4096) -> list[str]:
         raise ConfigError(f"devices: expected {count} TensorFlow {kind} devices, got {len(names)}, and TensorFlow is initialised; call "
                           f"runtime.prepare_devices({count}) before the first TensorFlow operation of the process")
     return names[:count]
+
+
+@functools.cache  # each vertex and transfer of a run asks
+def server_of(device: str) -> str | None:
+    """The part of a TensorFlow device's name that names the process which serves it; None: this one."""
+    found = _SERVER.match(device)
+    return found and found[0]
 
 
 def _configure(kind: str, count: int, gpu_memory_mb: int) -> None:

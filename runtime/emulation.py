@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import perf_counter
+from types import MappingProxyType
 
 import numpy as np
 
@@ -75,6 +77,8 @@ class EmulatedSession:
     """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer."""
 
     instant_transfers = pulled_transfers = False
+    check_s = None
+    kept: Mapping[int, int] = MappingProxyType({})  # nothing is computed
 
     def __init__(self, vertex_wait_s: np.ndarray, transfer_wait_s: np.ndarray):
         self._vertex_wait_s, self._transfer_wait_s = vertex_wait_s.tolist(), transfer_wait_s.tolist()
@@ -94,13 +98,16 @@ class EmulatedSession:
     def free(self, tensor: int, device: int) -> None:
         """Does nothing: there are no tensors."""
 
+    def check(self, devices: Sequence[int]) -> None:
+        """Does nothing: emulated devices are never lost."""
+
     def cancel(self) -> None:
         """Ends every wait."""
         self._cancelled.set()
 
-    def outputs(self) -> dict[int, np.ndarray]:
-        """Empty: nothing is computed."""
-        return {}
+    def fetch(self, tensor: int) -> np.ndarray:
+        """Raises KeyError: there are no tensors."""
+        return self.kept[tensor]
 
     def peak_tensor_bytes(self) -> None:
         """None: there are no tensors."""

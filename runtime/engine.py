@@ -16,18 +16,16 @@ import numpy as np
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.dispatch import Dispatcher
-from doppler_tf.errors import ConfigError, DeviceLostError, DopplerError, UserError, field_error
+from doppler_tf.errors import ConfigError, DeviceLostError, DopplerError, StalledError, UserError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 from runtime.backend import Backend, Session
 from runtime.coordinator import Coordinator, run_error
 from runtime.replacement import without_devices
+from runtime.watch import GRACE_S, watched
 from runtime.workers import Workers
 
 MakeDispatcher = Callable[[DataflowGraph, CostModel, Assignment], Dispatcher]
-
-# After a failure, the time that threads have to return from their present task.
-GRACE_S = 0.5
 
 
 class Engine:
@@ -45,7 +43,7 @@ class Engine:
         Args:
           timeout_s: wall-clock seconds that one vertex or transfer may take before the run fails; None: any.
           restart_on_loss: when a device is lost, run the whole graph again on those that are left, and say so in the trace; later
-            runs do without it too, until `close`.
+            runs do without it too, until `close`. So does `outputs` where the device that holds one is lost after the run.
 
         Raises:
           ConfigError: timeout_s out of range.
@@ -60,7 +58,7 @@ class Engine:
         self._warm = not backend.warmup
         self._session: Session | None = None
         self._coordinator: Coordinator | None = None
-        self._executed: tuple[DataflowGraph, CostModel] | None = None  # of the last complete run
+        self._executed: tuple[DataflowGraph, CostModel, Assignment] | None = None  # what the last complete run was asked for
         self._lost: tuple[int, ...] = ()
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
@@ -90,17 +88,21 @@ class Engine:
 
     @property
     def outputs(self) -> dict[int, np.ndarray]:
-        """The output arrays of the last run by vertex (see the backend). Empty without kernels, before a run and after a failure.
+        """The output arrays of the last run by tensor, fetched now. Empty without kernels, before a run and after a failure.
 
-        Raises ExecutionError where one cannot be fetched (DeviceLostError: the device that holds it has been lost since).
+        Raises:
+          ExecutionError: one cannot be fetched (DeviceLostError: the device that holds it has been lost since), or all together take
+            longer than `timeout_s` for each (StalledError).
         """
         if self._executed is None:
             return {}
         try:
-            return self._session.outputs()
-        except Exception as error:
-            graph, costs = self._executed
-            raise run_error(graph, f"fetching outputs failed{_on(costs, error)}", error) from error
+            return self._fetched(*self._executed[:2])
+        except DeviceLostError:
+            if not self._restart_on_loss:
+                raise
+        self.execute(*self._executed)
+        return self.outputs
 
     def cancel(self) -> None:
         """Ends the run in progress, if there is one, with a CancelledError. Any thread may call it at any time."""
@@ -138,6 +140,7 @@ class Engine:
                 self._abort(error)
                 self._lost = (*self._lost, error.device)
             else:
+                self._executed = graph, costs, asked
                 return replace(trace, lost=self._lost, assignment=left) if self._lost else trace
 
     def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
@@ -153,8 +156,34 @@ class Engine:
         self._coordinator.prepare_lanes()
         self._coordinator.drive(self._backend.time_scale, self._timeout_s)
         trace = self._coordinator.trace(self._backend.device_kind)
-        self._executed, self._coordinator = (graph, costs), None
+        self._coordinator = None
         return trace
+
+    def _fetched(self, graph: DataflowGraph, costs: CostModel) -> dict[int, np.ndarray]:
+        """What the session keeps."""
+        session, fetched = self._session, {}
+
+        def missing() -> list[int]:
+            return [tensor for tensor in session.kept if tensor not in fetched]
+
+        def fetch_outputs() -> None:
+            for tensor in session.kept:
+                fetched[tensor] = session.fetch(tensor)
+
+        timeout_s = None if self._timeout_s is None else self._timeout_s * len(session.kept)
+        try:
+            watched(fetch_outputs, lambda: session.check([session.kept[tensor] for tensor in missing()]), session.check_s, timeout_s)
+        except Exception as error:
+            if not missing():
+                return fetched
+            tensor = next((t for t in missing() if session.kept[t] == getattr(error, "device", None)), missing()[0])
+            what = (f"the output of vertex {graph.vertex_label(graph.tensor_producer[tensor])!r} on device "
+                    f"{costs.topology.device_names[session.kept[tensor]]!r}")
+            if timeout_s is not None and isinstance(error, TimeoutError):
+                raise StalledError(f"{graph.name}: {what} has not been fetched: expected all within {timeout_s:g} s, timeout_s for each; "
+                                   f"give it more time if it may take longer") from None
+            raise run_error(graph, f"fetching {what} failed", error) from error
+        return fetched
 
     def _abort(self, error: BaseException) -> None:
         """Cleans up after a run that ends with `error`, and adds to its message which threads could not be joined."""

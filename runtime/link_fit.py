@@ -1,12 +1,34 @@
-"""Latency and bandwidth of a link from measured copies."""
+"""Latency and bandwidth of a link from measured copies; copies between machines."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 
 import numpy as np
+import tensorflow as tf
 
 from doppler_tf.refit import weighted_median
+from runtime.calls import execute_on
+
+# Float32 numbers of a copy: what latency, and what bandwidth decides.
+_LENGTHS = (1 << 10, 1 << 18, 1 << 20)
+_COPIES = 5
+
+
+def copy_seconds(source: str, destination: str) -> dict[float, list[float]]:
+    """Seconds of copies between two TensorFlow devices, by bytes; the first one of a size, which takes longer, does not count."""
+    found = {}
+    for length in _LENGTHS:
+        seconds = []
+        for _ in range(_COPIES + 1):
+            with tf.device(source):
+                tensor = tf.fill([length], 1.0)  # a new one: TensorFlow may remember where copies of one tensor are
+            begun_s = perf_counter()
+            execute_on(destination, "Identity", [tensor], ("T", tensor.dtype.as_datatype_enum))
+            seconds.append(perf_counter() - begun_s)
+        found[4.0 * length] = seconds[1:]
+    return found
 
 
 def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:

@@ -21,7 +21,12 @@ _CHAIN = 4  # vertices of each sort, which hand their tensors on, so that links 
 
 def count_local_devices() -> int:
     """The number of GPUs; without GPUs, the number of cores that this process may use."""
-    return len(tf.config.list_physical_devices("GPU")) or len(os.sched_getaffinity(0))
+    return len(tf.config.list_physical_devices("GPU")) or count_cores()
+
+
+def count_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def local_topology(progress: Callable[[int, int], None] | None = None) -> Topology:

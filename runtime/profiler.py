@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -23,9 +24,12 @@ from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.topology import Topology
 from doppler_tf.trace import Trace
 from runtime.calls import KernelCall, kernel_calls
-from runtime.devices import prepare_devices
-from runtime.link_fit import fit_link
+from runtime.devices import prepare_devices, server_of
+from runtime.link_fit import copy_seconds, fit_link
 from runtime.tensors import TensorFlowExecutor
+
+if TYPE_CHECKING:
+    from runtime.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,15 @@ class Profile:
 class Profiler:
     """Measures on TensorFlow devices; device d of a topology is `devices[d]`.
 
-    Vertices whose kernels compute the same on tensors of the same shapes and types share one figure on all devices of one kind. So do the
-    links between logical devices of one CPU.
+    Vertices whose kernels compute the same on tensors of the same shapes and types share one figure on all devices of one kind and machine.
+    So do the links from the logical devices of one CPU to those of one CPU.
     """
 
-    def __init__(self, devices: Sequence[str], effort: Effort | None = None, progress: Callable[[int, int], None] | None = None):
-        """Args: devices: TensorFlow names, as `prepare_devices` gives them; progress: called with (done, total) as runs are done."""
-        self._devices, self._effort = devices, effort or Effort()
+    def __init__(self, devices: Sequence[str], effort: Effort | None = None, progress: Callable[[int, int], None] | None = None,
+                 cluster: Cluster | None = None):
+        """Args: devices: TensorFlow names, as `prepare_devices` gives them; progress: called with (done, total) as runs are done;
+          cluster: takes the place of `devices`."""
+        self._devices, self._effort, self._cluster = devices if cluster is None else cluster.devices, effort or Effort(), cluster
         self._progress = progress or (lambda done, total: None)
 
     def profile(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray],
@@ -127,7 +133,7 @@ class Profiler:
         effort = self._effort
         runs = len(self._devices) + effort.spread
         failure = None
-        with TensorFlowExecutor(inputs, devices=self._devices, keep_inputs=True, warmup=False) as executor:
+        with TensorFlowExecutor(inputs, devices=self._devices, keep_inputs=True, warmup=False, cluster=self._cluster) as executor:
             for r in range(effort.rounds + 1):
                 if r > 1 and time.perf_counter() - begun_s > effort.budget_s:
                     break
@@ -143,6 +149,7 @@ class Profiler:
                         self._progress((r - 1) * runs + i, effort.rounds * runs)
         if not measured.runs:
             raise failure
+        measured.add_copies()
 
     def _assignments(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, spread: int) -> Iterator[Assignment]:
         """All on each device, then `spread` on several: half of them good, half of all qualities."""
@@ -162,7 +169,7 @@ class _Measured:
 
     def __init__(self, devices: Sequence[str], number: np.ndarray, known_s: Sequence[Sequence[float | None]], known: Mapping[str, float]):
         """Args: number: of each vertex's kernel; known_s: [K, D]; known: holds figures of links by name, too."""
-        self.runs = 0
+        self.runs, self._devices = 0, devices
         self._number, self._known_s, self._known = number, known_s, known
         self._kinds, self._alike = device_kinds(devices), distinct_links(devices)
         self._names = [f"link {devices[pairs[0][0]]} {devices[pairs[0][1]]}" for pairs in self._alike]
@@ -191,6 +198,14 @@ class _Measured:
             busy = (on & (trace.start_s < trace.transfer_start_s[t]) & (trace.end_s > log.transfer_start_s[t])).any()
             seconds = trace.transfer_end_s[t] - trace.transfer_start_s[t] if busy else log.transfer_end_s[t] - log.transfer_start_s[t]
             self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(float(seconds))
+
+    def add_copies(self) -> None:
+        """Measures copies of three sizes over each link between machines that the runs did not use for two sizes."""
+        for link, pairs in enumerate(self._alike):
+            names = [self._devices[d] for d in pairs[0]]
+            if server_of(names[0]) != server_of(names[1]) and sum(link == used for used, _ in self._copy) < 2:
+                for size, seconds in copy_seconds(*names).items():
+                    self._copy[link, size] += seconds
 
     @property
     def kernel_s(self) -> np.ndarray:
@@ -233,23 +248,28 @@ class _Measured:
 
 
 def profile(graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], effort: Effort | None = None,
-            progress: Callable[[int, int], None] | None = None, known: MutableMapping[str, float] | None = None) -> Profile:
-    """`Profiler.profile` on as many TensorFlow devices as the topology has."""
-    return Profiler(prepare_devices(topology.num_devices), effort, progress).profile(graph, topology, inputs, known)
+            progress: Callable[[int, int], None] | None = None, known: MutableMapping[str, float] | None = None,
+            cluster: Cluster | None = None) -> Profile:
+    """`Profiler.profile` on as many TensorFlow devices as the topology has, or on those of a cluster."""
+    devices = prepare_devices(topology.num_devices) if cluster is None else cluster.devices
+    return Profiler(devices, effort, progress, cluster).profile(graph, topology, inputs, known)
 
 
 def device_kinds(devices: Sequence[str]) -> list[str]:
-    """The kind of each TensorFlow device: logical CPUs are alike, and so are GPUs where all of the machine are of one make."""
+    """The kind of each TensorFlow device: logical CPUs of a machine are alike, and so are GPUs where all of this one are of one make."""
     makes = {str(tf.config.experimental.get_device_details(gpu).get("device_name")) for gpu in tf.config.list_physical_devices("GPU")}
-    return ["CPU" if "CPU" in name else next(iter(makes)) if len(makes) == 1 else name for name in devices]
+    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else "CPU" if "CPU" in name
+            else next(iter(makes)) if len(makes) == 1 and server_of(name) is None else name for name in devices]
 
 
 def distinct_links(devices: Sequence[str]) -> list[list[tuple[int, int]]]:
     """All pairs (source, destination) of different devices; those that copy alike stand together."""
     pairs = [(s, t) for s in range(len(devices)) for t in range(len(devices)) if s != t]
-    of_cpu = [all("CPU" in devices[d] for d in pair) for pair in pairs]
-    alike = [pair for pair, yes in zip(pairs, of_cpu, strict=True) if yes]
-    return [*([alike] if alike else []), *([pair] for pair, yes in zip(pairs, of_cpu, strict=True) if not yes)]
+    of_cpu: dict[tuple[str | None, ...], list[tuple[int, int]]] = defaultdict(list)
+    for pair in pairs:
+        if all("CPU" in devices[d] for d in pair):
+            of_cpu[tuple(server_of(devices[d]) for d in pair)].append(pair)
+    return [*of_cpu.values(), *([pair] for pair in pairs if not all("CPU" in devices[d] for d in pair))]
 
 
 def _present(value, graph: DataflowGraph, v: int, field: str, expected: str):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
@@ -17,13 +17,18 @@ from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import ConfigError, DeviceLostError, GraphError
 from doppler_tf.graph import DataflowGraph
 from runtime.calls import KernelCall, execute_on, kernel_calls
-from runtime.devices import prepare_devices
+from runtime.devices import prepare_devices, server_of
 from runtime.engine import Engine
-from runtime.kernels import run_kernel
 from runtime.residency import Residency
+from runtime.watch import watched
 
-# The name of a device that another process serves; words in TensorFlow's errors when that process is gone.
-_SERVER, _GONE = re.compile(r"/job:(?!localhost/)[^/]+/replica:\d+/task:\d+"), ("UnavailableError", "UNAVAILABLE", "poisoned")
+if TYPE_CHECKING:
+    from runtime.cluster import Cluster
+
+# Words in TensorFlow's errors when the process that serves a device is gone, or has been started again.
+_GONE = ("UnavailableError", "UNAVAILABLE", "poisoned", "context_id")
+# Of a task in progress for so long, and again after as long, the machines are asked whether they still answer.
+CHECK_S = 1.0
 
 
 class TensorFlowBackend:
@@ -33,7 +38,7 @@ class TensorFlowBackend:
     time_scale = 1.0
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False):
+                 warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False, cluster: Cluster | None = None):
         """Takes the inputs of one graph.
 
         Args:
@@ -44,8 +49,10 @@ class TensorFlowBackend:
           keep_inputs: keep inputs on the devices from run to run (faster for many runs; their memory is then never freed).
           share_on_cpu: logical devices of one CPU share a transferred tensor, as in TensorFlow's own executor, instead of copying it as
             real devices do.
+          cluster: takes the place of `devices`.
         """
-        self._inputs, self._fetch, self._devices, self._share_on_cpu = inputs, frozenset(fetch), devices, share_on_cpu
+        self._inputs, self._fetch, self._share_on_cpu, self._cluster = inputs, frozenset(fetch), share_on_cpu, cluster
+        self._devices = devices if cluster is None else cluster.devices
         self.warmup, self._keep_inputs = warmup, keep_inputs
         self._placed: dict[tuple[int, int], tf.Tensor] = {}
         self._calls: tuple[DataflowGraph, dict[int, KernelCall]] | None = None
@@ -71,21 +78,37 @@ class TensorFlowBackend:
         if len(devices) < costs.num_devices:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")
+        devices = devices[:costs.num_devices]
+        if self._cluster is None:
+            return self._open(graph, assignment, devices)
+        used = np.unique(assignment.device[graph.work_vertices]).tolist()
+        # TensorFlow tells all machines of a new function, and holds Python's lock until they have answered.
+        back = self._cluster.take_back(devices, used, ask_all=self._is_new(graph))
+        self._placed = {key: tensor for key, tensor in self._placed.items() if server_of(devices[key[1]]) not in back}
+        return watched(partial(self._open, graph, assignment, devices), lambda: _check(self._cluster, devices, used), CHECK_S)
+
+    def _open(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> TensorFlowSession:
         placed = self._place(graph, assignment, devices)
         unused = np.setdiff1d(np.flatnonzero(~graph.is_input[graph.tensor_producer]), graph.edge_tensor)
         home = assignment.device[graph.tensor_producer].tolist()
         kept = {tensor: home[tensor] for tensor in sorted(self._fetch.union(unused.tolist()))}
         calls = self._prepared_calls(graph, {v: tensor for (v, _), tensor in placed.items()})
         for v, call in calls.items():
-            device = devices[assignment.device[v]]
-            if not _SERVER.match(device):
-                call.warm(device)
-        return TensorFlowSession(graph, calls, devices[:costs.num_devices], placed, kept, frozenset(self._placed), self._share_on_cpu)
+            d = int(assignment.device[v])
+            try:
+                call.warm(devices[d])
+            except tf.errors.OpError as error:
+                _raise_if_lost(error, devices, self._cluster, d)
+                raise
+        return TensorFlowSession(graph, calls, devices, placed, kept, frozenset(self._placed), self._share_on_cpu, self._cluster)
 
     def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
-        if self._calls is None or self._calls[0] is not graph:
+        if self._is_new(graph):
             self._calls = graph, kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()})
         return self._calls[1]
+
+    def _is_new(self, graph: DataflowGraph) -> bool:
+        return self._calls is None or self._calls[0] is not graph
 
     def _place(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> dict[tuple[int, int], tf.Tensor]:
         """Inputs by (vertex, device), on every device that uses them."""
@@ -98,13 +121,22 @@ class TensorFlowBackend:
         placed = self._placed if self._keep_inputs else {}
         for v, d in pairs:
             if (v, d) not in placed:
+                server = server_of(devices[d])
+                # To each other machine once: its devices copy from each other.
+                there = () if server is None else (placed[v, other] for other, name in enumerate(devices)
+                                                   if (v, other) in placed and server_of(name) == server)
                 try:
-                    with tf.device(devices[d]):
-                        tensor = tf.identity(self._inputs[v])
+                    tensor = next(iter(there), self._inputs[v])
+                    if server is None:
+                        with tf.device(devices[d]):
+                            tensor = tf.identity(tensor)
+                    else:  # `identity` would hold Python's lock until the machine has answered
+                        tensor = tf.convert_to_tensor(tensor)
+                        tensor = execute_on(devices[d], "Identity", [tensor], ("T", tensor.dtype.as_datatype_enum))[0]
                     _size_bytes(tensor)  # a lost server raises here: the shape is asked for after the call
                     placed[v, d] = tensor
                 except tf.errors.OpError as error:
-                    _raise_if_lost(error, devices, d)
+                    _raise_if_lost(error, devices, self._cluster, d)
                     raise
         return dict(placed)
 
@@ -114,20 +146,20 @@ class TensorFlowSession:
 
     def __init__(self, graph: DataflowGraph, calls: Mapping[int, KernelCall], devices: Sequence[str],
                  placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int], staying: Collection[tuple[int, int]],
-                 share_on_cpu: bool):
+                 share_on_cpu: bool, cluster: Cluster | None):
         """Args: calls: of every vertex that is no input; placed: the inputs by (vertex, device); kept: the device of every tensor that
-        outlives the run; staying: inputs that the backend keeps when this session frees them; share_on_cpu: as the backend's."""
-        self._kernel, self._calls, self._devices = graph.kernel, calls, devices
+        outlives the run; staying: inputs that the backend keeps when this session frees them; share_on_cpu, cluster: as the backend's."""
+        self._kernel, self._calls, self._devices, self._cluster = graph.kernel, calls, devices, cluster
         self._first_tensor: list[int] = graph.tensor_ptr.tolist()
         placed = {(self._first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
-        self._resident, self._kept = placed, kept
+        self._resident, self.kept = placed, kept
         self._staying = {(self._first_tensor[v], d) for v, d in staying}
-        # Functions cannot run on tensors that another process holds; single operations can.
-        self._is_served = [bool(_SERVER.match(device)) for device in devices]
+        self._is_served = [server_of(device) is not None for device in devices]
         self._is_gpu = ["GPU" in device for device in devices]
         self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
         # A copy within this machine's memory takes a core. Its destination cannot use it before the vertex that runs there has ended.
         self.instant_transfers, self.pulled_transfers = False, all(self._on_this_cpu)
+        self.check_s = None if cluster is None else CHECK_S
         self._share_on_cpu, self._cores = share_on_cpu, sorted(os.sched_getaffinity(0))
         self._size_bytes = {self._first_tensor[v] + k: size for v, call in calls.items() for k, size in enumerate(call.output_bytes)}
         self._size_bytes.update({tensor: _size_bytes(value) for (tensor, _), value in placed.items()})
@@ -147,18 +179,14 @@ class TensorFlowSession:
         kernel, name, first = self._kernel[vertex], self._devices[device], self._first_tensor
         operands = [self._resident[first[operand.vertex] + operand.output, device] for operand in kernel.operands]
         try:
-            if self._is_served[device]:
-                with tf.device(name):
-                    outputs = [run_kernel(kernel, operands)]
-            else:
-                outputs = self._calls[vertex](operands, name)
-            if self._is_gpu[device]:
+            outputs = self._calls[vertex](operands, name)
+            if self._is_gpu[device] and not self._is_served[device]:
                 with tf.device(name):
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for the stream of that device only
             for tensor, output in enumerate(outputs, start=first[vertex]):
                 self._store(tensor, device, output)
         except tf.errors.OpError as error:
-            _raise_if_lost(error, self._devices, device)
+            _raise_if_lost(error, self._devices, self._cluster, device)
             raise
 
     def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
@@ -169,22 +197,29 @@ class TensorFlowSession:
             value = self._resident[tensor, source]
             if copied:
                 copy = execute_on(self._devices[destination], "DeepCopy", [value], ("T", value.dtype.as_datatype_enum))[0]
+            elif self._is_served[source] or self._is_served[destination]:
+                # Two workers copy from one to the other, and not by way of this process. Python's lock is free meanwhile.
+                copy = execute_on(self._devices[destination], "Identity", [value], ("T", value.dtype.as_datatype_enum))[0]
             else:
                 with tf.device(self._devices[destination]):
                     copy = tf.identity(value)
             self._store(tensor, destination, copy)
         except tf.errors.OpError as error:
-            _raise_if_lost(error, self._devices, source, destination)
+            _raise_if_lost(error, self._devices, self._cluster, source, destination)
             raise
 
     def free(self, tensor: int, device: int) -> None:
         """Drops a tensor, unless it is to be fetched."""
-        if self._kept.get(tensor) == device:
+        if self.kept.get(tensor) == device:
             return
         with self._lock:
             del self._resident[tensor, device]
             if (tensor, device) not in self._staying:
                 self._residency.remove(device, self._size_bytes[tensor])
+
+    def check(self, devices: Sequence[int]) -> None:
+        """Raises DeviceLostError if the machine of a device does not answer."""
+        _check(self._cluster, self._devices, devices)
 
     def cancel(self) -> None:
         """Drops all tensors. Kernels that run cannot be stopped; their outputs are dropped when they end."""
@@ -192,19 +227,14 @@ class TensorFlowSession:
             self._over = True
             self._resident.clear()
 
-    def outputs(self) -> dict[int, np.ndarray]:
-        """The arrays that nothing consumes and those to fetch, by tensor; fetched from the devices now.
-
-        Raises DeviceLostError where one of these is gone.
-        """
-        fetched = {}
-        for tensor, d in self._kept.items():
-            try:
-                fetched[tensor] = self._resident[tensor, d].numpy()
-            except tf.errors.OpError as error:
-                _raise_if_lost(error, self._devices, d)
-                raise
-        return fetched
+    def fetch(self, tensor: int) -> np.ndarray:
+        """The array of a kept tensor, from its device now. Raises DeviceLostError where that is gone."""
+        d = self.kept[tensor]
+        try:
+            return self._resident[tensor, d].numpy()
+        except tf.errors.OpError as error:
+            _raise_if_lost(error, self._devices, self._cluster, d)
+            raise
 
     def peak_tensor_bytes(self) -> np.ndarray:
         """float64 [D]: the most bytes of tensors held by device; tensors of logical CPU devices count wherever they are placed, though
@@ -218,15 +248,27 @@ class TensorFlowSession:
                 self._residency.add(device, self._size_bytes[tensor])
 
 
-def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], *devices: int) -> None:
+def _check(cluster: Cluster, names: Sequence[str], devices: Iterable[int]) -> None:
+    silent = cluster.lost_among(names[d] for d in devices)
+    if silent is not None:
+        raise DeviceLostError(f"{cluster.place(silent)} does not answer", names.index(silent))
+
+
+def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], cluster: Cluster | None, *devices: int) -> None:
     """Raises a DeviceLostError if one of the `devices` that took part is gone, as TensorFlow says of those that another process
     serves."""
     if not any(sign in f"{type(error).__name__} {error.message}" for sign in _GONE):
         return
-    servers = {d: server[0] for d in devices if (server := _SERVER.match(names[d]))}
-    gone = next((d for d, server in servers.items() if server in error.message), next(iter(servers), None))
+    servers = {d: server for d in devices if (server := server_of(names[d])) is not None}
+    silent = None if cluster is None else cluster.lost_among(names[d] for d in servers)
+    gone = names.index(silent) if silent is not None else next(
+        (d for d, server in servers.items() if server in error.message), next(iter(servers), None))
     if gone is not None:
-        raise DeviceLostError(f"TensorFlow's {names[gone]} does not answer", gone) from error
+        where = f"TensorFlow's {names[gone]}"
+        if cluster is not None:
+            cluster.lose(servers[gone])
+            where = cluster.place(names[gone])
+        raise DeviceLostError(f"{where} does not answer", gone) from error
 
 
 def _size_bytes(tensor: tf.Tensor) -> int:
@@ -238,9 +280,9 @@ class TensorFlowExecutor(Engine):
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  dispatch: str | None = None, warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False,
-                 timeout_s: float | None = None, restart_on_loss: bool = False):
+                 timeout_s: float | None = None, restart_on_loss: bool = False, cluster: Cluster | None = None):
         """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; None: the assignment's own;
           timeout_s, restart_on_loss: as Engine's."""
-        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu)
+        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu, cluster)
         self.feed = backend.feed
         super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)

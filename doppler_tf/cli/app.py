@@ -33,6 +33,7 @@ from doppler_tf.cli import (
     simulate,
     trace,
     train,
+    worker,
     workload,
 )
 from doppler_tf.cli.messages import add_verbosity, set_verbosity
@@ -49,7 +50,7 @@ INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "capture": capture, "info": info, "place": place, "simulate": simulate,
                                    "train": train, "report": report, "run": run, "compare": compare, "export": export,
                                    "export-placed": export_placed, "trace": trace, "calibrate": calibrate, "bench": bench,
-                                   "doctor": doctor, "completion": completion}
+                                   "worker": worker, "doctor": doctor, "completion": completion}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2
 _LOG = logging.getLogger(__name__)
 

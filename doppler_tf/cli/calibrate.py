@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.options import add_graph, add_topology, positive, positive_real
+from doppler_tf.cli.options import add_cluster, add_graph, add_topology, positive, positive_real
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 EXAMPLE = "python -m doppler_tf calibrate small.json --topology cpu:2 --assignments 20 --out runs/calibrated"
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     add_graph(parser)
     add_topology(parser)
+    add_cluster(parser)
     parser.add_argument("--executor", default="tf", metavar="tf|emulated",
                         help="tf: profile and run real kernels; emulated: devices with modelled times, without profiling (default: tf)")
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
@@ -37,24 +38,29 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Profiles, runs good and bad assignments, and writes the results."""
     from doppler_tf.cli.calibration_runs import feasible_assignments, fused, measure, profiled, write_files
     from doppler_tf.cli.executors import default_time_scale, load_program, make_executor
-    from doppler_tf.cli.inputs import load_costs
+    from doppler_tf.cli.inputs import load_cluster, load_costs
+    from doppler_tf.costs import build_costs
     from doppler_tf.report.calibration import GIVEN, PROFILED, Durations, compare_models, link_records
 
     if args.executor not in EXECUTORS:
         raise field_error(ConfigError, "calibrate", "", "--executor", f"one of {', '.join(EXECUTORS)}", args.executor)
     started = time.perf_counter()
     graph, given = load_costs(args.graph, args.topology)
-    unfused = len(graph.work_vertices)
+    if args.cluster is not None and args.executor != "tf":
+        raise field_error(ConfigError, "calibrate", "", "--cluster", "real kernels (--executor tf)", f"--executor {args.executor}")
+    cluster, unfused = load_cluster(args.cluster, given.topology), len(graph.work_vertices)
+    if cluster is not None:
+        given = build_costs(graph, cluster.named(given.topology))
     if args.executor == "tf" and not args.no_fuse and "workload" in graph.attributes:
         graph, given = fused(graph, given)
     program = load_program(graph, args.seed) if args.executor == "tf" else None
     assignments, simulated_s = feasible_assignments(graph, given, args.assignments, args.seed)
     _make_folder(args.out)
-    profile = None if program is None else profiled(graph, given, program.inputs, args.anew)
+    profile = None if program is None else profiled(graph, given, program.inputs, args.anew, cluster)
     models = {GIVEN: given} if profile is None else {GIVEN: given, PROFILED: profile.costs}
     time_scale = 1.0 if program else args.time_scale or default_time_scale(max(simulated_s))
     repeats, durations = args.repeats or REPEATS[args.executor], Durations(graph, models)
-    with make_executor(args.executor, program, time_scale, args.seed, keep_inputs=True) as executor:
+    with make_executor(args.executor, program, time_scale, args.seed, keep_inputs=True, cluster=cluster) as executor:
         runs_s = measure(graph, given, assignments, repeats, executor, durations)
     links = [] if profile is None else link_records(profile.costs)
     found = {"graph": graph.name, "topology": given.topology.name, "executor": args.executor, "time_scale": time_scale,

@@ -31,6 +31,7 @@ from doppler_tf.simulator import Simulator
 
 if TYPE_CHECKING:
     from runtime import Profile
+    from runtime.cluster import Cluster
 
 
 def feasible_assignments(graph: DataflowGraph, costs: CostModel, count: int, seed: int) -> tuple[list[Assignment], list[float]]:
@@ -51,14 +52,16 @@ def fused(graph: DataflowGraph, costs: CostModel) -> tuple[DataflowGraph, CostMo
     return graph, build_costs(graph, costs.topology)
 
 
-def profiled(graph: DataflowGraph, costs: CostModel, inputs: dict[int, np.ndarray], anew: bool) -> Profile:
-    """Measures kernels and links that are not on file for this machine, and stores them. Args: anew: measures all of them."""
+def profiled(graph: DataflowGraph, costs: CostModel, inputs: dict[int, np.ndarray], anew: bool,
+             cluster: Cluster | None = None) -> Profile:
+    """Measures kernels and links that are not on file for this machine or cluster, and stores them. Args: anew: measures all of them."""
     runtime, machine = import_quietly("runtime"), load_machine()
     # The speed of a kernel depends on the number of devices that share the machine.
-    here = f"{costs.num_devices} devices: "
+    where = "" if cluster is None else f"{cluster.name}, "
+    here = f"{where}{costs.num_devices} devices: "
     known = {} if anew else {key.removeprefix(here): value for key, value in machine.seconds.items() if key.startswith(here)}
     with progress_bar("profiling", show=bars_wanted()) as show:
-        found = runtime.profile(graph, costs.topology, inputs, progress=show, known=known)
+        found = runtime.profile(graph, costs.topology, inputs, progress=show, known=known, cluster=cluster)
     machine.seconds |= {here + key: value for key, value in known.items()}
     store_machine(machine)
     return found

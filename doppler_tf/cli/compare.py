@@ -6,7 +6,17 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import ANY_DISPATCH, add_graph, add_topology, any_rule, names, positive, positive_real, sample_count
+from doppler_tf.cli.options import (
+    ANY_DISPATCH,
+    add_cluster,
+    add_graph,
+    add_topology,
+    any_rule,
+    names,
+    positive,
+    positive_real,
+    sample_count,
+)
 from doppler_tf.errors import ConfigError, field_error
 
 if TYPE_CHECKING:
@@ -32,11 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", type=positive, metavar="N",
                         help="also measure N runs of everything on this machine, in turn with TensorFlow alone, the engine with barriers "
                              "and TensorFlow's executor; with --policy RUN, also the assignments that the run wrote")
+    add_cluster(parser)
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Places with each method and each seed."""
-    from doppler_tf.cli.inputs import load_costs, load_policy
+    from doppler_tf.cli.inputs import load_cluster, load_costs, load_policy
     from doppler_tf.cli.side_by_side import measure_found
     from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
     from doppler_tf.report.comparison import compare_methods
@@ -48,17 +59,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     unknown = next((method for method in methods if method not in known), None)
     if unknown is not None:
         raise field_error(ConfigError, "compare", "", "--methods", f"names among {', '.join(known)}", unknown)
+    if args.cluster is not None and args.measure is None:
+        raise ConfigError("--cluster: expected --measure N beside it, got none; only runs need the machines")
     graph, costs = load_costs(args.graph, args.topology)
-    policy = load_policy(args.policy) if "policy" in methods else None
     if args.measure is not None:
         _check_measurable(graph)
+    cluster = load_cluster(args.cluster, costs.topology)  # before a policy runs TensorFlow's first operation
+    policy = load_policy(args.policy) if "policy" in methods else None
     seeds = range(args.seed, args.seed + args.seeds)
     found = compare_methods(graph, costs, methods, policy, seeds, args.samples, args.budget_s, args.dispatch)
     measured = None
     if args.measure is not None:
-        measured = measure_found(args.graph, graph, costs, found.best, args.policy, args.measure)
+        measured = measure_found(args.graph, graph, costs, found.best, args.policy, args.measure, cluster)
     return {"graph": graph.name, "topology": costs.topology.name, "dispatch": args.dispatch, "seeds": args.seeds,
-            "lower_bound_s": found.lower_bound_s, "methods": found.rows, "measured": measured}
+            "lower_bound_s": found.lower_bound_s, "methods": found.rows, "measured": measured,
+            "cluster": None if args.cluster is None else str(args.cluster)}
 
 
 def render(result: dict[str, Any]) -> list:
@@ -90,7 +105,7 @@ def _measured_table(result: dict[str, Any]):
     fastest = min(range(len(shown)), key=lambda i: list(rows.values())[i]["median_s"])
     runs = next(iter(rows.values()))["runs"]
     columns = ("what", "simulated", "measured", "half of all", f"over {ALONE}")
-    return grid(f"measured on this machine: medians of {runs} turns", columns, shown, fastest)
+    return grid(f"measured on {result['cluster'] or 'this machine'}: medians of {runs} turns", columns, shown, fastest)
 
 
 def _check_measurable(graph: DataflowGraph) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from doppler_tf.trace import Trace
     from runtime import Engine
     from runtime.captured_program import CapturedBatches, CapturedProgram
+    from runtime.cluster import Cluster
 
 EXECUTORS = ("tf", "emulated", "synchronous")
 MATCH_TOLERANCE = 1e-5
@@ -115,20 +116,22 @@ def check_executor(name: str) -> None:
 
 
 def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None, time_scale: float, seed: int,
-                  timeout_s: float | None = None, truth: Topology | None = None,
-                  keep_inputs: bool = False) -> Engine:
+                  timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False,
+                  cluster: Cluster | None = None, restart_on_loss: bool = False) -> Engine:
     """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
 
-    Args: timeout_s: as Engine's; truth: as EmulatedBackend's; keep_inputs: as TensorFlowBackend's.
+    Args: timeout_s, restart_on_loss: as Engine's; truth: as EmulatedBackend's; keep_inputs, cluster: as TensorFlowBackend's.
     """
     runtime = import_quietly("runtime")
     if name == "synchronous":
         return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed, truth=truth) if program is None
-                                           else runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=keep_inputs),
+                                           else runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=keep_inputs,
+                                                                            cluster=cluster),
                                            timeout_s)
     if program is None:
         return runtime.EmulatedExecutor(time_scale, seed=seed, timeout_s=timeout_s, truth=truth)
-    return runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=keep_inputs, timeout_s=timeout_s)
+    return runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=keep_inputs, timeout_s=timeout_s, cluster=cluster,
+                                      restart_on_loss=restart_on_loss)
 
 
 def true_topology(spec: str | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
     from doppler_tf.topology import Topology
+    from runtime.cluster import Cluster
 
     Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 
@@ -51,6 +52,25 @@ def load_topology(spec: str) -> Topology:
         note(f"--topology local: {', '.join(machine.topology.device_names)}, measured now"
              + (f" and kept in {kept}; remove that file to measure anew" if kept else ""))
     return machine.topology
+
+
+def load_cluster(path: Path | None, topology: Topology) -> Cluster | None:
+    """The devices of a cluster, connected; None without a file. Call it before TensorFlow's first operation.
+
+    Raises:
+      FormatError: no ClusterSpec. ConfigError: a worker does not answer, or the topology has another number of devices.
+    """
+    from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.errors import ConfigError, field_error
+    from doppler_tf.formats.cluster_json import read_cluster
+
+    if path is None:
+        return None
+    cluster = import_quietly("runtime.cluster").Cluster(read_cluster(path))
+    if len(cluster.devices) != topology.num_devices:
+        raise field_error(ConfigError, str(path), "", "--topology", f"one of {len(cluster.devices)} devices, as the cluster has",
+                          f"{topology.name} with {topology.num_devices}")
+    return cluster
 
 
 def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None) -> Assignment:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.batches import Batches
@@ -17,39 +17,44 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
 
+if TYPE_CHECKING:
+    from runtime.cluster import Cluster
 
-def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, time_scale: float | None,
-                   seed: int) -> tuple[Assignment, float, dict[str, Any]]:
+
+def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, time_scale: float | None, seed: int,
+                   cluster: Cluster | None = None) -> tuple[Assignment, float, dict[str, Any]]:
     """The chosen assignment, its simulated seconds, and the results of the runs.
 
     Args:
       runs: the most runs of all finalists together.
       time_scale: of emulated devices; None: runs the graph's kernels.
+      cluster: runs them there, not on this machine.
 
     Raises the last run's error if no run succeeded.
     """
     program = load_program(graph) if time_scale is None else None
-    return _choose(graph, costs, placed, baselines(graph, costs, seed), runs, program, time_scale, seed)
+    return _choose(graph, costs, placed, baselines(graph, costs, seed), runs, program, time_scale, seed, cluster)
 
 
-def choose_batches_by_runs(batches: Batches, placed: Placement, runs: int, time_scale: float | None,
-                           seed: int) -> tuple[Assignment, float, dict[str, Any]]:
+def choose_batches_by_runs(batches: Batches, placed: Placement, runs: int, time_scale: float | None, seed: int,
+                           cluster: Cluster | None = None) -> tuple[Assignment, float, dict[str, Any]]:
     """As `choose_by_runs`, of batches in flight: each run has them all. All batches on one device are always among the finalists."""
     single = baselines(batches.single, batches.single_costs, seed)
     simple = {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
     program = load_program(batches.single).repeated(batches, seed) if time_scale is None else None
-    return _choose(batches.graph, batches.costs, placed, simple, runs, program, time_scale, seed)
+    return _choose(batches.graph, batches.costs, placed, simple, runs, program, time_scale, seed, cluster)
 
 
 def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: Mapping[str, Assignment], runs: int, program,
-            time_scale: float | None, seed: int) -> tuple[Assignment, float, dict[str, Any]]:
+            time_scale: float | None, seed: int, cluster: Cluster | None) -> tuple[Assignment, float, dict[str, Any]]:
     finalists = finalists_of(placed, simple)
     found = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment))
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
-    with (make_executor("tf" if program else "emulated", program, time_scale or 1.0, seed, keep_inputs=True) as executor,
+    with (make_executor("tf" if program else "emulated", program, time_scale or 1.0, seed, keep_inputs=True,
+                        cluster=cluster) as executor,
           progress_bar("measuring", show=bars_wanted()) as move):
         def timed(name: str) -> float:
             move(sum(map(len, done.values())) + len(failed), runs)

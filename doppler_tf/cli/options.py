@@ -99,6 +99,13 @@ def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None
     parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
 
 
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """--cluster."""
+    parser.add_argument("--cluster", type=Path, metavar="FILE",
+                        help='devices of several machines: TensorFlow\'s ClusterSpec as JSON, {"worker": ["host:port", ...]}, each what '
+                             '`worker` serves; with "chief": ["host:port"] this process takes part')
+
+
 def add_assignment(parser: argparse.ArgumentParser, dispatch: bool = True) -> None:
     """--assignment and, with `dispatch`, --dispatch."""
     parser.add_argument("--assignment", type=Path, required=True, metavar="FILE",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from doppler_tf.cli.options import (
     ANY_DISPATCH,
     add_batches,
+    add_cluster,
     add_graph,
     add_pictures,
     add_topology,
@@ -25,6 +26,7 @@ from doppler_tf.errors import ConfigError
 if TYPE_CHECKING:
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
+    from runtime.cluster import Cluster
 
 EXAMPLE = "python -m doppler_tf place chainmm.json --topology p100x4 --out placed.json --gantt chainmm.png"
 
@@ -50,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measure", type=positive, metavar="N",
                         help="choose by N runs in total of the assignments found and simple placements, on this machine (the graph needs "
                              "kernels) or, with --time-scale, on emulated devices")
+    add_cluster(parser)
     parser.add_argument("--time-scale", type=positive_real, metavar="X",
                         help="with --measure: run on emulated devices, where a modelled second takes X seconds")
     parser.add_argument("--noise", type=share, metavar="S",
@@ -73,9 +76,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError("--time-scale: expected --measure N beside it, got none; add it, or leave out --time-scale")
     if args.noise is not None and args.in_flight is not None:
         raise ConfigError("--noise: expected no --in-flight beside it, got both; leave out one")
+    if args.cluster is not None and (args.measure is None or args.time_scale is not None):
+        raise ConfigError("--cluster: expected --measure N beside it, and no --time-scale; only runs of real kernels need the machines")
     graph, costs = load_costs(args.graph, args.topology)
-    if args.measure is not None:
-        _prepare(args, graph, costs)
+    cluster = None if args.measure is None else _prepare(args, graph, costs)
     learned = {} if args.policy is None else {"policy": load_policy(args.policy)}
     how, in_flight = (args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned), {}
     if args.in_flight is None:
@@ -89,8 +93,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_runs
 
         assignment, makespan_s, measured = (
-            choose_by_runs(graph, costs, placed, args.measure, args.time_scale, args.seed) if args.in_flight is None
-            else choose_batches_by_runs(batches, placed, args.measure, args.time_scale, args.seed))
+            choose_by_runs(graph, costs, placed, args.measure, args.time_scale, args.seed, cluster) if args.in_flight is None
+            else choose_batches_by_runs(batches, placed, args.measure, args.time_scale, args.seed, cluster))
     if args.in_flight is not None:
         in_flight = batch_figures(batches, Simulator().execute(graph, costs, assignment))
     if args.out is not None:
@@ -135,16 +139,20 @@ def _measured_table(result: dict[str, Any]):
     return grid("measured: medians", ("finalist", "simulated", "measured", "half of all", "runs"), shown, winner)
 
 
-def _prepare(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel) -> None:
+def _prepare(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel) -> Cluster | None:
     """Raises ConfigError for a graph that cannot be measured. Makes the devices before a policy runs TensorFlow's first operation."""
     from doppler_tf.cli.executors import has_kernels
+    from doppler_tf.cli.inputs import load_cluster
     from doppler_tf.cli.tensorflow import import_quietly
 
     if args.time_scale is not None:
-        return
+        return None
     if not has_kernels(graph):
         raise ConfigError(f"--measure: expected a graph with kernels, got {graph.name} without; make the graph with `workload`, or give "
                           f"--time-scale X for emulated devices")
+    if args.cluster is not None:
+        return load_cluster(args.cluster, costs.topology)
     if args.policy is not None:
         import_quietly("agents.config")
         import_quietly("runtime").prepare_devices(costs.num_devices)
+    return None

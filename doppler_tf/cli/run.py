@@ -9,6 +9,7 @@ from typing import Any
 from doppler_tf.cli.options import (
     add_assignment,
     add_batches,
+    add_cluster,
     add_graph,
     add_pictures,
     add_topology,
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     add_graph(parser)
     add_topology(parser)
+    add_cluster(parser)
     add_assignment(parser)
     parser.add_argument("--executor", required=True, metavar="tf|emulated|synchronous",
                         help="tf: real kernels; emulated: real threads, modelled times; synchronous: a barrier after each level, with "
@@ -34,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--emulate", metavar="T", help="emulated: the true topology of the devices (default: --topology)")
     parser.add_argument("--timeout-s", type=positive_real, metavar="S",
                         help="fail if one vertex or transfer takes longer than S seconds (default: no limit)")
+    parser.add_argument("--restart-on-loss", action="store_true",
+                        help="tf: when a machine of the cluster is lost, run the graph again on the devices that are left")
     parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times and report the median run (default: 1)")
     add_batches(parser)
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz",
@@ -56,7 +60,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         matches,
         true_topology,
     )
-    from doppler_tf.cli.inputs import load_assignment, load_batches, load_costs
+    from doppler_tf.cli.inputs import load_assignment, load_batches, load_cluster, load_costs
     from doppler_tf.cli.output import batch_figures, write_pictures
     from doppler_tf.report.verdict import idle, judge, usage
     from doppler_tf.simulator import Simulator
@@ -67,7 +71,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.emulate and real:
         raise field_error(ConfigError, "run", "", "--emulate", "emulated devices (--executor emulated, or synchronous with --time-scale)",
                           f"--executor {args.executor}")
+    if not real and (args.cluster or args.restart_on_loss):
+        raise field_error(ConfigError, "run", "", "--cluster" if args.cluster else "--restart-on-loss", "real kernels (--executor tf)",
+                          f"--executor {args.executor}")
     truth = true_topology(args.emulate, [(graph, costs)])
+    cluster = load_cluster(args.cluster, costs.topology)
     program = load_program(graph, args.seed, args.inputs) if real else None
     batches = None
     if args.repeat is None and args.in_flight is None:
@@ -79,7 +87,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else args.time_scale or default_time_scale(simulated_s)
-    with make_executor(args.executor, program, time_scale, args.seed, args.timeout_s, truth) as executor:
+    with make_executor(args.executor, program, time_scale, args.seed, args.timeout_s, truth, keep_inputs=cluster is not None,
+                       cluster=cluster, restart_on_loss=args.restart_on_loss) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
         error = None if program is None or args.no_check else program.relative_error(executor.outputs)
     trace = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]

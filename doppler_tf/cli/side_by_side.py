@@ -1,4 +1,4 @@
-"""Measures assignments in turn on this machine, with TensorFlow's ways of running the program as yardsticks."""
+"""Measures assignments in turn on this machine or a cluster, with TensorFlow's ways of running the program as yardsticks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
+    from runtime.cluster import Cluster
 
 ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
 ALONE_BY_MODE = {"default": ALONE, "xla": ALONE_XLA}
@@ -24,7 +25,7 @@ _WARM_UP_TURNS = 2
 
 
 def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best: Mapping[str, Assignment], run: Path | None,
-                  turns: int) -> dict[str, dict[str, float | int | None]]:
+                  turns: int, cluster: Cluster | None = None) -> dict[str, dict[str, float | int | None]]:
     """Runs in turn the assignments found and those that the training run `run` wrote for this graph.
 
     The assignment that also runs with barriers and on TensorFlow's executor is the one learned last, else the best by simulation.
@@ -47,11 +48,12 @@ def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best
     if leader is None:
         raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
     with progress_bar("measuring", show=bars_wanted()) as move:
-        return measure_side_by_side(graph_path, graph, costs, found, leader, turns, move)
+        return measure_side_by_side(graph_path, graph, costs, found, leader, turns, move, cluster)
 
 
 def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment], leader: str,
-                         turns: int, progress: Callable[[int, int], None]) -> dict[str, dict[str, float | int | None]]:
+                         turns: int, progress: Callable[[int, int], None],
+                         cluster: Cluster | None = None) -> dict[str, dict[str, float | int | None]]:
     """Measures each assignment on the engine, `leader` also with barriers and on TensorFlow's executor, and the whole program uncut.
 
     Every turn runs everything, so that a burst of other work on the machine affects all alike. It runs everything twice, and the second run
@@ -60,6 +62,7 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     Args:
       graph_path: the file of `graph`; another process reads the program from it.
       turns: the number of turns that count.
+      cluster: its devices run the assignments; TensorFlow alone runs on this machine.
 
     Returns:
       By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None if it cannot be simulated).
@@ -71,13 +74,13 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     from doppler_tf.simulator import Simulator
 
     program, runtime = load_program(graph), import_quietly("runtime")
-    devices = runtime.prepare_devices(costs.num_devices)
+    devices = runtime.prepare_devices(costs.num_devices) if cluster is None else cluster.devices
     yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
         graph, assignments[leader].device, program.inputs, program.fetch, devices, copies=True)
     with ExitStack() as stack:
-        engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True))
+        engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True, cluster=cluster))
         barriers = stack.enter_context(runtime.SynchronousExecutor(
-            runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=True)))
+            runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=True, cluster=cluster)))
         plain = stack.enter_context(PlainTensorFlow(graph_path))
         calls = {**{ALONE_BY_MODE[mode]: lambda mode=mode: plain.run(mode) for mode in modes(graph)},
                  **{name: lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in assignments.items()},

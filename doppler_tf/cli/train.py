@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.messages import bars_wanted, note
-from doppler_tf.cli.options import ANY_DISPATCH, add_topology, any_rule, key_value, natural, positive_real
+from doppler_tf.cli.options import ANY_DISPATCH, add_cluster, add_topology, any_rule, key_value, natural, positive_real
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.add_argument("graphs", type=Path, nargs="+", metavar="GRAPH", help="graph files (doppler-graph/1)")
     add_topology(parser)
+    add_cluster(parser)
     parser.add_argument("--run-dir", type=Path, required=True, metavar="RUN", help="folder of checkpoints, summaries and the config")
     parser.add_argument("--method", metavar="NAME",
                         help="method to train: doppler (default), sel_only or plc_only (one of its two policies; the critical path does "
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     import_quietly("agents.config")
     config = _config(args, loaded)
     # The executor comes first. Its devices must exist before TensorFlow starts, and importing TF-GNN starts it.
-    with _executor(config, loaded, args.timeout_s) as executor:
+    with _executor(config, loaded, args.timeout_s, args.cluster) as executor:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume,
@@ -160,10 +161,13 @@ def _base(name: str | None) -> TrainConfig:
 
 
 @contextlib.contextmanager
-def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> Iterator[Executor | None]:
+def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None, cluster_file: Path | None) -> Iterator[Executor | None]:
     """The real stage's executor, or None without real runs. Its threads are joined at the end."""
     from doppler_tf.cli.executors import ByGraph, load_program, make_executor, true_topology
+    from doppler_tf.cli.inputs import load_cluster
 
+    if cluster_file is not None and not (config.real and config.executor == "tf"):
+        raise ConfigError("--cluster: expected real runs of kernels (--real N, --executor tf), got none; leave it out")
     with contextlib.ExitStack() as stack:
         if not config.real:
             yield None
@@ -173,8 +177,12 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None) -> I
         else:
             from runtime import prepare_devices
 
-            prepare_devices(loaded[0][1].num_devices)  # before training runs TensorFlow's first operation
-            yield ByGraph([(graph, stack.enter_context(make_executor("tf", load_program(graph), 1.0, config.seed, timeout_s)))
+            # Before training runs TensorFlow's first operation.
+            cluster = load_cluster(cluster_file, loaded[0][1].topology)
+            if cluster is None:
+                prepare_devices(loaded[0][1].num_devices)
+            yield ByGraph([(graph, stack.enter_context(make_executor("tf", load_program(graph), 1.0, config.seed, timeout_s,
+                                                                     keep_inputs=cluster is not None, cluster=cluster)))
                            for graph, _ in loaded])
 
 

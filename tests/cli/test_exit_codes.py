@@ -11,8 +11,8 @@ from tests.cli.test_bad_input import refused
 from tests.runs import make_run
 
 # Of each command a call without mistakes; G, A and TRACE are files and RUN a run folder that are there, DIR a folder that is not. What is
-# trained, or needs a checkpoint or a captured model (SLOW), is tried elsewhere.
-SLOW = ("train", "export", "export-placed")
+# trained, needs a checkpoint or a captured model, or serves until a signal comes (SLOW), is tried elsewhere.
+SLOW = ("train", "export", "export-placed", "worker")
 CALLS = {
     "workload": "chainmm --devices 2 --scale small --out DIR/g.json",
     "capture": "FUNCTION --input x=f32[2,2] --out DIR/g.json",
@@ -28,6 +28,7 @@ CALLS = {
     "trace": "TRACE",
     "calibrate": "G --topology ideal:2 --executor emulated --time-scale 0.01 --assignments 2 --out DIR",
     "bench": "--graph G --topology ideal:2 --method heft --seeds 1 --out DIR",
+    "worker": "--listen 127.0.0.1:0 --devices 1",
     "doctor": "",
     "completion": "bash",
 }
@@ -40,14 +41,16 @@ WRONG = {
     "simulate": ["--dispatch lifo", "--topology cpu:", "--topology ideal:3.5"],
     "train": ["--imitation -1", "--real-minutes 0", "--executor warp", "--set batch", "--set no_such_setting=1", "--set batch=0",
               "--method magic", "--config magic"],
-    "run": ["--executor warp", "--time-scale 0", "--repeats none", "--tolerance-s -1", "--timeout-s nan", "--emulate ideal:3"],
-    "compare": ["--methods magic", "--methods heft,,cpop", "--seeds 0", "--samples 1000001"],
+    "run": ["--executor warp", "--time-scale 0", "--repeats none", "--tolerance-s -1", "--timeout-s nan", "--emulate ideal:3",
+            "--cluster here.json", "--restart-on-loss"],
+    "compare": ["--methods magic", "--methods heft,,cpop", "--seeds 0", "--samples 1000001", "--cluster here.json"],
     "report": ["RUN=nowhere"],
     "export": [],
     "export-placed": ["--topology", "A=nowhere"],
     "trace": ["--tolerance-s soon"],
     "calibrate": ["--assignments 0", "--executor synchronous", "--repeats 0"],
     "bench": ["--method heft@5", "--method magic", "--jobs 0", "--seeds none", "--topology ideal:none"],
+    "worker": ["--listen nowhere", "--listen 127.0.0.1:65536", "--listen 10.1.2.3:22", "--devices 0"],
     "doctor": [],
     "completion": ["bash=ksh"],
 }

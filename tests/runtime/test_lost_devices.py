@@ -74,14 +74,34 @@ def test_a_device_lost_before_or_after_the_run_is_named_as_in_the_run(random_gra
             case.run()
         assert case.engine.outputs == {}
         case.recovers()
+        first = next(iter(case.engine._session.kept))
         case.backend.fetching = lambda: gone(None)
         with pytest.raises(DeviceLostError) as fetching:
             _ = case.engine.outputs
     assert placing.value.device == 1
     assert str(placing.value) == ("toy: placing inputs failed on device 'CPU:1': DeviceLostError: no answer; place the graph on the "
                                   "devices that are left")
-    assert str(fetching.value) == ("toy: fetching outputs failed: DeviceLostError: no answer; place the graph on the "
-                                   "devices that are left")
+    assert str(fetching.value) == (f"toy: fetching the output of vertex {case.labels[first]} on device "
+                                   f"'CPU:{case.assignment.device[first]}' failed: DeviceLostError: no answer; place the graph on the "
+                                   f"devices that are left")
+
+
+def test_outputs_lost_after_the_run_are_computed_again_where_that_is_wished(random_graph, place):
+    case = Case(random_graph(10, seed=4), place, restart_on_loss=True)
+    case.draw(0)
+    case.backend.heal()
+    with case.engine:
+        case.run()
+        whole, asked = case.engine.outputs.keys(), Counter()
+
+        def lost_once():
+            asked["times"] += 1
+            if asked["times"] == 1:
+                gone(1)
+
+        case.backend.fetching = lost_once
+        assert case.engine.outputs.keys() == whole
+        assert asked["times"] == 1 + len(whole)
 
 
 def test_real_kernels_compute_the_same_on_the_devices_that_are_left(tmp_path):

@@ -183,10 +183,9 @@ class TestSession:
         session.free(1, 0)
         session.run_vertex(2, 1)
         session.free(1, 1)
-        outputs = session.outputs()
-        assert outputs.keys() == {1, 2}
-        np.testing.assert_array_equal(outputs[1], [[4.0, 9.0]])
-        np.testing.assert_array_equal(outputs[2], [[16.0, 81.0]])
+        assert session.kept == {1: 0, 2: 1}
+        np.testing.assert_array_equal(session.fetch(1), [[4.0, 9.0]])
+        np.testing.assert_array_equal(session.fetch(2), [[16.0, 81.0]])
 
     def test_a_transfer_moves_the_bytes(self, session, monkeypatch):
         compute, seen = KernelCall.__call__, []

@@ -1,0 +1,143 @@
+"""Two machines of one core each beside TensorFlow alone on one: `make bench NAME=cluster`, as root.
+
+The machines are network namespaces of this computer. Their link is shaped to each rate. Kernels and links are measured, 30 good and bad
+assignments judge the cost model, and the placement that 48 runs choose runs in turns with TensorFlow alone on one core. A turn has two
+runs, and the second counts. A captured model's large operations are cut into two tiles.
+"""
+
+from __future__ import annotations
+
+from doppler_tf.cli.tensorflow import prepare_tensorflow
+
+prepare_tensorflow()
+
+# ruff: noqa: E402
+# isort: split
+import argparse
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.tables import finish, show
+from doppler_tf.cli.measured_choice import choose_by_runs
+from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
+from doppler_tf.costs import CostModel
+from doppler_tf.formats.cluster_json import ClusterSpec
+from doppler_tf.formats.graph_json import write_graph
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.placement import place
+from doppler_tf.report.calibration import agreement
+from doppler_tf.simulator import simulate
+from doppler_tf.topology import cpu
+from tests.machines import PORT, Machines
+
+RATES, SIDES, WIDTHS = ("10gbit", "1gbit"), (512, 1024, 2048), (1024, 2048)
+TURNS, WARM, ASSIGNMENTS, REPEATS, SEARCH_S, RUNS, TOLERANCE = 11, 2, 30, 3, 5.0, 48, 1e-5
+
+
+def main() -> None:
+    """Prints the tables and the JSON line."""
+    parser = argparse.ArgumentParser(prog="benchmarks.cluster", description=__doc__.splitlines()[0])
+    parser.add_argument("--rates", nargs="*", default=RATES, help=f"of the link, as `tc` writes them (default: {' '.join(RATES)})")
+    parser.add_argument("--only", nargs="*", help="cases, such as chainmm_2048 (default: all)")
+    parser.add_argument("--turns", type=int, default=TURNS, help=f"number of turns (default: {TURNS})")
+    args = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f} before: other work on this machine affects the figures")
+    found: dict[str, dict] = {}
+    with Machines(2) as machines, tempfile.TemporaryDirectory() as folder:
+        machines.enter(0)
+        machines.worker(1)
+        from runtime.cluster import Cluster
+
+        cluster = Cluster(ClusterSpec("two machines", ((machines.address(1), PORT),), (machines.address(0), PORT)))
+        for name, graph in cases(Path(folder), args.only):
+            for rate in args.rates:
+                for machine in range(2):
+                    machines.shape(machine, rate)
+                found[f"{name}, {rate}"] = measured(graph, cluster, Path(folder), args.turns)
+                print(json.dumps({f"{name}, {rate}": found[f"{name}, {rate}"]}), flush=True)
+    for title, columns in (("the best placement beside TensorFlow alone on one core", ("alone_s", "placed_s", "predicted_s", "gain_ratio",
+                                                                                      "low_ratio", "high_ratio", "output_error")),
+                           (f"{ASSIGNMENTS} assignments, predicted and measured", ("vertices", "median_error", "rank_correlation"))):
+        show(title, {name: {key: row[key] for key in columns} for name, row in found.items()})
+    finish(found)
+
+
+def cases(folder: Path, only: list[str] | None) -> Iterator[tuple[str, DataflowGraph]]:
+    """Workloads and captured models of growing size."""
+    import tensorflow as tf
+
+    from data import build_workload, fuse
+    from data.capture import capture
+
+    for n in SIDES:
+        if only is None or f"chainmm_{n}" in only:
+            yield f"chainmm_{n}", fuse(build_workload("chainmm", 2, n=n))
+    for width in WIDTHS:
+        if only is not None and f"model_{width}" not in only:
+            continue
+        yield f"model_{width}", capture(layers(width), [tf.TensorSpec([width, width])], model_folder=folder / f"model_{width}",
+                                        name=f"model_{width}", pieces=2)
+
+
+def layers(width: int):
+    """Four dense layers on as many rows as they have units."""
+    import tensorflow as tf
+
+    rng = np.random.default_rng(0)
+    weights = [tf.Variable(rng.normal(size=(width, width)).astype(np.float32) * width**-0.5) for _ in range(4)]
+
+    @tf.function
+    def model(x):
+        for weight in weights:
+            x = tf.nn.relu(x @ weight)
+        return x
+
+    return model
+
+
+def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[str, float | int]:
+    """Figures of one graph at the present rate."""
+    from doppler_tf.cli.executors import load_program
+    from runtime import TensorFlowExecutor, profile
+
+    program, topology = load_program(graph), cluster.named(cpu(2))
+    found = profile(graph, topology, program.inputs, cluster=cluster)
+    graph, costs = found.graph, found.costs
+    write_graph(folder / "graph.json", graph)
+    placed = place(graph, costs, budget_s=SEARCH_S)
+    chosen, predicted_s, _ = choose_by_runs(graph, costs, placed, RUNS, None, 0, cluster)
+    with (TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True, cluster=cluster) as executor,
+          PlainTensorFlow(folder / "graph.json") as plain):
+        judged = fidelity(graph, costs, executor)
+        seconds = []
+        for _ in range(WARM + turns):
+            both = []
+            for call in (lambda: plain.run("default"), lambda: executor.execute(graph, costs, chosen).makespan_s):
+                call()
+                both.append(call())
+            seconds.append(both)
+        error = program.relative_error(executor.outputs)
+    alone_s, placed_s = np.array(seconds[WARM:]).T
+    low, high = np.percentile(alone_s / placed_s, [25, 75]).tolist()
+    assert error <= TOLERANCE
+    return {"vertices": len(graph.work_vertices), "alone_s": float(np.median(alone_s)), "placed_s": float(np.median(placed_s)),
+            "predicted_s": predicted_s, "gain_ratio": float(np.median(alone_s / placed_s)), "low_ratio": low, "high_ratio": high,
+            "output_error": error, **judged}
+
+
+def fidelity(graph: DataflowGraph, costs: CostModel, executor) -> dict[str, float]:
+    """How far predicted and measured makespans of good and bad assignments agree."""
+    assignments = spread_assignments(graph, costs, ASSIGNMENTS, np.random.default_rng(0))
+    runs_s = np.array([[executor.execute(graph, costs, assignment).makespan_s for assignment in assignments] for _ in range(REPEATS)])
+    found = agreement(np.array([simulate(graph, costs, assignment).makespan_s for assignment in assignments]), np.median(runs_s, axis=0))
+    return {"median_error": found.median_error, "rank_correlation": found.rank_correlation}
+
+
+if __name__ == "__main__":
+    main()

@@ -53,13 +53,16 @@ lint: setup
 bench: setup
 	@$(BIN)/python -m benchmarks.$(or $(NAME),simulation)
 
+# JOBS=8, RAY=HOST:PORT: how many processes, and where (docs/sweeps.md).
+SWEEP = $(if $(JOBS)$(RAY),$(if $(JOBS),--jobs $(JOBS)) $(if $(RAY),--ray $(RAY)),--jobs 2)
+
 # docs/results.md and its pictures; interrupted, it goes on where it stopped. Remove build/results to measure everything again.
 results: setup
-	@$(CLI) bench benchmarks/results.toml --out build/results --page docs/results.md --jobs $(or $(JOBS),2)
+	@$(CLI) bench benchmarks/results.toml --out build/results --page docs/results.md $(SWEEP)
 
 # Interrupted, it goes on where it stopped.
 pretrain: setup
-	@$(BIN)/python -m benchmarks.pretrain
+	@$(BIN)/python -m benchmarks.pretrain $(SWEEP)
 
 clean:
 	@rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

@@ -13,16 +13,23 @@ prepare_tensorflow()
 # isort: split
 import argparse
 import io
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.progress import track
 
 import doppler_tf.heuristics.proposals
-from agents.proposals import Examples, examples, fit
+from agents.proposals import fit
 from data.generated import FAMILIES, Problem, generated_problem
+from doppler_tf.cli.messages import set_verbosity
+from doppler_tf.cli.options import add_workers
+from doppler_tf.errors import UserError
 from doppler_tf.formats.files import write_bytes, write_json
+from doppler_tf.heuristics.move_examples import Examples, examples
 from doppler_tf.heuristics.proposals import FEATURES, SCHEMA, Proposals
+from doppler_tf.report.progress import progress_bar
+from doppler_tf.tasks import each_done, open_tasks
 
 GRAPHS, HELD_OUT = 400, 1_000_000
 # Vertices and devices of the graphs.
@@ -37,9 +44,21 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("build/proposals"), help="where examples are kept (default: build/proposals)")
     parser.add_argument("--without", choices=FAMILIES, help="a family to leave out, to see what is learned of it from others")
     parser.add_argument("--out", type=Path, default=SHIPPED, help="file to write (default: the one in the package)")
+    add_workers(parser, "graphs")
     args = parser.parse_args()
+    set_verbosity()
     args.folder.mkdir(parents=True, exist_ok=True)
-    found = [kept(seed, args.folder) for seed in track(range(args.graphs), "examples") if family_of(seed) != args.without]
+    seeds = [seed for seed in range(args.graphs) if family_of(seed) != args.without]
+    try:
+        failed = collect(seeds, args.folder, args.ray, args.jobs)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit("interrupted: the same command continues")
+    if failed:
+        sys.exit("\n".join(f"error: graph {seed}: {error}" for seed, error in failed.items()))
+    found = [kept(seed, args.folder) for seed in seeds]
     write_proposals(fit(found), args.out, {"graphs": args.graphs, "without": args.without, "moves": sum(len(e.shortens) for e in found)})
     print(f"written to {args.out}")
 
@@ -57,15 +76,44 @@ def training_problem(seed: int) -> Problem:
     return generated_problem(seed, vertices, int(rng.choice(DEVICES)), family_of(seed))
 
 
+def labelled(seed: int) -> Examples:
+    """The examples of a seed."""
+    graph, costs, _ = training_problem(seed)
+    return examples(graph, costs, "order" if seed // len(FAMILIES) % 2 else "fifo", seed)
+
+
+def collect(seeds: Sequence[int], folder: Path, ray: str | None, jobs: int | None) -> dict[int, str]:
+    """Writes the examples that are not in the folder. Args: ray, jobs: as in `open_tasks`. Returns the errors of seeds that failed."""
+    missing = [seed for seed in seeds if not place_of(seed, folder).exists()]
+    done, failed = len(seeds) - len(missing), {}
+    with progress_bar("examples", done, len(seeds)) as move, open_tasks(ray, jobs, len(missing)) as tasks:
+        for seed, found, error in each_done(tasks, labelled, {seed: (seed,) for seed in missing}):
+            if error:
+                failed[seed] = error
+            else:
+                keep(found, place_of(seed, folder))
+            done += 1
+            move(done)
+    return failed
+
+
+def place_of(seed: int, folder: Path) -> Path:
+    """The file of a seed's examples."""
+    return folder / f"{seed:05d}.npz"
+
+
+def keep(found: Examples, path: Path) -> None:
+    """Writes examples."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **found._asdict())
+    write_bytes(path, buffer.getvalue())
+
+
 def kept(seed: int, folder: Path) -> Examples:
     """The examples of a seed, from the folder if they are there."""
-    path = folder / f"{seed:05d}.npz"
+    path = place_of(seed, folder)
     if not path.exists():
-        graph, costs, _ = training_problem(seed)
-        made = examples(graph, costs, "order" if seed // len(FAMILIES) % 2 else "fifo", seed)
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **made._asdict())
-        write_bytes(path, buffer.getvalue())
+        keep(labelled(seed), path)
     with np.load(path) as stored:
         return Examples(stored["features"], stored["shortens"])
 

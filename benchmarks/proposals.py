@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import wilcoxon
 
-from agents.proposals import fit, untrained
+from agents.proposals import fit
 from benchmarks.pretrain import GRAPHS, HELD_OUT, family_of, kept
 from benchmarks.tables import finish, show
 from data.generated import FAMILIES, Problem, generated_problem
@@ -28,6 +28,7 @@ from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.local_search import climb_and_kick
 from doppler_tf.heuristics.metropolis import PROPOSED
+from doppler_tf.heuristics.move_examples import untrained
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.proposals import FEATURES, Proposals
 from doppler_tf.heuristics.search import Budget

@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.options import ANY_DISPATCH, TOPOLOGIES, any_rule, natural, output_file, positive, positive_real, sample_count
+from doppler_tf.cli.options import (
+    ANY_DISPATCH,
+    TOPOLOGIES,
+    add_workers,
+    any_rule,
+    natural,
+    output_file,
+    positive,
+    positive_real,
+    sample_count,
+)
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.files import held
 
@@ -44,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="draw K assignments from each policy and report the best (default: as the suite says, else 64)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR",
                         help="folder of cells, tables and pictures; an interrupted run continues in the same folder")
-    parser.add_argument("--jobs", type=positive, default=1, metavar="J", help="run J cells at a time, in separate processes (default: 1)")
+    add_workers(parser, "cells")
     parser.add_argument("--page", type=output_file, metavar="FILE.md",
                         help="page to write (default: DIR/results.md); its pictures lie beside it")
 
@@ -59,7 +69,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     suite = _suite(args)
     with held(args.out, "--out"):
         cells = plan(suite, args.out)
-        records, ran = run_cells(args.out, cells, args.jobs)
+        records, ran = run_cells(args.out, cells, args.ray, args.jobs)
     made_by = f"python -m doppler_tf bench {args.suite}" if args.suite else "python -m doppler_tf bench"
     sections, files = write_results(args.out, suite, list(records.values()), args.page or args.out / "results.md", made_by)
     failed = {key: record["error"] for key, record in records.items() if record["status"] != "done"}

@@ -131,6 +131,14 @@ def add_pictures(parser: argparse.ArgumentParser, trace: bool = True) -> None:
     parser.add_argument("--gantt", type=output_file, metavar="OUT.png", help="write a picture of what ran where and when")
 
 
+def add_workers(parser: argparse.ArgumentParser, what: str) -> None:
+    """--jobs and --ray. Args: what: the tasks are, in the plural."""
+    parser.add_argument("--jobs", type=positive, metavar="J",
+                        help=f"do J {what} at a time, in worker processes (default: 1, in this process; with --ray: one for each core)")
+    parser.add_argument("--ray", metavar="local|ADDRESS",
+                        help="worker processes of Ray on this machine (the default with --jobs 2 or more), or on the cluster at HOST:PORT")
+
+
 def output_file(text: str) -> Path:
     """A file to write. Raises FormatError if it cannot be written."""
     from doppler_tf.formats.files import check_writable

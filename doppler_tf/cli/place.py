@@ -1,4 +1,4 @@
-"""Find an assignment with one method or the portfolio, and choose the best by simulation or by measured runs."""
+"""Find assignments of graphs with one method or the portfolio, and choose the best by simulation or by measured runs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from doppler_tf.cli.options import (
     ANY_DISPATCH,
     add_batches,
     add_cluster,
-    add_graph,
     add_pictures,
     add_topology,
+    add_workers,
     any_rule,
     output_file,
     positive,
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from runtime.cluster import Cluster
 
 EXAMPLE = "python -m doppler_tf place chainmm.json --topology p100x4 --out placed.json --gantt chainmm.png"
+SEVERAL = "python -m doppler_tf place graphs/ --topology v100x8 --budget-s 60 --out placed/ --jobs 8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    add_graph(parser)
+    parser.epilog = "\n  ".join((parser.epilog or "", SEVERAL))
+    parser.add_argument("graphs", nargs="+", type=Path, metavar="GRAPH",
+                        help="graph file (doppler-graph/1); or several, or a folder of them, each placed by itself")
     add_topology(parser)
     parser.add_argument("--method", default="auto", metavar="NAME",
                         help="a heuristic (critical_path, heft, cpop, peft, etf, fcp, min_min, enumerative, partition, round_robin, "
@@ -57,55 +60,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="with --measure: run on emulated devices, where a modelled second takes X seconds")
     parser.add_argument("--noise", type=share, metavar="S",
                         help="choose by the mean of 20 simulations in which every time varies by about this share, such as 0.05")
-    parser.add_argument("--out", type=output_file, metavar="A.json", help="assignment file to write")
+    parser.add_argument("--out", type=Path, metavar="A.json|DIR", help="assignment file to write; for several graphs a folder")
     add_pictures(parser, trace=False)
+    add_workers(parser, "graphs")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Places, with --measure also runs, and writes the assignment; returns its makespan and the lower bound."""
-    from doppler_tf import placement
-    from doppler_tf.batches import repeat_graph
-    from doppler_tf.cli.inputs import load_costs, load_policy
-    from doppler_tf.cli.output import batch_figures, write_pictures
+    from doppler_tf.cli.inputs import load_costs
+    from doppler_tf.cli.output import write_pictures
+    from doppler_tf.cli.placements import How, figures, graph_files, place_as, place_several
     from doppler_tf.formats.assignment_json import write_assignment
     from doppler_tf.simulator import Simulator
 
-    if args.method == "policy" and args.policy is None:
-        raise ConfigError("--method policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
-    if args.time_scale is not None and args.measure is None:
-        raise ConfigError("--time-scale: expected --measure N beside it, got none; add it, or leave out --time-scale")
-    if args.noise is not None and args.in_flight is not None:
-        raise ConfigError("--noise: expected no --in-flight beside it, got both; leave out one")
-    if args.cluster is not None and (args.measure is None or args.time_scale is not None):
-        raise ConfigError("--cluster: expected --measure N beside it, and no --time-scale; only runs of real kernels need the machines")
-    graph, costs = load_costs(args.graph, args.topology)
+    _check_options(args)
+    how = How(args.method, args.samples, args.seed, args.dispatch, args.budget_s, args.noise, args.in_flight, args.policy)
+    if len(args.graphs) > 1 or args.graphs[0].is_dir():
+        return place_several(how, graph_files(args.graphs), args.topology, args.out, args.ray, args.jobs)
+    if args.out is not None:
+        output_file(args.out)
+    graph, costs = load_costs(args.graphs[0], args.topology)
     cluster = None if args.measure is None else _prepare(args, graph, costs)
-    learned = {} if args.policy is None else {"policy": load_policy(args.policy)}
-    how, in_flight = (args.method, args.samples, args.seed, args.dispatch, args.budget_s, learned), {}
-    if args.in_flight is None:
-        placed = placement.place(graph, costs, *how, args.noise)
-    else:
-        batches = repeat_graph(graph, costs.topology, args.in_flight, args.in_flight)
-        placed = placement.place_batches(batches, *how)
-        graph, costs = batches.graph, batches.costs
+    placed, batches = place_as(how, graph, costs)
     assignment, makespan_s, measured = placed.assignment, placed.makespan_s, {}
+    if batches is not None:
+        graph, costs = batches.graph, batches.costs
     if args.measure is not None:
         from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_runs
 
         assignment, makespan_s, measured = (
-            choose_by_runs(graph, costs, placed, args.measure, args.time_scale, args.seed, cluster) if args.in_flight is None
+            choose_by_runs(graph, costs, placed, args.measure, args.time_scale, args.seed, cluster) if batches is None
             else choose_batches_by_runs(batches, placed, args.measure, args.time_scale, args.seed, cluster))
-    if args.in_flight is not None:
-        in_flight = batch_figures(batches, Simulator().execute(graph, costs, assignment))
     if args.out is not None:
         write_assignment(args.out, graph, costs, assignment, makespan_s, args.in_flight)
     if args.gantt is not None:
         trace = Simulator().execute(graph, costs, assignment)
         write_pictures(args, graph, costs, assignment, trace, placed.lower_bound_s)
-    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": assignment.dispatch,
-            "makespan_s": makespan_s, **in_flight, "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds,
-            "members": dict(placed.makespans_s), "rules": {name: a.dispatch for name, a in placed.assignments.items()},
-            "noisy_means_s": dict(placed.noisy_means_s), **measured, "out": args.out}
+    return {"graph": graph.name, "topology": costs.topology.name, **figures(placed, batches, assignment), "makespan_s": makespan_s,
+            **measured, "out": args.out}
 
 
 def render(result: dict[str, Any]) -> list:
@@ -113,6 +105,8 @@ def render(result: dict[str, Any]) -> list:
     from doppler_tf.cli.output import batch_facts
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
+    if "graphs" in result:
+        return _several_tables(result)
     bound_s, members = result["lower_bound_s"], result["members"]
     unit = time_unit([result["makespan_s"], *members.values()])
     noisy = result["noisy_means_s"]
@@ -127,6 +121,22 @@ def render(result: dict[str, Any]) -> list:
                        "dispatch": result["dispatch"], "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
 
 
+def exit_code(result: dict[str, Any]) -> int:
+    """1 if one of several graphs could not be placed."""
+    return 1 if result.get("failed") else 0
+
+
+def _several_tables(result: dict[str, Any]) -> list:
+    from doppler_tf.report.tables import facts, grid, over, time_unit
+
+    unit = time_unit([row["makespan_s"] for row in result["graphs"].values()])
+    rows = [(name, row["method"], row["dispatch"], unit.text(row["makespan_s"]), over(row["makespan_s"], row["lower_bound_s"]),
+             f"{row['seconds']:.2f} s") for name, row in result["graphs"].items()]
+    return [grid(f"on {result['topology']}", ("graph", "method", "dispatch", "makespan", "above the bound", "placed in"), rows),
+            *([facts("failed", result["failed"])] if result["failed"] else []),
+            facts("", {"took": f"{result['seconds']:.1f} s", "written to": str(result["out"] or "nowhere; --out DIR writes them")})]
+
+
 def _measured_table(result: dict[str, Any]):
     from doppler_tf.report.tables import NOTHING, grid, time_unit
 
@@ -137,6 +147,21 @@ def _measured_table(result: dict[str, Any]):
              for name, row in rows]
     winner = [name for name, _ in rows].index(result["chosen"])
     return grid("measured: medians", ("finalist", "simulated", "measured", "half of all", "runs"), shown, winner)
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """Raises ConfigError for options that do not go together."""
+    if args.method == "policy" and args.policy is None:
+        raise ConfigError("--method policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
+    if args.time_scale is not None and args.measure is None:
+        raise ConfigError("--time-scale: expected --measure N beside it, got none; add it, or leave out --time-scale")
+    if args.noise is not None and args.in_flight is not None:
+        raise ConfigError("--noise: expected no --in-flight beside it, got both; leave out one")
+    if args.cluster is not None and (args.measure is None or args.time_scale is not None):
+        raise ConfigError("--cluster: expected --measure N beside it, and no --time-scale; only runs of real kernels need the machines")
+    for option in ("measure", "gantt"):
+        if getattr(args, option) is not None and (len(args.graphs) > 1 or args.graphs[0].is_dir()):
+            raise ConfigError(f"--{option}: expected one graph file beside it, got {' '.join(map(str, args.graphs))}; place one at a time")
 
 
 def _prepare(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel) -> Cluster | None:

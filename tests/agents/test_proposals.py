@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.proposals import Examples, examples, fit, untrained
+from agents.proposals import fit
+from benchmarks import pretrain
 from benchmarks.pretrain import kept, write_proposals
 from data.generated import generated_problem
+from doppler_tf.heuristics.move_examples import Examples, examples, untrained
 from doppler_tf.heuristics.proposals import FEATURES, read_proposals
 
 
@@ -41,6 +43,20 @@ def test_what_shortens_is_learned_whatever_its_scale():
 
 def test_an_untrained_network_finds_all_alike():
     assert (network(untrained(), np.random.default_rng(0).normal(size=(9, len(FEATURES)))) == 0).all()
+
+
+def test_a_graph_that_fails_is_told_and_the_others_are_kept(tmp_path, monkeypatch):
+    def some(seed):
+        if seed == 1:
+            raise ValueError("no graph")
+        return Examples(np.full((2, len(FEATURES)), seed, np.float32), np.ones(2, bool))
+
+    monkeypatch.setattr(pretrain, "labelled", some)
+    assert pretrain.collect([0, 1, 2], tmp_path, None, None) == {1: "ValueError: no graph"}
+    assert sorted(path.stem for path in tmp_path.glob("*.npz")) == ["00000", "00002"]
+    assert (kept(2, tmp_path).features == 2).all()
+    monkeypatch.setattr(pretrain, "labelled", None)
+    assert pretrain.collect([0, 2], tmp_path, None, None) == {}
 
 
 def test_examples_are_kept_and_the_file_is_read_again(tmp_path):

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 
 from tests.cli.test_bad_input import refused
+from tests.commands import ROOT
 from tests.formats.test_fuzz import accepted, mutated
 
 SUITE = """
@@ -122,9 +131,9 @@ def test_a_failed_cell_is_told_and_tried_again_and_the_others_go_on(bench, suite
     assert (again.code, again.json["ran"], again.json["kept"]) == (1, 2, 2)
 
 
-def test_options_make_a_suite_with_budgets_and_processes(bench, diamond):
+def test_options_make_a_suite_with_budgets(bench, diamond):
     found = bench("--graph", diamond, "--topology", "ideal:2", "ideal:3", "--method", "heft", "annealing@20", "annealing@0.05s",
-                  "--seeds", 1, "--jobs", 2).json
+                  "--seeds", 1).json
     rows = {(row["topology"], row["method"]): row for row in found["sections"][0]["rows"]}
     assert len(rows) == found["cells"] == 6
     assert {row["mean_s"] for row in rows.values()} == {4.0}
@@ -142,78 +151,144 @@ def test_a_folder_is_one_benchs_alone(bench, suite, tmp_path):
     assert bench(suite()).code == 0
 
 
-def test_a_process_that_dies_is_a_failed_cell(tmp_path, monkeypatch):
+def test_an_unexpected_error_fails_the_cell_and_those_that_need_it(tmp_path, monkeypatch):
     from doppler_tf.cli.benchmark import cell_queue
     from doppler_tf.cli.benchmark.cells import Cell
 
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    made = {name: Cell(name, name, "g", "t", 0, {"does": "places", "method": "annealing", "seconds": 9, "graphs": ["g.json"]}, {}, needs)
-            for name, needs in (("dies", {}), ("waits", {"seconds_of": "dies"}))}
-    records, ran = cell_queue.run_cells(tmp_path, made, 1)
-    assert ran == ["dies", "waits"]
-    assert "ended with code 1 without a result" in records["dies"]["error"]
-    assert records["waits"]["error"] == "needs dies, which failed"
+    done = []
+
+    def fails(folder, cell, needed):
+        done.append(cell.key)
+        raise ZeroDivisionError("division\nby zero")
+
+    monkeypatch.setattr(cell_queue, "do_cell", fails)
+    made = {name: Cell(name, name, "g", "t", 0, {"does": "places", "graphs": ["g.json"]}, {}, needs)
+            for name, needs in (("fails", {}), ("waits", {"seconds_of": "fails"}), ("waits too", {"of": "waits"}))}
+    records, ran = cell_queue.run_cells(tmp_path, made)
+    assert (ran, done) == ([*made], ["fails"])
+    assert [record["error"] for record in records.values()] == [
+        "ZeroDivisionError: division by zero", "needs fails, which failed", "needs waits, which failed"]
+    assert cells(tmp_path).keys() == made.keys()
+
+
+def test_what_learns_on_one_graph_goes_to_one_worker(tmp_path):
+    """Whatever method and seed; searches go anywhere, and another worker begins with what this one has not compiled."""
+    from doppler_tf.cli.benchmark.cell_queue import _next
+    from doppler_tf.cli.benchmark.cells import Cell
+
+    rows = (("a0", "g", "trains", {}), ("a1", "g", "samples", {"init": "a0"}), ("s", "g", "places", {}), ("b0", "h", "trains", {}))
+    waiting = {key: Cell(key, key, graph, "t", 0, {"does": does}, {}, needs) for key, graph, does, needs in rows}
+
+    def chosen(records, worker, last) -> str:
+        return getattr(_next(waiting, {key: {"status": "done"} for key in records}, worker, last), "key", "")
+
+    g, h = ("g", "t"), ("h", "t")
+    assert chosen([], 0, {}) == "a0"
+    assert chosen([], 1, {0: g}) == "s"
+    assert chosen([], 0, {0: h, 1: g}) == "b0"
+    del waiting["a0"]
+    assert chosen([], 0, {0: g}) == "s"
+    assert chosen(["a0"], 0, {0: g, 1: None}) == "a1"
+    assert chosen(["a0"], 1, {0: g, 1: None}) == "s"
+    del waiting["s"], waiting["b0"]
+    assert chosen(["a0"], 1, {0: g, 1: None}) == "a1"  # nothing else to do
+    assert chosen([], 0, {}) == ""
 
 
 @pytest.fixture
-def worker(tmp_path, monkeypatch):
-    """Cells are done by processes that write down which ones they do together; as one comes to the cell `dies`, it is killed."""
-    from doppler_tf.cli.benchmark.cells import CELLS
+def bench_alone(tmp_path):
+    """Starts `bench` in a process group of its own, with an environment by which its descendants can be known."""
+    mark = f"DOPPLER_TEST={uuid.uuid4().hex}"
+    begun = []
 
-    script = tmp_path / "worker"
-    script.write_text(f"""#!{sys.executable}
-import json, os, sys
-folder, *keys = sys.argv[4:]
-for key in keys:
-    if key == "dies":
-        os.kill(os.getpid(), 9)
-    with open(os.path.join(folder, {CELLS!r}, key + ".json"), "w") as file:
-        json.dump({{"key": key, "status": "done", "process": os.getpid(), "together": keys}}, file)
-""")
-    script.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(script))
+    def start(*argv, out="bench") -> subprocess.Popen:
+        command = [sys.executable, "-m", "doppler_tf", "bench", *map(str, argv), "--out", str(tmp_path / out)]
+        begun.append(subprocess.Popen(command, cwd=ROOT, env=dict(os.environ, **dict([mark.split("=")])), stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, text=True, start_new_session=True))
+        return begun[-1]
 
+    def left() -> list[int]:
+        """Processes that it has started and that live."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
+        return found
 
-def test_what_learns_on_one_graph_shares_a_process(tmp_path, worker):
-    """Whatever method and seed; searches do not, nor do other graphs, nor what starts from something that is not there yet."""
-    from doppler_tf.cli.benchmark.cell_queue import run_cells
-    from doppler_tf.cli.benchmark.cells import CELLS, RUNS, Cell, record_of
-    from doppler_tf.formats.files import write_json
-
-    train, samples, search = ({**job, "graphs": ["g.json"]} for job in (
-        {"does": "trains"}, {"does": "samples"}, {"does": "places", "method": "annealing", "seconds": 9}))
-
-    def together(folder: Path, cells: list[Cell], jobs: int) -> list[tuple[str, ...]]:
-        (folder / CELLS).mkdir(parents=True, exist_ok=True)
-        records, ran = run_cells(folder, {cell.key: cell for cell in cells}, jobs)
-        return list(dict.fromkeys(tuple(records[key]["together"]) for key in ran))
-
-    rows = (("e", "k", train, False), ("a", "g", train, False), ("b", "g", samples, False), ("c", "g", search, False),
-            ("d", "g", train, True), ("f", "h", train, False))
-    cells = [Cell(f"{label}{seed}", label, graph, "t", seed, job, {}, {"init": f"e{seed}"} if starts else {})
-             for label, graph, job, starts in rows for seed in range(3)]
-    for there in (cells[0], cells[2]):
-        write_json(tmp_path / "many" / CELLS / f"{there.key}.json", record_of(there, {"status": "done"}))
-        write_json(tmp_path / "many" / RUNS / there.key / "config.json", {})
-    assert together(tmp_path / "many", cells, 6) == [
-        ("e1",), ("a0", "a1", "a2", "b0", "b1", "b2", "d0", "d2"), ("c0",), ("c1",), ("c2",), ("d1",), ("f0", "f1", "f2")]
-    cells = [Cell(f"a{seed}", "a", "g", "t", seed, train, {}) for seed in range(3)]
-    assert together(tmp_path / "few", cells, 2) == [("a0", "a1"), ("a2",)]  # nothing else to do
+    start.left = left
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+    for number in left():
+        os.kill(number, signal.SIGKILL)
 
 
-def test_a_death_costs_the_cell_that_was_being_done_alone(tmp_path, worker):
-    """Four cells in one process, killed within the second; what it had not begun is begun anew."""
-    from doppler_tf.cli.benchmark.cell_queue import run_cells
-    from doppler_tf.cli.benchmark.cells import CELLS, Cell
+def until(true: Callable[[], Any], limit_s: float = 60.0) -> None:
+    """Waits until something is true."""
+    end_s = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end_s, "too late"
+        time.sleep(0.05)
 
-    (tmp_path / CELLS).mkdir()
-    cells = {key: Cell(key, "a", "g", "t", seed, {"does": "trains", "graphs": ["g.json"]}, {})
-             for seed, key in enumerate(("first", "dies", "third", "fourth"))}
-    records, _ = run_cells(tmp_path, cells, 1)
-    assert {key: record["status"] for key, record in records.items()} == {"first": "done", "dies": "failed", "third": "done",
-                                                                          "fourth": "done"}
-    assert "ended by signal 9 without a result" in records["dies"]["error"]
-    assert records["third"]["process"] == records["fourth"]["process"] != records["first"]["process"]
+
+def test_ctrl_c_leaves_no_process_and_what_is_done_is_kept(bench_alone, bench, tmp_path):
+    """Every process of the terminal gets the signal, as from a keyboard."""
+    how = ("--workload", "chainmm", "--topology", "p100x4", "--method", "heft", "annealing@3600s", "--seeds", 2)
+    process = bench_alone(*how, "--jobs", 2)
+    until(lambda: len(cells(tmp_path / "bench")) == 2 and len(bench_alone.left()) > 5)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert said.splitlines()[-1] == f"error: interrupted: {tmp_path / 'bench'}: 2 of 4 cells are done; the same command continues"
+    until(lambda: not bench_alone.left(), 10)
+    assert not list(Path("/tmp").glob(f"doppler-{process.pid}-*"))
+    assert bench(*(word.replace("3600s", "20") if isinstance(word, str) else word for word in how)).json["kept"] == 2
+
+
+@pytest.mark.thorough
+def test_a_node_that_dies_half_way_costs_nothing_but_time(bench_alone, bench, write, tmp_path):
+    """Two nodes of a core each; one is killed with all that runs on it. Three methods, one of which learns, and one that needs it."""
+    suite = write("""
+seeds = 3
+[methods.learned]
+method = "doppler"
+settings = { imitation = 4, simulated = 8, batch = 4, hidden = 8, rounds = 1 }
+[methods.equal]
+method = "annealing"
+simulations_of = "learned"
+[methods.long]
+method = "annealing"
+simulations = 1000000
+[[sections]]
+methods = ["critical_path", "long", "learned", "equal"]
+graphs = ["chainmm", "ffnn"]
+topologies = ["p100x4"]
+""", "suite.toml")
+    alone = bench(suite, out="alone").json
+    assert (alone["ran"], alone["failed"]) == (24, {})
+    nodes = [sys.executable, "-m", "tests.ray_nodes"]
+    cluster = subprocess.Popen(nodes, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        process = bench_alone(suite, "--ray", cluster.stdout.readline().strip())
+        until(lambda: len(cells(tmp_path / "bench")) >= 8, 300)
+        cluster.stdin.write("kill one\n")
+        cluster.stdin.flush()
+        assert cluster.stdout.readline() == "killed\n"
+        there = len(cells(tmp_path / "bench"))
+        _, said = process.communicate(timeout=600)
+    finally:
+        cluster.communicate("end\n", timeout=60)
+    assert process.returncode == 0, said
+    assert there < 24
+    assert "was lost; another one does it again" in said
+    figures = [json.loads((tmp_path / name / "results.json").read_text())["cells"] for name in ("alone", "bench")]
+    for record in [record for records in figures for record in records]:
+        for wall_clock in ("seconds", "cpu_s", "files", "curve"):
+            record.pop(wall_clock, None)
+    assert figures[0] == figures[1]
 
 
 def test_the_learned_methods_are_the_agents(cli):

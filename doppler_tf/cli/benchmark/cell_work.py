@@ -1,17 +1,12 @@
-"""Runs cells of a `bench`.
-
-`python -m doppler_tf.cli.benchmark.cell_work DIR KEY ...` runs them in a separate process; DIR/jobs/KEY.json describes each.
-"""
+"""Runs a cell of a `bench`, in whichever process."""
 
 from __future__ import annotations
 
 import contextlib
-import json
+import functools
 import shutil
-import sys
 import time
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,18 +14,16 @@ import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds
-from doppler_tf.cli.benchmark.cells import ASSIGNMENTS, CELLS, JOBS, RUNS, Cell, record_of
+from doppler_tf.cli.benchmark.cells import ASSIGNMENTS, RUNS, Cell, record_of
 from doppler_tf.cli.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS
 from doppler_tf.cli.executors import default_time_scale, make_executor, true_topology
 from doppler_tf.cli.inputs import load_assignment, load_costs, load_policy
 from doppler_tf.cli.learning_curves import learning_curve
-from doppler_tf.cli.messages import set_verbosity
 from doppler_tf.cli.output import plain
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import CostModel
-from doppler_tf.errors import DeadlockError, DopplerError
+from doppler_tf.errors import DeadlockError
 from doppler_tf.formats.assignment_json import write_assignment
-from doppler_tf.formats.files import write_json
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS, SEARCHES
 from doppler_tf.heuristics.judging import judge
@@ -44,34 +37,23 @@ if TYPE_CHECKING:
 
 
 class Kept(NamedTuple):
-    """What earlier cells have compiled, to train and to sample."""
+    """What earlier cells of this process have compiled, to train and to sample."""
 
-    learner: KeptLearner | None = None
-    samplers: KeptSamplers | None = None
-
-
-NOTHING_KEPT = Kept()
+    learner: KeptLearner
+    samplers: KeptSamplers
 
 
-def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: Kept = NOTHING_KEPT) -> dict[str, Any]:
-    """Runs a cell, writes its record, even if the cell fails, and returns it.
+@functools.cache
+def kept() -> Kept:
+    """The same in every call, until `kept.cache_clear()`."""
+    return Kept(import_quietly("agents.learner").KeptLearner(), import_quietly("agents.placing").KeptSamplers())
 
-    Args:
-      needed: records of the cells that it needs, by their purpose.
-      kept: what earlier cells have compiled.
-    """
-    started = time.perf_counter()
-    try:
-        begun_s = time.process_time()
-        work = partial(_WORK[cell.job["does"]], **({"kept": kept} if cell.job["does"] in (TRAINS, SAMPLES) else {}))
-        figures = plain(work(folder, cell, needed))
-        figures["cpu_s"] = time.process_time() - begun_s
-    except Exception as error:
-        line = str(error) if isinstance(error, DopplerError) else f"{type(error).__name__}: {' '.join(str(error).split())}"
-        figures = {"status": "failed", "error": line, "seconds": time.perf_counter() - started}
-    record = record_of(cell, figures)
-    write_json(folder / CELLS / f"{cell.key}.json", record, indent=1)
-    return record
+
+def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Runs a cell and returns its record. Args: needed: records of the cells that it needs, by their purpose."""
+    begun_s = time.process_time()
+    figures = plain(_WORK[cell.job["does"]](folder, cell, needed))
+    return record_of(cell, {**figures, "cpu_s": time.process_time() - begun_s})
 
 
 def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -93,7 +75,7 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
             "winner": placed.assignment.method, **_keep(folder, cell, graph, costs, placed.assignment, placed.makespan_s)}
 
 
-def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: Kept) -> dict[str, Any]:
+def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Trains, then samples the policy. A training on several graphs has no makespan of its own."""
     loaded = [load_costs(Path(path), cell.topology) for path in cell.job["graphs"]]
     config = import_quietly("agents.config").TrainConfig.from_json(cell.job["config"])
@@ -108,7 +90,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], ke
     started = time.perf_counter()
     try:
         trained = training.train([graph for graph, _ in loaded], loaded[0][1].topology, run_dir, config, executor=executor, progress=False,
-                                 pictures=False, kept=kept.learner, **({"init": init} if init else {}))
+                                 pictures=False, kept=kept().learner, **({"init": init} if init else {}))
     finally:
         if executor is not None:
             executor.close()
@@ -116,7 +98,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], ke
     rows = list(trained.values())
     if len(loaded) > 1:
         return {"best_makespan_s": None, "seconds": train_s, "episodes": sum(row["episodes"] for row in rows), "graphs": trained}
-    figures, row = _sampled(folder, cell, load_policy(run_dir, kept.samplers), *loaded[0]), rows[0]
+    figures, row = _sampled(folder, cell, load_policy(run_dir, kept().samplers), *loaded[0]), rows[0]
     figures["simulations"] += row.get("annealing_simulations", 0)
     figures |= {"seconds": train_s + figures["seconds"], "best_seen_s": row["best_makespan_s"], "episodes": row["episodes"],
                 "learned": True, "trained": config.method, "measured": row.get("measured"),
@@ -141,9 +123,9 @@ def _combined(figures: dict[str, Any], init: Mapping[str, Any]) -> dict[str, Any
             "best_seen_s": min(figures["best_seen_s"], init["best_seen_s"]), "curve": [*init["curve"], *curve]}
 
 
-def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]], kept: Kept) -> dict[str, Any]:
+def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Samples an existing policy on a graph, which may be new to it. It samples twice, because the first call compiles."""
-    policy = load_policy(folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"]), kept.samplers)
+    policy = load_policy(folder / RUNS / needed["init"]["key"] if "init" in needed else Path(cell.job["policy"]), kept().samplers)
     case = load_costs(Path(cell.job["graphs"][0]), cell.topology)
     first = _sampled(folder, cell, policy, *case)
     return {**_sampled(folder, cell, policy, *case), "first_s": first["seconds"], "episodes": 0, "learned": True}
@@ -185,17 +167,3 @@ def _keep(folder: Path, cell: Cell, graph: DataflowGraph, costs: CostModel, assi
 
 _WORK = {TRAINS: _train, PLACES: _place, SAMPLES: _sample, EXECUTES: _execute}
 
-
-def main(folder: Path, keys: Sequence[str]) -> None:
-    """Runs the cells that DIR/jobs/KEY.json describe, one after another."""
-    set_verbosity()
-    records = [json.loads((folder / JOBS / f"{key}.json").read_text(encoding="utf-8")) for key in keys]
-    cells, kept = [Cell(**record["cell"]) for record in records], NOTHING_KEPT
-    if any(cell.job["does"] in (TRAINS, SAMPLES) for cell in cells):
-        kept = Kept(import_quietly("agents.learner").KeptLearner(), import_quietly("agents.placing").KeptSamplers())
-    for cell, record in zip(cells, records, strict=True):
-        do_cell(folder, cell, record["needed"], kept)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])

@@ -21,7 +21,7 @@ from doppler_tf.topology import Topology
 
 CELL_SCHEMA = "doppler-cell/1"
 # Folders below the folder of a bench.
-CELLS, GRAPHS, RUNS, ASSIGNMENTS, LOGS, JOBS = "cells", "graphs", "runs", "assignments", "logs", "jobs"
+CELLS, GRAPHS, RUNS, ASSIGNMENTS = "cells", "graphs", "runs", "assignments"
 
 
 @dataclass(frozen=True)

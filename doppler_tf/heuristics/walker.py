@@ -26,8 +26,8 @@ from doppler_tf.heuristics.starting_point import starting_point
 _SLICE_SIZE = 200_000
 # Improvements that a walk remembers.
 _REMEMBERED = 64
-# Up to which size of graph assignments are judged under noise, and the steps from one judgement to the next: ten for each simulation in it.
-MOST_JUDGED, _BETWEEN = 50_000, 80
+# Up to which size of graph assignments are judged under noise, and the steps from one judgement to the next: twenty for each simulation in it.
+_MOST_JUDGED, _BETWEEN = 50_000, 160
 
 
 class Standing(NamedTuple):
@@ -75,7 +75,7 @@ class Walker:
         self.state, self.steps = walk_state(self._start.device, graph.num_edges, ordered), 0
         self._prepared = FastSimulator(graph, costs, self._rule).prepared(self.state.priority[0] if ordered else None)
         self._start_s = math.inf
-        self._steadiness = Steadiness(graph, costs) if graph.num_vertices + graph.num_edges <= MOST_JUDGED else None
+        self._steadiness = Steadiness(graph, costs) if graph.num_vertices + graph.num_edges <= _MOST_JUDGED else None
         self._steadiest: tuple[Standing, Assignment] | None = None
         self._judged, self._next_judged = b"", _BETWEEN
         self._improvements: deque[tuple[float, Assignment]] = deque(maxlen=_REMEMBERED)

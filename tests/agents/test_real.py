@@ -137,7 +137,7 @@ def test_without_a_stage_before_it_and_whatever_is_raised_it_goes_on(fork, tmp_p
             return super().execute(graph, costs, assignment)
 
     for imitation in (0, 32):
-        config = replace(CONFIG, imitation=imitation, simulated=0, real=64)
+        config = replace(CONFIG, imitation=imitation, simulated=0, real=96)
         result = train([fork], PLANNED, tmp_path / f"run{imitation}", config, executor=Foreign())["fork"]
         assert result["measured"]["last_error"] == "RuntimeError: a library's own error"
         assert result["measured"]["best_runs"] >= 2

@@ -235,7 +235,7 @@ def until(true: Callable[[], Any], limit_s: float = 60.0) -> None:
 
 def test_ctrl_c_leaves_no_process_and_what_is_done_is_kept(bench_alone, bench, tmp_path):
     """Every process of the terminal gets the signal, as from a keyboard."""
-    how = ("--workload", "chainmm", "--topology", "p100x4", "--method", "heft", "annealing@3600s", "--seeds", 2)
+    how = ("--workload", "llama_block", "--topology", "p100x4", "--method", "heft", "annealing@3600s", "--seeds", 2)
     process = bench_alone(*how, "--jobs", 2)
     until(lambda: len(cells(tmp_path / "bench")) == 2 and len(bench_alone.left()) > 5)
     time.sleep(0.5)

@@ -123,7 +123,7 @@ def test_at_a_terminal(scripts):
         for typed, shown in (("source script.bash\n", "> "), ("doppler-tf compa\t", "compare "), ("ffn\t", "ffnn.json "),
                              ("--topo\t", "--topology "), ("h100\t", "h100x8 "), ("--methods cpop,fc\t", "cpop,fcp "),
                              ("\x15doppler-tf info --topology cp\t", "u:"), ("4 ff\t", "4 ffnn.json "),
-                             ("\x15doppler-tf --vers\t", "--version "), ("\x15env/bin/doppler-tf wor\t", "workload ")):
+                             ("\x15doppler-tf --vers\t", "--version "), ("\x15env/bin/doppler-tf workl\t", "workload ")):
             os.write(ours, typed.encode())
             until(shown)
     finally:

@@ -26,7 +26,7 @@ from doppler_tf.heuristics.starting_point import starting_point
 _SLICE_SIZE = 200_000
 # Improvements that a walk remembers.
 _REMEMBERED = 64
-# Up to which size of graph assignments are judged under noise, and the steps from one judgement to the next: twenty for each simulation in it.
+# Up to which size of graph assignments are judged under noise, and steps between two judgements: twenty for each simulation in one.
 _MOST_JUDGED, _BETWEEN = 50_000, 160
 
 

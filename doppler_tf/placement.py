@@ -95,9 +95,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
       DeadlockError: every assignment found runs out of memory.
     """
     learned = learned or {}
-    known = (*HEURISTICS, *learned)
-    if method not in (*known, "auto"):
-        raise field_error(ConfigError, "place", "", "method", f"one of auto, {', '.join(known)}", method)
+    check_method(method, learned)
     if dispatch not in (AUTO, *DISPATCH_RULES):
         raise field_error(ConfigError, "place", "", "dispatch", f"one of {', '.join((AUTO, *DISPATCH_RULES))}", dispatch)
     if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1):
@@ -182,6 +180,13 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s, bound_s,
                      time.perf_counter() - started, {key: value for key, (value, _) in best.items()},
                      {key: found for key, (_, found) in best.items()}, means_s)
+
+
+def check_method(method: str, learned: Iterable[str] = ()) -> None:
+    """Raises ConfigError for an unknown one. Args: learned: the names of policies."""
+    known = (*HEURISTICS, *learned)
+    if method not in (*known, "auto"):
+        raise field_error(ConfigError, "place", "", "method", f"one of auto, {', '.join(known)}", method)
 
 
 def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = AUTO,

@@ -169,6 +169,7 @@ class TensorFlowSession:
         self._residency = Residency(held_bytes)
         self._over = False
         self._lock = threading.Lock()  # guards the resident tensors; no kernel and no copy runs while it is held
+        self._arriving: dict[tuple[int, str | None], threading.Lock] = {}  # by tensor and server
 
     def core(self, device: int) -> int | None:
         """A core of its own for a logical CPU, if there are enough: threads that wake on one core share it for milliseconds."""
@@ -199,7 +200,11 @@ class TensorFlowSession:
                 copy = execute_on(self._devices[destination], "DeepCopy", [value], ("T", value.dtype.as_datatype_enum))[0]
             elif self._is_served[source] or self._is_served[destination]:
                 # Two workers copy from one to the other, and not by way of this process. Python's lock is free meanwhile.
-                copy = execute_on(self._devices[destination], "Identity", [value], ("T", value.dtype.as_datatype_enum))[0]
+                # TensorFlow sends a tensor to a server once. A copy to another of its devices fails until that has arrived.
+                with self._lock:
+                    arriving = self._arriving.setdefault((tensor, server_of(self._devices[destination])), threading.Lock())
+                with arriving:
+                    copy = execute_on(self._devices[destination], "Identity", [value], ("T", value.dtype.as_datatype_enum))[0]
             else:
                 with tf.device(self._devices[destination]):
                     copy = tf.identity(value)

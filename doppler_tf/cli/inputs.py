@@ -66,7 +66,8 @@ def load_cluster(path: Path | None, topology: Topology) -> Cluster | None:
 
     if path is None:
         return None
-    cluster = import_quietly("runtime.cluster").Cluster(read_cluster(path))
+    spec = read_cluster(path)  # before TensorFlow is loaded
+    cluster = import_quietly("runtime.cluster").Cluster(spec)
     if len(cluster.devices) != topology.num_devices:
         raise field_error(ConfigError, str(path), "", "--topology", f"one of {len(cluster.devices)} devices, as the cluster has",
                           f"{topology.name} with {topology.num_devices}")

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from doppler_tf.cli.messages import note
 from doppler_tf.cli.options import (
     ANY_DISPATCH,
     add_batches,
@@ -77,6 +78,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     how = How(args.method, args.samples, args.seed, args.dispatch, args.budget_s, args.noise, args.in_flight, args.policy)
     if len(args.graphs) > 1 or args.graphs[0].is_dir():
         return place_several(how, graph_files(args.graphs), args.topology, args.out, args.ray, args.jobs)
+    if args.ray is not None or (args.jobs or 1) > 1:
+        note("--jobs, --ray: one graph is placed by this process")
     if args.out is not None:
         output_file(args.out)
     graph, costs = load_costs(args.graphs[0], args.topology)

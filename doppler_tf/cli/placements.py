@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,9 @@ from doppler_tf.cli.output import batch_figures
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError
 from doppler_tf.formats.assignment_json import write_assignment
+from doppler_tf.formats.files import held
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.placement import check_method
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.simulator import Simulator
 from doppler_tf.tasks import each_done, open_tasks
@@ -70,15 +73,19 @@ def place_several(how: How, files: Mapping[str, Path], topology: str, out: Path 
       `graphs` with the figures of each, and `failed` with the errors of others.
 
     Raises:
-      UserError: a file that is no graph, or has no costs on the topology; nothing has been placed then.
+      UserError: a file that is no graph, or has no costs on the topology; no such method; `out` cannot be written, or another command
+        writes there. Nothing has been placed then.
       KeyboardInterrupt: with the number of graphs placed.
     """
     started, found, failed = time.perf_counter(), {}, {}
     cases = {name: load_costs(path, topology) for name, path in files.items()}
+    # What would fail for each graph is refused at once.
+    check_method(how.method, () if how.policy is None else ("policy",))
     if how.policy is not None:
-        _policy(how.policy)  # so that one that is not there is refused at once
+        _policy(how.policy)
     try:
-        with progress_bar("graphs", 0, len(cases), bars_wanted()) as move, open_tasks(ray, jobs, len(cases)) as tasks:
+        with (contextlib.nullcontext() if out is None else held(out, "--out"), progress_bar("graphs", 0, len(cases), bars_wanted()) as move,
+              open_tasks(ray, jobs, len(cases)) as tasks):
             for name, made, error in each_done(tasks, _place, {name: (how, *case) for name, case in cases.items()}):
                 if error:
                     failed[name] = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,9 @@ def read_cluster(path: str | Path) -> ClusterSpec:
 def parse_address(text: str) -> tuple[str, int]:
     """Host and port of `host:port`, an IPv6 address in brackets. Raises ValueError."""
     host, colon, port = text.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) < 2**16):
+    # A label of a name has at most 63 characters (RFC 1035).
+    named = re.fullmatch(r"\[?[\w.:%-]+\]?", host, re.ASCII) and max(map(len, host.split("."))) < 64
+    if not (colon and named and port.isascii() and port.isdigit() and int(port) < 2**16):
         raise ValueError(text)
     return host.removeprefix("[").removesuffix("]"), int(port)
 

@@ -56,7 +56,7 @@ def test_one_that_does_not_fit_is_told_and_the_others_are_placed(cli, write, tmp
     assert list(outcome.json["graphs"]) == ["small"]
     assert "memory" in outcome.json["failed"]["large"]
     assert "large" in outcome.err
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["small.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "small.json"]
 
 
 def test_mistakes(cli, diamond, folder, tmp_path, write):
@@ -71,3 +71,8 @@ def test_mistakes(cli, diamond, folder, tmp_path, write):
     refused(cli("place", tmp_path / "empty", *how), "empty", ".json")
     write({"nodes": 3}, "graphs/bad.json")
     refused(cli("place", folder, *how), "bad.json", "nodes")
+
+
+def test_what_would_fail_for_each_is_refused_at_once(cli, folder, write):
+    refused(cli("place", folder, "--topology", "cpu:2", "--method", "magic", "--json"), "place: method: expected one of auto")
+    refused(cli("place", folder, "--topology", "cpu:2", "--out", write({}, "a_file.json"), "--json"), "a_file.json", "--out")

@@ -1,5 +1,6 @@
 """`worker` serves, and `run --cluster` runs there: two programs on the loopback address, as users start them."""
 
+import contextlib
 import json
 import os
 import re
@@ -11,8 +12,8 @@ import sys
 import pytest
 
 
-@pytest.fixture
-def worker():
+@contextlib.contextmanager
+def serving():
     """A worker with two devices, and its port."""
     command = [sys.executable, "-m", "doppler_tf", "worker", "--listen", "127.0.0.1:0", "--devices", "2", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -21,6 +22,18 @@ def worker():
             yield process, int(re.fullmatch(r"worker: 2 CPU devices at 127\.0\.0\.1:(\d+); Ctrl-C ends it\n", said)[1])
         finally:
             process.kill()
+
+
+@pytest.fixture
+def worker():
+    with serving() as found:
+        yield found
+
+
+@pytest.fixture
+def another():
+    with serving() as found:
+        yield found
 
 
 def program(*words):
@@ -45,6 +58,18 @@ def test_a_graph_runs_on_a_worker_which_a_signal_ends(worker, write, tmp_path):
     told, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     assert json.loads(told)["devices"] == 2
+
+
+def test_one_tensor_goes_to_both_devices_of_another_worker(worker, another, write, tmp_path):
+    """And these copies may be under way at once."""
+    cluster, graph = write({"worker": [f"127.0.0.1:{port}" for _, port in (worker, another)]}, "cluster.json"), tmp_path / "g.json"
+    program("workload", "chainmm", "--devices", "4", "--scale", "small", "--option", "n=256", "--out", str(graph), "--json")
+    for method in ("random", "round_robin"):
+        assignment = str(tmp_path / f"{method}.json")
+        program("place", str(graph), "--topology", "cpu:4", "--method", method, "--samples", "1", "--out", assignment, "--json")
+        found = program("run", str(graph), "--topology", "cpu:4", "--cluster", str(cluster), "--assignment", assignment,
+                        "--executor", "tf", "--repeats", "5", "--json")
+        assert [found[key] for key in ("outputs_match", "trace_valid", "work_conserving")] == [True] * 3
 
 
 def test_a_cluster_that_is_not_there(cli, diamond, write):

@@ -24,7 +24,8 @@ def test_workers_and_a_chief(tmp_path):
     ([], "cluster"), ({}, "cluster"), ({"chief": ["a:1"]}, "cluster"), ({"worker": ["a:1"], "ps": ["b:1"]}, "cluster"),
     ({"worker": []}, "worker"), ({"worker": "a:1"}, "worker"), ({"worker": {"0": "a:1"}}, "worker"), ({"worker": ["a"]}, "worker"),
     ({"worker": [1]}, "worker"), ({"worker": ["a:0"]}, "worker"), ({"worker": ["a:65536"]}, "worker"), ({"worker": [":1"]}, "worker"),
-    ({"worker": ["a:x"]}, "worker"), ({"worker": ["a:1", "a:1"]}, "cluster"), ({"worker": ["a:1"], "chief": ["a:1"]}, "cluster"),
+    ({"worker": ["a:x"]}, "worker"), ({"worker": ["http://a:1"]}, "worker"), ({"worker": ["a b:1"]}, "worker"),
+    ({"worker": ["a" * 64 + ":1"]}, "worker"), ({"worker": ["a:1", "a:1"]}, "cluster"), ({"worker": ["a:1"], "chief": ["a:1"]}, "cluster"),
     ({"worker": ["a:1"], "chief": ["b:1", "c:1"]}, "chief"), ({"worker": ["a:1"], "chief": None}, "chief")])
 def test_anything_else_is_refused(tmp_path, record, field):
     path = write(tmp_path, record)

@@ -240,10 +240,10 @@ def test_ctrl_c_leaves_no_process_and_what_is_done_is_kept(bench_alone, bench, t
     until(lambda: len(cells(tmp_path / "bench")) == 2 and len(bench_alone.left()) > 5)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)  # workers that compile end late on a busy machine
     assert process.returncode == 1
     assert said.splitlines()[-1] == f"error: interrupted: {tmp_path / 'bench'}: 2 of 4 cells are done; the same command continues"
-    until(lambda: not bench_alone.left(), 10)
+    until(lambda: not bench_alone.left(), 60)
     assert not list(Path("/tmp").glob(f"doppler-{process.pid}-*"))
     assert bench(*(word.replace("3600s", "20") if isinstance(word, str) else word for word in how)).json["kept"] == 2
 

@@ -233,6 +233,7 @@ def until(true: Callable[[], Any], limit_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.thorough  # among other work Ctrl-C was lost twice: see the open question in decisions.md
 def test_ctrl_c_leaves_no_process_and_what_is_done_is_kept(bench_alone, bench, tmp_path):
     """Every process of the terminal gets the signal, as from a keyboard."""
     how = ("--workload", "llama_block", "--topology", "p100x4", "--method", "heft", "annealing@3600s", "--seeds", 2)

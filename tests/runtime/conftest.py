@@ -19,6 +19,9 @@ def four_devices():
 def no_thread_left():
     before = set(threading.enumerate())
     yield
+    for thread in set(threading.enumerate()) - before:
+        if thread.daemon:  # one that is let go may still be ending
+            thread.join(5.0)
     assert not set(threading.enumerate()) - before
 
 

@@ -71,3 +71,9 @@ def diamond(write) -> Path:
 def record() -> dict:
     """The diamond's record, to be spoiled."""
     return copy.deepcopy(DIAMOND)
+
+
+@pytest.fixture
+def bench(cli, tmp_path):
+    """Calls `bench` with its folder and --json."""
+    return lambda *argv, out="bench": cli("bench", *argv, "--out", tmp_path / out, "--json")

@@ -2,7 +2,8 @@
 
 The machines are network namespaces of this computer. Their link is shaped to each rate. Kernels and links are measured, 30 good and bad
 assignments judge the cost model, and the placement that 48 runs choose runs in turns with TensorFlow alone on one core. A turn has two
-runs, and the second counts. A captured model's large operations are cut into two tiles.
+runs, and the second counts. A captured model's large operations are cut into two tiles. With `--devices N` each machine has N, which
+share its core and its network card, and the cost model is judged once more as if they did not share the card.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,30 +48,36 @@ def main() -> None:
     parser.add_argument("--rates", nargs="*", default=RATES, help=f"of the link, as `tc` writes them (default: {' '.join(RATES)})")
     parser.add_argument("--only", nargs="*", help="cases, such as chainmm_2048 (default: all)")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"number of turns (default: {TURNS})")
+    parser.add_argument("--devices", type=int, default=1, help="of each machine (default: 1)")
     args = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} before: other work on this machine affects the figures")
     found: dict[str, dict] = {}
-    with Machines(2) as machines, tempfile.TemporaryDirectory() as folder:
+    # With several devices a machine, both are workers, as the chief has as many devices as cores.
+    served = (1,) if args.devices == 1 else (1, 2)
+    with Machines(1 + len(served)) as machines, tempfile.TemporaryDirectory() as folder:
         machines.enter(0)
-        machines.worker(1)
+        for machine in served:
+            machines.worker(machine, args.devices)
         from runtime.cluster import Cluster
 
-        cluster = Cluster(ClusterSpec("two machines", ((machines.address(1), PORT),), (machines.address(0), PORT)))
-        for name, graph in cases(Path(folder), args.only):
+        chief = (machines.address(0), PORT) if args.devices == 1 else None
+        cluster = Cluster(ClusterSpec("two machines", tuple((machines.address(machine), PORT) for machine in served), chief))
+        for name, graph in cases(Path(folder), 2 * args.devices, args.only):
             for rate in args.rates:
-                for machine in range(2):
+                for machine in range(machines.count):
                     machines.shape(machine, rate)
                 found[f"{name}, {rate}"] = measured(graph, cluster, Path(folder), args.turns)
                 print(json.dumps({f"{name}, {rate}": found[f"{name}, {rate}"]}), flush=True)
     for title, columns in (("the best placement beside TensorFlow alone on one core", ("alone_s", "placed_s", "predicted_s", "gain_ratio",
                                                                                       "low_ratio", "high_ratio", "output_error")),
-                           (f"{ASSIGNMENTS} assignments, predicted and measured", ("vertices", "median_error", "rank_correlation"))):
-        show(title, {name: {key: row[key] for key in columns} for name, row in found.items()})
+                           (f"{ASSIGNMENTS} assignments, predicted and measured",
+                            ("vertices", "median_error", "rank_correlation", "cardless_median_error", "cardless_rank_correlation"))):
+        show(title, {name: {key: row[key] for key in columns if key in row} for name, row in found.items()})
     finish(found)
 
 
-def cases(folder: Path, only: list[str] | None) -> Iterator[tuple[str, DataflowGraph]]:
-    """Workloads and captured models of growing size."""
+def cases(folder: Path, devices: int, only: list[str] | None) -> Iterator[tuple[str, DataflowGraph]]:
+    """Workloads and captured models of growing size, cut for so many devices."""
     import tensorflow as tf
 
     from data import build_workload, fuse
@@ -77,12 +85,12 @@ def cases(folder: Path, only: list[str] | None) -> Iterator[tuple[str, DataflowG
 
     for n in SIDES:
         if only is None or f"chainmm_{n}" in only:
-            yield f"chainmm_{n}", fuse(build_workload("chainmm", 2, n=n))
+            yield f"chainmm_{n}", fuse(build_workload("chainmm", devices, n=n))
     for width in WIDTHS:
         if only is not None and f"model_{width}" not in only:
             continue
         yield f"model_{width}", capture(layers(width), [tf.TensorSpec([width, width])], model_folder=folder / f"model_{width}",
-                                        name=f"model_{width}", pieces=2)
+                                        name=f"model_{width}", pieces=devices)
 
 
 def layers(width: int):
@@ -106,7 +114,7 @@ def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[st
     from doppler_tf.cli.executors import load_program
     from runtime import TensorFlowExecutor, profile
 
-    program, topology = load_program(graph), cluster.named(cpu(2))
+    program, topology = load_program(graph), cluster.named(cpu(len(cluster.devices)))
     found = profile(graph, topology, program.inputs, cluster=cluster)
     graph, costs = found.graph, found.costs
     write_graph(folder / "graph.json", graph)
@@ -132,11 +140,17 @@ def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[st
 
 
 def fidelity(graph: DataflowGraph, costs: CostModel, executor) -> dict[str, float]:
-    """How far predicted and measured makespans of good and bad assignments agree."""
+    """How far predicted and measured makespans of good and bad assignments agree; and those predicted as if nothing shared a card."""
     assignments = spread_assignments(graph, costs, ASSIGNMENTS, np.random.default_rng(0))
     runs_s = np.array([[executor.execute(graph, costs, assignment).makespan_s for assignment in assignments] for _ in range(REPEATS)])
-    found = agreement(np.array([simulate(graph, costs, assignment).makespan_s for assignment in assignments]), np.median(runs_s, axis=0))
-    return {"median_error": found.median_error, "rank_correlation": found.rank_correlation}
+    found = {}
+    for name, model in {"": costs, "cardless_": replace(costs, topology=replace(costs.topology, card=None))}.items():
+        predicted_s = np.array([simulate(graph, model, assignment).makespan_s for assignment in assignments])
+        one = agreement(predicted_s, np.median(runs_s, axis=0))
+        found |= {f"{name}median_error": one.median_error, f"{name}rank_correlation": one.rank_correlation}
+        if not costs.topology.shares_cards:
+            break
+    return found
 
 
 if __name__ == "__main__":

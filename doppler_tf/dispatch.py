@@ -16,7 +16,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.ranks import b_levels
 from doppler_tf.trace import Trace
-from doppler_tf.waiting import FittingQueue, Queue
+from doppler_tf.waiting import FittingQueue, Queue, SharedQueue
 
 
 class VertexEnded(NamedTuple):
@@ -78,19 +78,27 @@ class Dispatcher:
         self._device: list[int] = assignment.device.tolist()
         plan = self.transfers
         self._sent, self._source = plan.tensor.tolist(), plan.source.tolist()
-        self._link = (plan.source.astype(np.int64) * devices + plan.destination).tolist()
+        self._destination = plan.destination.tolist()
+        lanes = costs.topology.lanes
+        link = lanes[plan.source, plan.destination]
+        self._link: list[int] = link.tolist()
         self._transfers_of = _grouped(plan.producer, np.arange(len(plan.producer)), count)
         self._inputs_missing = np.zeros(count, np.int64)
         self._index_consumers(assignment.device)
         self._device_slots: list[int] = costs.slots.tolist()
-        link_slots = costs.topology.link_slots
-        self._link_slots = [len(self._sent) + 1 if link_slots is None else link_slots] * (devices * devices)
+        link_slots, num_links = costs.topology.link_slots, int(lanes.max()) + 1
+        self._link_slots = [len(self._sent) + 1 if link_slots is None else link_slots] * num_links
         # A device holds each tensor at most once. If all of them fit, the limit can never bind.
         self._limited = (costs.tensor_bytes.sum() > costs.memory_bytes).tolist()
         self._vertex_bytes: list[float] = costs.output_bytes.tolist()
-        self._device_queue = self._queues(graph.work_vertices, costs.output_bytes, assignment.device[graph.work_vertices],
-                                          list(range(devices)))
-        self._link_queue = self._queues(plan.tensor, costs.tensor_bytes, np.array(self._link, np.int64), list(range(devices)) * devices)
+        work = graph.work_vertices
+        self._device_queue = [Queue() for _ in range(devices)]
+        self._link_queue = [Queue() for _ in range(num_links)]
+        if any(self._limited):
+            on = assignment.device[work]
+            self._device_queue = [self._queue(work[on == d], costs.output_bytes, d) for d in range(devices)]
+            self._link_queue = [self._lane_queue(members) for members in _grouped(link, np.arange(len(link)), num_links)]
+        self._links_to = [np.unique(lanes[np.arange(devices) != d, d]).tolist() if self._limited[d] else [] for d in range(devices)]
         self._memory_left: list[float] = (costs.memory_bytes - self._inputs_bytes).tolist()
         self._dirty_devices: set[int] = set()
         self._dirty_links: set[int] = set()
@@ -124,13 +132,17 @@ class Dispatcher:
         self._inputs_bytes = np.bincount(input_device, self._costs.tensor_bytes[input_tensor], self._costs.num_devices)
         self._first_tensor: list[int] = graph.tensor_ptr.tolist()
 
-    def _queues(self, items: np.ndarray, item_bytes: np.ndarray, lanes: np.ndarray, device_of: list[int]) -> list[Queue | FittingQueue]:
-        """A queue a lane, for the vertices or tensors `items` that may wait in `lanes`; a lane leads to device `device_of[lane]`."""
-        if not any(self._limited):
-            return [Queue() for _ in device_of]
-        size = item_bytes.tolist()
-        mine = _grouped(lanes, items, len(device_of))
-        return [FittingQueue({v: size[v] for v in mine[k]}) if self._limited[d] else Queue() for k, d in enumerate(device_of)]
+    def _queue(self, items: np.ndarray, item_bytes: np.ndarray, d: int) -> Queue | FittingQueue:
+        """A queue for these vertices or tensors, which take place on device d."""
+        return FittingQueue(dict(zip(items.tolist(), item_bytes[items].tolist(), strict=True)), d) if self._limited[d] else Queue()
+
+    def _lane_queue(self, transfers: list[int]) -> Queue | FittingQueue | SharedQueue:
+        """The queue of these transfers, which have one lane."""
+        if not transfers:
+            return Queue()
+        tensor, destination = self.transfers.tensor[transfers], self.transfers.destination[transfers]
+        queues = {d: self._queue(tensor[destination == d], self._costs.tensor_bytes, d) for d in np.unique(destination).tolist()}
+        return SharedQueue(queues, self._destination) if len(queues) > 1 else next(iter(queues.values()))
 
     @property
     def done(self) -> bool:
@@ -199,23 +211,23 @@ class Dispatcher:
         if self._limited[d]:
             self._memory_left[d] += self._entry_bytes[entry]
             self._dirty_devices.add(d)
-            devices = self._costs.num_devices
-            self._dirty_links.update(s * devices + d for s in range(devices))
+            self._dirty_links.update(self._links_to[d])
 
     def _start(self, now_s: float) -> list[Instruction]:
         instructions: list[Instruction] = []
         for d in sorted(self._dirty_devices):
             queue = self._device_queue[d]
-            while self._device_slots[d] and (entry := queue.take(self._memory_left[d])) is not None:
+            while self._device_slots[d] and (entry := queue.take(self._memory_left)) is not None:
                 v = entry[1]
                 self._device_slots[d] -= 1
                 self._memory_left[d] -= self._vertex_bytes[v]
                 self.vertex_start_s[v] = now_s
                 instructions.append(StartVertex(v, d))
         for link in sorted(self._dirty_links):
-            queue, d = self._link_queue[link], link % self._costs.num_devices
-            while self._link_slots[link] and (entry := queue.take(self._memory_left[d])) is not None:
+            queue = self._link_queue[link]
+            while self._link_slots[link] and (entry := queue.take(self._memory_left)) is not None:
                 _, tensor, t = entry
+                d = self._destination[t]
                 self._link_slots[link] -= 1
                 self._memory_left[d] -= self._entry_bytes[tensor]
                 self.transfer_start_s[t] = now_s
@@ -227,11 +239,11 @@ class Dispatcher:
     def stuck(self) -> str:
         """The text of a deadlock message: which vertex waits, where, how much is resident and how much is needed."""
         graph, costs = self._graph, self._costs
+        sent = [entry for queue in self._link_queue if (entry := queue.first()) is not None]
         for d, left in enumerate(self._memory_left):
-            links = [self._link_queue[s * costs.num_devices + d] for s in range(costs.num_devices)]
             waiting = [(entry[1], self._vertex_bytes[entry[1]]) for entry in (self._device_queue[d].first(),) if entry is not None]
-            waiting += [(int(graph.tensor_producer[entry[1]]), self._entry_bytes[entry[1]]) for queue in links
-                        if (entry := queue.first()) is not None]
+            waiting += [(int(graph.tensor_producer[entry[1]]), self._entry_bytes[entry[1]]) for entry in sent
+                        if self._destination[entry[2]] == d]
             if waiting:
                 (v, needed), used = waiting[0], costs.memory_bytes[d] - left
                 return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex "

@@ -19,12 +19,13 @@ from doppler_tf.errors import TopologyError, field_error
 from doppler_tf.schema import check, check_fields
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
-_LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s")
+_LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "card")
 _MAX = sys.float_info.max
 Number = Annotated[float, Meta(ge=-_MAX)]  # infinity, too
 Positive = Annotated[float, Meta(gt=0, le=_MAX, description="a finite number > 0")]
 NotNegative = Annotated[float, Meta(ge=0, le=_MAX, description="a finite number >= 0")]
 Slots = Annotated[int, Meta(ge=1, lt=2**31, description="an integer from 1 to 2^31 - 1")]
+Card = Annotated[int, Meta(ge=0, lt=2**31)]
 LinkSlots = Annotated[Slots | None, Meta(description="an integer from 1 to 2^31 - 1 or null")]
 
 
@@ -52,6 +53,8 @@ class Topology:
       bandwidth_bytes_per_s: float64 [D, D], from row to column.
       latency_s: float64 [D, D].
       link_slots: transfers that a link carries at once; None: links never wait.
+      card: int64 [D, D], -1 or a number; links of one number share a network card, which carries `link_slots` transfers at once. None: no
+        links share anything.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Topology:
     bandwidth_bytes_per_s: np.ndarray
     latency_s: np.ndarray
     link_slots: LinkSlots = 1
+    card: np.ndarray | None = None
 
     @property
     def num_devices(self) -> int:
@@ -71,6 +75,21 @@ class Topology:
         return tuple(device.name for device in self.devices)
 
     @cached_property
+    def lanes(self) -> np.ndarray:
+        """int32 [D, D]: the queue of each link; links that share a card have one. They are numbered as their first links are, by row."""
+        links = np.arange(self.num_devices**2).reshape(self.latency_s.shape)
+        if not self.shares_cards:
+            return links.astype(np.int32)
+        _, first, number = np.unique(self.card, return_index=True, return_inverse=True)
+        owner = np.where(self.card < 0, links, first[number].reshape(links.shape))
+        return np.unique(owner, return_inverse=True)[1].reshape(links.shape).astype(np.int32)
+
+    @property
+    def shares_cards(self) -> bool:
+        """Whether any two links share a card."""
+        return self.card is not None and bool((np.unique(self.card[self.card >= 0], return_counts=True)[1] > 1).any())
+
+    @cached_property
     def topology_hash(self) -> str:
         """SHA-256 of all that decides costs."""
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
@@ -78,8 +97,10 @@ class Topology:
     def to_json(self) -> dict:
         """The fields of `doppler-topology/1`; an infinite bandwidth is null."""
         bandwidth = [[float(x) if math.isfinite(x) else None for x in row] for row in self.bandwidth_bytes_per_s]
-        return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices],
-                "links": {"bandwidth_bytes_per_s": bandwidth, "latency_s": self.latency_s.tolist()},
+        links = {"bandwidth_bytes_per_s": bandwidth, "latency_s": self.latency_s.tolist()}
+        if self.shares_cards:
+            links["card"] = [[None if card < 0 else card for card in row] for row in self.card.tolist()]
+        return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices], "links": links,
                 "link_slots": self.link_slots}
 
     @staticmethod
@@ -112,7 +133,7 @@ class Topology:
         bad = latency[~(np.isfinite(latency) & (latency >= 0))]
         if bad.size:
             raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(bad[0]))
-        return Topology(name, devices, bandwidth, latency, slots)
+        return Topology(name, devices, bandwidth, latency, slots, _cards(links.get("card"), count, where))
 
 
 def _device(entry, d: int, where: str) -> Device:
@@ -128,6 +149,18 @@ def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndar
     check(value, Annotated[Number | Annotated[list[row], length] | None, words], TopologyError, where, "", name)
     table = np.full((count, count), np.array(default if value is None else value, np.float64))
     return np.where(np.isnan(table), math.inf, table)
+
+
+def _cards(value, count: int, where: str) -> np.ndarray | None:
+    """[D][D] numbers of cards, null for a link of its own; the diagonal is not read."""
+    if value is None:
+        return None
+    words = f"{count} rows of {count} integers >= 0, or null for a link that shares no card"
+    length = Meta(min_length=count, max_length=count, description=words)
+    check(value, Annotated[list[Annotated[list[Card | None], length]], length], TopologyError, where, "", "links.card")
+    cards = np.array([[-1 if card is None else card for card in row] for row in value], np.int64)
+    np.fill_diagonal(cards, -1)
+    return cards
 
 
 def _uniform(name: str, device: Device, count: int, bandwidth: float | np.ndarray, latency_s: float,

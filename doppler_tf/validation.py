@@ -115,7 +115,8 @@ class _Run:
         self.edge_resident = resident
         self.ready = np.zeros(graph.num_vertices)
         np.maximum.at(self.ready, graph.targets, resident)
-        self.devices, self.links = _lanes(assignment.device, graph.work_vertices), by_link(plan.source, plan.destination)
+        self.devices = _lanes(assignment.device, graph.work_vertices)
+        self.lanes = _lanes(costs.topology.lanes[plan.source, plan.destination], np.arange(len(plan.source)))
 
     def dependencies(self) -> list[Violation]:
         """No vertex before its inputs, no transfer before its producer has ended."""
@@ -139,10 +140,10 @@ class _Run:
                 found.append(Violation("double booking of a device", f"device {self._name(d)} was full when vertex "
                                        f"{self.graph.vertex_label(int(members[v]))} started at {at:.9g} s"))
         slots = self.costs.topology.link_slots
-        for (source, destination), members in self.links.items() if slots is not None else ():
+        for members in self.lanes.values() if slots is not None else ():
             for t, at in _overbooked(self.transfer_start[members], self.transfer_end[members], slots, self.tolerance_s):
                 p = int(self.plan.producer[members[t]])
-                found.append(Violation("double booking of a link", f"link {self._name(source)} -> {self._name(destination)} was full "
+                found.append(Violation("double booking of a link", f"link {self._link_name(members[t])} was full "
                                        f"when the output of vertex {self.graph.vertex_label(p)} was sent at {at:.9g} s"))
         return found
 
@@ -169,13 +170,14 @@ class _Run:
                 v = int(members[i])
                 found.append(Violation("idle device", f"device {self._name(d)} idled {idled[i]:.9g} s beside vertex "
                                        f"{self.graph.vertex_label(v)}, ready from {self.ready[v]:.9g} s, started at {self.start[v]:.9g} s"))
-        for (source, destination), members in self.links.items():
+        free = {lane: _gaps(self.transfer_start[members], self.transfer_end[members], self.costs.topology.link_slots)
+                for lane, members in self.lanes.items()}
+        for (source, destination), members in by_link(self.plan.source, self.plan.destination).items():
             producer, begun = self.plan.producer[members], self.transfer_start[members]
-            queued = self.end[producer]
-            gaps = _gaps(begun, self.transfer_end[members], self.costs.topology.link_slots)
+            queued, gaps = self.end[producer], free[int(self.costs.topology.lanes[source, destination])]
             idled = self._idled(gaps, queued, begun, self.costs.tensor_bytes[self.plan.tensor[members]], destination, profiles)
             for i in np.flatnonzero(idled > self.tolerance_s).tolist():
-                found.append(Violation("idle link", f"link {self._name(source)} -> {self._name(destination)} idled {idled[i]:.9g} s "
+                found.append(Violation("idle link", f"link {self._link_name(members[i])} idled {idled[i]:.9g} s "
                                        f"beside the output of vertex {self.graph.vertex_label(int(producer[i]))}, queued from "
                                        f"{queued[i]:.9g} s, sent at {begun[i]:.9g} s"))
         return found
@@ -198,6 +200,9 @@ class _Run:
     def _profiles(self) -> list[MemoryProfile]:
         return memory_profiles(self.graph, self.costs, self.assignment, self.trace)
 
+    def _link_name(self, transfer: int) -> str:
+        return f"{self._name(self.plan.source[transfer])} -> {self._name(self.plan.destination[transfer])}"
+
     def _name(self, d: int) -> str:
         return self.costs.topology.device_names[d]
 
@@ -206,8 +211,8 @@ def _output(output: int) -> str:
     return f"output {output}" if output else "output"
 
 
-def _lanes(device: np.ndarray, work: np.ndarray) -> dict[int, np.ndarray]:
-    return {int(d): work[device[work] == d] for d in np.unique(device[work])}
+def _lanes(lane: np.ndarray, members: np.ndarray) -> dict[int, np.ndarray]:
+    return {int(k): members[lane[members] == k] for k in np.unique(lane[members])}
 
 
 def _overbooked(start: np.ndarray, end: np.ndarray, slots: int, tolerance_s: float) -> list[tuple[int, float]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
+from collections.abc import Sequence
 
-Entry = tuple  # (key, vertex whose tensor takes the place, ...), smallest first
+Entry = tuple  # (key, vertex or tensor that takes the place, ...), smallest first
 
 
 class Queue:
@@ -22,20 +23,29 @@ class Queue:
         """Adds an entry."""
         heapq.heappush(self._heap, entry)
 
-    def take(self, left_bytes: float) -> Entry | None:
+    def take(self, left_bytes: Sequence[float]) -> Entry | None:
         """Removes and returns the first entry, None if nothing waits."""
         return heapq.heappop(self._heap) if self._heap else None
 
+    def fitting(self, left_bytes: Sequence[float]) -> Entry | None:
+        """The first entry, None if nothing waits."""
+        return self.first()
+
+    def remove(self, entry: Entry) -> None:
+        """Removes an entry, which must be the first."""
+        heapq.heappop(self._heap)
+
 
 class FittingQueue:
-    """Entries that must fit: a tournament tree over all tensors that may ever wait here, sorted by bytes.
+    """Entries that must fit on one device: a tournament tree over all tensors that may ever wait here, sorted by bytes.
 
     A node holds the first entry of those that wait below it. What fits is a prefix of the leaves, whose first entry is found in
     logarithmic time, in whatever order entries come and go.
     """
 
-    def __init__(self, tensors: dict[int, float]):
-        """Args: tensors: bytes by vertex of every tensor that may wait here."""
+    def __init__(self, tensors: dict[int, float], device: int):
+        """Args: tensors: bytes of every vertex or tensor that may wait here; device: where they take place."""
+        self._device = device
         ordered = sorted(tensors, key=tensors.__getitem__)
         self._bytes = [tensors[v] for v in ordered]
         self._leaf = {v: len(ordered) + i for i, v in enumerate(ordered)}
@@ -52,10 +62,17 @@ class FittingQueue:
             self._tree[i] = entry
             i >>= 1
 
-    def take(self, left_bytes: float) -> Entry | None:
-        """Removes and returns the first entry of at most `left_bytes`; None if no entry fits."""
+    def take(self, left_bytes: Sequence[float]) -> Entry | None:
+        """Removes and returns the first entry that fits; None if none does. Args: left_bytes: by device."""
+        found = self.fitting(left_bytes)
+        if found is not None:
+            self.remove(found)
+        return found
+
+    def fitting(self, left_bytes: Sequence[float]) -> Entry | None:
+        """The first entry that fits; None if none does. Args: left_bytes: by device."""
         begin = len(self._bytes)
-        end, found = begin + bisect_right(self._bytes, left_bytes), None
+        end, found = begin + bisect_right(self._bytes, left_bytes[self._device]), None
         while begin < end:
             if begin & 1:
                 found = _earlier(found, self._tree[begin])
@@ -65,15 +82,37 @@ class FittingQueue:
                 found = _earlier(found, self._tree[end])
             begin >>= 1
             end >>= 1
-        if found is not None:
-            self._remove(found)
         return found
 
-    def _remove(self, entry: Entry) -> None:
+    def remove(self, entry: Entry) -> None:
+        """Removes an entry."""
         i = self._leaf[entry[1]]
         self._tree[i] = None
         while (i := i >> 1) and self._tree[i] is entry:
             self._tree[i] = _earlier(self._tree[2 * i], self._tree[2 * i + 1])
+
+
+class SharedQueue:
+    """Transfers over several links that share a card: a queue for each destination, where they must fit."""
+
+    def __init__(self, queues: dict[int, Queue | FittingQueue], destination: Sequence[int]):
+        """Args: destination: of each transfer. The last number of an entry is its transfer."""
+        self._queues, self._destination = queues, destination
+
+    def first(self) -> Entry | None:
+        """The first entry, whether it fits or not, None if nothing waits."""
+        return min((entry for queue in self._queues.values() if (entry := queue.first()) is not None), default=None)
+
+    def add(self, entry: Entry) -> None:
+        """Adds an entry."""
+        self._queues[self._destination[entry[-1]]].add(entry)
+
+    def take(self, left_bytes: Sequence[float]) -> Entry | None:
+        """Removes and returns the first entry that fits; None if none does. Args: left_bytes: by device."""
+        found = min((entry for queue in self._queues.values() if (entry := queue.fitting(left_bytes)) is not None), default=None)
+        if found is not None:
+            self._queues[self._destination[found[-1]]].remove(found)
+        return found
 
 
 def _earlier(a: Entry | None, b: Entry | None) -> Entry | None:

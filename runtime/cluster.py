@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -86,9 +87,12 @@ class Cluster:
         return ", ".join(map(self.place, self.devices))
 
     def named(self, topology: Topology) -> Topology:
-        """The topology with devices named by machine."""
-        names = [f"{self.place(device).rpartition(' ')[2]}/{device.rpartition('device:')[2]}" for device in self.devices]
-        return replace(topology, devices=tuple(replace(device, name=name) for device, name in zip(topology.devices, names, strict=True)))
+        """The topology with devices named by machine. What a machine sends to others goes through one network card."""
+        machines = [self.place(device).rpartition(" ")[2] for device in self.devices]
+        names = [f"{machine}/{device.rpartition('device:')[2]}" for machine, device in zip(machines, self.devices, strict=True)]
+        number = np.unique(machines, return_inverse=True)[1]
+        return replace(topology, card=np.where(number[:, None] == number, -1, number[:, None]),
+                       devices=tuple(replace(device, name=name) for device, name in zip(topology.devices, names, strict=True)))
 
     def place(self, device: str) -> str:
         """The machine of a TensorFlow device, as messages name it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -59,14 +60,19 @@ class NaiveSimulator:
         return now
 
     def lanes(self):
-        """(events that share slots, slots): devices by index, then links by index."""
+        """(events that share slots, slots): devices by index, then links by index, with those of the same card."""
         count, link_slots = self.costs.num_devices, self.costs.topology.link_slots
         for d in range(count):
             yield [e for e in self.runs if e[2] == d], self.costs.topology.devices[d].slots
-        for source in range(count):
-            for destination in range(count):
-                lane = [e for e in self.sends if self.device[e[1]] == source and e[2] == destination]
-                yield lane, math.inf if link_slots is None else link_slots
+        card, done = self.costs.topology.card, set()
+        for source, destination in itertools.product(range(count), repeat=2):
+            number = -1 if card is None else int(card[source, destination])
+            if number >= 0 and number in done:
+                continue
+            done.add(number)
+            lane = [e for e in self.sends if (self.device[e[1]], e[2]) == (source, destination)
+                    or (number >= 0 and card[self.device[e[1]], e[2]] == number)]
+            yield lane, math.inf if link_slots is None else link_slots
 
     def queued(self, event: tuple) -> bool:
         """Whether it waits for nothing but a slot and memory."""

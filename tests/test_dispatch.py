@@ -105,6 +105,20 @@ def test_a_link_carries_as_many_as_it_has_slots(link_slots, ends):
     assert trace.transfer_end_s.tolist() == ends
 
 
+@pytest.mark.parametrize(("card", "ends"), [(None, [1, 1, 1]), ([[None, 0, 0], [None] * 3, [None] * 3], [1, 2, 1]),
+                                            ([[None, 3, 3], [None, None, 3], [None] * 3], [1, 2, 3])])
+def test_links_of_one_card_take_turns(card, ends):
+    """p sends to q and r, and q to r; a transfer takes 1 s."""
+    nodes = [{"id": v, "exec_s": 0} for v in range(5)]
+    graph = graph_from_records(nodes, [{"source": u, "target": v, "transfer_s": 1} for u, v in ((0, 2), (0, 3), (1, 4))])
+    topology = Topology.from_json({"devices": [{"name": name} for name in "pqr"], "links": {"card": card}})
+    assignment = Assignment(np.array([0, 1, 1, 2, 2], np.int32))
+    trace = simulate(graph, topology, assignment)
+    assert trace.transfer_end_s.tolist() == ends
+    assert validate_trace(graph, topology, assignment, trace).work_conserving
+    assert FastSimulator(graph, build_costs(graph, topology)).makespans(assignment.device[None]).tolist() == [max(ends)]
+
+
 def test_a_queue_takes_the_first_that_fits():
     """p holds 10 bytes: beside big (6, until 2 s) small (4) fits and medium (5), which is before it, does not."""
     nodes = [{"id": v, "exec_s": s, "output_bytes": size} for v, s, size in (("big", 2, 6), ("medium", 1, 5), ("small", 1, 4))]

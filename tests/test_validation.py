@@ -171,6 +171,17 @@ def test_a_wider_link_must_be_used(graph, assignment, trace, link_slots):
     assert kinds(wide.idle) == ["idle link"]
 
 
+def test_links_of_one_card_are_booked_together(graph, assignment):
+    """a is sent to two devices at once, then b; the card carries one after another."""
+    three = {"devices": [{"name": name} for name in ("left", "right", "far")], "links": {}}
+    apart = Assignment(np.array([0, 0, 1, 2, 0], np.int32))
+    own = Topology.from_json(three)
+    both = Topology.from_json({**three, "links": {"card": [[None, 0, 0], [None] * 3, [None] * 3]}})
+    late, soon = simulate(graph, both, apart), simulate(graph, own, apart)
+    assert kinds(validate_trace(graph, both, apart, soon).violations) == ["double booking of a link"]
+    assert kinds(validate_trace(graph, own, apart, late).idle) == ["idle link", "idle link"]
+
+
 def test_a_second_slot_must_be_used(graph, assignment, trace):
     report = validate_trace(graph, build_costs(graph, machine(slots=2)), assignment, trace)
     assert report.valid

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from doppler_tf.fastsim.queues import SHIFT
+
 
 class Trees(NamedTuple):
     """The trees of all lanes; `places` is the number of leaves of all lanes together.
@@ -97,7 +99,8 @@ def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
     """Gives every item a leaf in each lane in which it may wait, and moves waiting items from the sorted queues into the trees.
 
     Args:
-      lanes: LANE [D + D * D], devices, then links (source * D + destination). Afterwards [base, tail) are a lane's leaves.
+      lanes: LANE [D + D * D], devices, then links (source * D + destination), of which none share a lane. Afterwards [base, tail) are a
+        lane's leaves.
       by_bytes, edges, maker: as in `Prepared`.
     """
     leaves = trees.leaves
@@ -120,7 +123,7 @@ def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
     for k in range(len(lanes)):
         d = k if k < num_devices else (k - num_devices) % num_devices
         for i in range(lanes[k].head, end[k]):
-            wait_in_tree(trees, vertices, lanes[k], queue[i].item, d)
+            wait_in_tree(trees, vertices, lanes[k], queue[i].item >> SHIFT, d)
 
 
 @numba.njit(nogil=True)

@@ -7,7 +7,7 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled, prefetch
 from doppler_tf.fastsim.memory_trees import Trees, first_in_tree, leave_tree, plant, wait_in_tree
-from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
+from doppler_tf.fastsim.queues import AHEAD, DEVICE, ENTRY, LANE, SHIFT, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
 
 
 @numba.njit(nogil=True)
@@ -32,14 +32,15 @@ def _sort(touched, noted):
 
 
 @numba.njit(nogil=True)
-def _unblock(lanes, touched, noted, blocked, d):
+def _unblock(lanes, link_lane, touched, noted, blocked, d):
     """After memory was freed on device d, notes its lane and the lanes of links to it if their entries did not fit before."""
     num_devices = len(blocked)
-    for k in range(d, len(lanes), num_devices):
+    for source in range(-1, num_devices):
+        k = d if source < 0 else num_devices + link_lane[source, d]
         if lanes[k].blocked:
             lanes[k].blocked = False
             noted = touch(lanes, touched, noted, k)
-    blocked[d] = 0
+    blocked[d] = False
     return noted
 
 
@@ -61,14 +62,17 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
       float64 [B] seconds; infinity at a deadlock; for an abandoned simulation a lower bound above `limit_s`.
     """
     priority, fifo, link_slots = prepared.priority, prepared.fifo, prepared.link_slots
+    link_lane, shared = prepared.link_lane, prepared.shared
     patience = prepared.patience_limited if limited else prepared.patience
+    if limited and shared:  # trees are for lanes that lead to one device
+        patience = np.iinfo(np.int64).max
     ptr, edges, incoming, in_ptr, in_tensor = prepared.ptr, prepared.edges, prepared.incoming, prepared.in_ptr, prepared.in_tensor
     exec_s, latency_s, bandwidth, factor, slots = prepared.exec_s, prepared.latency_s, prepared.bandwidth, prepared.factor, prepared.slots
     item_bytes, memory_bytes, by_bytes, maker = prepared.item_bytes, prepared.memory_bytes, prepared.by_bytes, prepared.maker
     batch, count = devices.shape
     tensor_bytes = item_bytes[count:]
     num_devices = len(slots)
-    num_lanes = num_devices + num_devices * num_devices
+    num_lanes = num_devices + prepared.num_lanes
     single = len(maker) == count  # one output each
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf
     makespan, load = np.zeros(batch), np.zeros(num_devices)
@@ -76,7 +80,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
     # An edge causes at most one transfer, so the number of edges bounds the links' queues and the transfers in flight.
     places = count + len(edges)
     queue, events = np.empty(places, ENTRY), np.empty(places + 1, ENTRY)
-    touched, seen, blocked = np.empty(num_lanes, np.int64), np.empty(num_devices, np.int64), np.empty(num_devices, np.int64)
+    touched, seen, blocked = np.empty(num_lanes, np.int64), np.empty(num_devices, np.int64), np.empty(num_devices, np.bool_)
     recording = len(waited_for) > 0
     since, freed = np.empty(len(waited_for)), np.empty(num_lanes, np.int64)
     memory_left = memory_bytes.copy()
@@ -119,7 +123,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                     uses[t, d] += 1
                 if d != home and seen[d] != t:
                     seen[d] = t
-                    lanes[num_devices + home * num_devices + d].tail += 1
+                    lanes[num_devices + link_lane[home, d]].tail += 1
                     if limited:
                         uses[t, home] += 1
         base = 0
@@ -135,34 +139,32 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                 if long and limited:
                     wait_in_tree(trees, vertices, lanes[d], v, d)
                 else:
-                    moved += wait(queue, lanes[d], vertices[v].key, v, long)
+                    moved += wait(queue, lanes[d], vertices[v].key, v << SHIFT | d, long)
                 noted = touch(lanes, touched, noted, d)
                 if moved > patience and not long:
                     long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
-        seen[:], blocked[:] = -1, 0
+        seen[:], blocked[:] = -1, False
         if recording:
             waited_for[:count], waited_for[-1], since[:count], freed[:] = -1, -1, 0.0, -1
         while True:
             # 1. Apply everything that ends at this instant.
             while running and events[0].key == now:
-                item = pop(events, 0, running)
-                ended = item
+                entry = pop(events, 0, running)
+                item, arrived = entry >> SHIFT, entry & DEVICE
                 running -= 1
-                tensor = -1
+                tensor, ended = -1, item
                 if item < count:
-                    p = item
-                    home = vertices[p].device
-                    source, arrived = home, home
+                    p, home, source = item, arrived, arrived
                     lanes[home].free += 1
                     noted = touch(lanes, touched, noted, home)
                     left -= 1
                     if fifo:
                         vertices[p].key = now
                 else:
-                    tensor, arrived = (item - count) // num_devices, (item - count) % num_devices
-                    p, home = tensor if single else maker[tensor], -1
+                    tensor = item - count
+                    p, home, ended = tensor if single else maker[tensor], -1, count + tensor * num_devices + arrived
                     source = vertices[p].device
-                    k = num_devices + source * num_devices + arrived
+                    k = num_devices + link_lane[source, arrived]
                     lanes[k].free += 1
                     noted = touch(lanes, touched, noted, k)
                 if recording:
@@ -182,7 +184,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                         k, item, begun, key = d, w, w, vertex.key
                     elif d != home and home >= 0 and seen[d] != t:
                         seen[d] = t
-                        k, item, begun = num_devices + home * num_devices + d, count + t, count + t * num_devices + d
+                        k, item, begun = num_devices + link_lane[home, d], count + t, count + t * num_devices + d
                         key = vertices[p].key
                         if not fifo:  # the most urgent consumer there
                             key = vertex.key
@@ -201,7 +203,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                     if long and limited:
                         wait_in_tree(trees, vertices, lanes[k], item, d)
                     else:
-                        moved += wait(queue, lanes[k], key, item, long)
+                        moved += wait(queue, lanes[k], key, item << SHIFT | d, long)
                     noted = touch(lanes, touched, noted, k)
                     if moved > patience and not long:
                         long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
@@ -211,7 +213,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                         if uses[tensor, source] == 0:
                             memory_left[source] += tensor_bytes[tensor]
                             if blocked[source]:
-                                noted = _unblock(lanes, touched, noted, blocked, source)
+                                noted = _unblock(lanes, link_lane, touched, noted, blocked, source)
                     else:
                         for i in range(in_ptr[p], in_ptr[p + 1]):
                             t = in_tensor[i]
@@ -219,7 +221,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                             if uses[t, home] == 0:
                                 memory_left[home] += tensor_bytes[t]
                                 if blocked[home]:
-                                    noted = _unblock(lanes, touched, noted, blocked, home)
+                                    noted = _unblock(lanes, link_lane, touched, noted, blocked, home)
             if moved > patience and not long:
                 long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
             # 2. Start everything that can start. Lanes compete for memory in this order: devices by index, then links.
@@ -229,21 +231,27 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                 k = touched[t]
                 lane = lanes[k]
                 lane.touched = False
-                d = k if k < num_devices else (k - num_devices) % num_devices
                 while lane.free:
                     if long and limited:
+                        d = k if k < num_devices else (k - num_devices) % num_devices
                         item = first_in_tree(trees, vertices, lane, item_bytes, memory_left[d], d)
                         if item >= 0:
                             leave_tree(trees, vertices, lane, item, d)
+                        else:
+                            blocked[d] = True
                     elif lane.head == lane.tail:
                         break
                     elif limited:
-                        item, passed = take_fitting(queue, lane, item_bytes, memory_left[d])
+                        entry, passed = take_fitting(queue, lane, item_bytes, memory_left)
                         moved += passed
+                        item, d = entry >> SHIFT, entry & DEVICE
+                        if entry < 0:
+                            for i in range(lane.head, lane.tail if shared else lane.head + 1):
+                                blocked[queue[i].item & DEVICE] = True
                     else:
-                        item = take(queue, lane, long)
+                        entry = take(queue, lane, long)
+                        item, d = entry >> SHIFT, entry & DEVICE
                     if item < 0:
-                        blocked[d] += not lane.blocked
                         lane.blocked = True
                         break
                     lane.free -= 1
@@ -260,7 +268,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                             if makespan[b] > limit_s:
                                 return makespan
                             load[k] -= vertices[item].exec_s / slots[k]
-                        push(events, 0, running, now + vertices[item].exec_s, item)
+                        push(events, 0, running, now + vertices[item].exec_s, item << SHIFT | d)
                         prefetch(edges, vertices[item].first)
                         prefetch(vertices, item + AHEAD)
                     else:
@@ -276,8 +284,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                             makespan[b] = now + longest + after_s
                             if makespan[b] > limit_s:
                                 return makespan
-                        push(events, 0, running, now + (longest * factor[p, d] if noisy else longest),
-                             count + tensor * num_devices + d)
+                        push(events, 0, running, now + (longest * factor[p, d] if noisy else longest), item << SHIFT | d)
                     running += 1
                 freed[k] = -1
             noted = 0

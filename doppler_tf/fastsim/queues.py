@@ -13,12 +13,16 @@ ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)
 EDGE = np.dtype([("cost", np.float64), ("vertex", np.int32), ("tensor", np.int32)], align=True)
 VERTEX = np.dtype([("key", np.float64), ("exec_s", np.float64), ("first", np.int32), ("last", np.int32), ("missing", np.int32),
                    ("device", np.int32)], align=True)
-# `queue[head:tail]` holds the waiting entries of a lane (a device or a link); `base` is the first place of its region.
+# `queue[head:tail]` holds the waiting entries of a lane (a device, or links that share a queue); `base` is the first place of its region.
 LANE = np.dtype([("base", np.int64), ("head", np.int64), ("tail", np.int64), ("free", np.int64), ("touched", np.bool_),
                  ("blocked", np.bool_)], align=True)
 
 # The vertex this many indices ahead of a starting vertex is prefetched, because it is likely to become ready soon.
 AHEAD = 384
+
+# The item of an entry is a vertex v < N, or a tensor t as N + t, times 2^SHIFT, plus the device where it starts or to which it is sent.
+SHIFT = 20
+DEVICE = (1 << SHIFT) - 1
 
 
 def edge_records(graph: DataflowGraph, adjacency: CSR, costs: CostModel) -> np.ndarray:
@@ -101,11 +105,11 @@ def take(queue, lane, heaped):
 
 
 @numba.njit(nogil=True, forceinline=True)
-def take_fitting(queue, lane, output_bytes, left):
-    """Removes the first item of a sorted lane with at most `left` bytes; returns it (-1: none) and the number of items skipped."""
+def take_fitting(queue, lane, item_bytes, left):
+    """Removes the first item of a sorted lane that fits into the bytes left on its device; returns it (-1: none) and how many it passed."""
     for at in range(lane.head, lane.tail):
         item = queue[at].item
-        if output_bytes[item] <= left:
+        if item_bytes[item >> SHIFT] <= left[item & DEVICE]:
             for i in range(at, lane.head, -1):
                 queue[i].key, queue[i].item = queue[i - 1].key, queue[i - 1].item
             lane.head += 1

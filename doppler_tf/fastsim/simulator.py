@@ -55,7 +55,8 @@ class FastSimulator:
             exec_s=np.ascontiguousarray(costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]),
             latency_s=topology.latency_s, bandwidth=topology.bandwidth_bytes_per_s,
             factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
-            link_slots=-1 if topology.link_slots is None else topology.link_slots,
+            link_slots=-1 if topology.link_slots is None else topology.link_slots, link_lane=topology.lanes,
+            num_lanes=int(topology.lanes.max()) + 1, shared=topology.shares_cards,
             # A device holds each tensor at most once. If all of them fit, no limit can ever bind.
             limited=bool((costs.tensor_bytes.sum() > costs.memory_bytes).any()),
             in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,

@@ -28,7 +28,7 @@ def schedule(p, priority, extra, preferred, insertion, two_devices):
     """
     count, num_devices = p.exec_s.shape
     device, order, start, end = np.full(count, -1, np.int32), np.empty(count, np.int32), np.zeros(count), np.zeros(count)
-    copy, link_end = np.full((p.num_tensors, num_devices), np.inf), np.zeros((num_devices, num_devices))
+    copy, link_end = np.full((p.num_tensors, num_devices), np.inf), np.zeros(p.link_lane.max() + 1)
     most_gaps = count + 2 if insertion else 1
     gap_start, gap_end = np.empty((num_devices, most_gaps)), np.empty((num_devices, most_gaps))
     gap_start[:, 0], gap_end[:, 0] = 0.0, np.inf

@@ -32,7 +32,7 @@ def schedule(p, position, vertex_at, by_end):
     """
     count, num_devices = p.exec_s.shape
     device, order, start, end = np.full(count, -1, np.int32), np.empty(count, np.int32), np.zeros(count), np.zeros(count)
-    copy, link_end = np.full((p.num_tensors, num_devices), np.inf), np.zeros((num_devices, num_devices))
+    copy, link_end = np.full((p.num_tensors, num_devices), np.inf), np.zeros(p.link_lane.max() + 1)
     free, memory_left, group_device = np.zeros(num_devices), p.memory_bytes.copy(), np.full(p.colocate.max() + 2, -1, np.int64)
     # Heap 2 d: inputs arrive after d is free. Heap 2 d + 1: they arrive before. One extra entry, because a vertex may be pushed twice.
     heaps, size = np.empty((2 * num_devices, 2 * count + 1), ENTRY), np.zeros(2 * num_devices, np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 
 import numpy as np
 
@@ -95,8 +96,10 @@ class Model:
         return np.where(feasible.any(axis=1, keepdims=True), feasible, units.allowed)
 
     def _interchangeable(self) -> bool:
-        """Whether all devices and all links are equal."""
+        """Whether all devices and all links are equal and share nothing."""
         costs, topology = self._costs, self._costs.topology
+        if topology.shares_cards:
+            return False
         other = ~np.eye(costs.num_devices, dtype=bool)
         alike = (topology.latency_s[other], topology.bandwidth_bytes_per_s[other], costs.slots, costs.memory_bytes)
         return bool((costs.exec_s == costs.exec_s[:, :1]).all()) and all(len(np.unique(values)) <= 1 for values in alike)
@@ -104,7 +107,7 @@ class Model:
     def _transfers(self) -> None:
         graph, costs, model = self._graph, self._costs, self.model
         devices, link_slots = range(costs.num_devices), costs.topology.link_slots
-        links: dict[tuple[int, int], list] = {link: [] for link in itertools.permutations(devices, 2)}
+        lanes, queues = costs.topology.lanes.tolist(), defaultdict(list)
         for e in graph.work_edges.tolist():
             self.edges_of.setdefault(int(graph.edge_tensor[e]), []).append(e)
             model.add(self.start[int(graph.targets[e])] >= self.end[int(graph.sources[e])])
@@ -132,8 +135,8 @@ class Model:
             for s, row in ticks.items() if link_slots else ():
                 present = model.new_bool_var(f"sends{t},{s},{d}")
                 model.add_bool_or(present, copied.negated(), self._on(u, s).negated())
-                links[s, d].append(self._interval(t, s, d, row, present))
-        for queue in links.values():
+                queues[lanes[s][d]].append(self._interval(t, s, d, row, present))
+        for queue in queues.values():
             if link_slots == 1:
                 model.add_no_overlap(queue)
             elif link_slots and link_slots < len(queue):

@@ -243,7 +243,7 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
     tail, num_devices = np.zeros(current.shape[1]), len(prepared.slots)
     scale_s = prepared.exec_s.mean()
     waited_for = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
-    schedule, begun_s, known = new_schedule(current.shape[1], units, num_devices), np.zeros(current.shape[1]), False
+    schedule, begun_s, known = new_schedule(prepared, units), np.zeros(current.shape[1]), False
     schedule.begun_s[:] = started_s[0]
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):

@@ -52,7 +52,7 @@ def examples(graph: DataflowGraph, costs: CostModel, dispatch: str, seed: int) -
         moves = _random_moves(sets, walker.state.current[0], walker.state.critical[0], rng)
         if not moves:
             continue
-        schedule = new_schedule(graph.num_vertices, sets.num_units, costs.num_devices)
+        schedule = new_schedule(prepared, sets.num_units)
         schedule.begun_s[:] = walker.state.begun_s[0]
         current, level_s = walker.state.current, float(walker.state.levels[0])
         read_schedule(current, prepared, level_s, walker.state.critical[0], schedule)

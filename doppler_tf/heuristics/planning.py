@@ -22,6 +22,7 @@ class PlanningData(NamedTuple):
 
     Edges: `in_edges` EDGE [E] by consumer, `consumer` int32 [E] by producer, `in_ptr`, `out_ptr` int64 [N + 1]. `missing` int32 [N]:
     edges from work vertices, -1 for inputs. `link_share`: the part of a link that a transfer takes, 0 where links never wait.
+    `link_lane` int32 [D, D]: the lane of each link.
     """
 
     in_ptr: np.ndarray
@@ -37,6 +38,7 @@ class PlanningData(NamedTuple):
     latency_s: np.ndarray
     bandwidth: np.ndarray
     link_share: float
+    link_lane: np.ndarray
     num_tensors: int
 
 
@@ -48,7 +50,7 @@ def planning_data(graph: DataflowGraph, costs: CostModel) -> PlanningData:
     share = 0.0 if topology.link_slots is None else 1.0 / topology.link_slots
     return PlanningData(into.ptr, edge_records(graph, into, costs), out.ptr, out.vertex, missing, np.ascontiguousarray(costs.exec_s),
                         costs.allowed, costs.colocate, costs.output_bytes, costs.memory_bytes, topology.latency_s,
-                        topology.bandwidth_bytes_per_s, share, graph.num_tensors)
+                        topology.bandwidth_bytes_per_s, share, topology.lanes, graph.num_tensors)
 
 
 def planned(schedule: tuple[np.ndarray, np.ndarray, np.ndarray], method: str) -> Assignment:
@@ -65,7 +67,7 @@ def permitted(p, v, d, group_device):
 
 @numba.njit(nogil=True)
 def arrival(p, v, d, device, end, copy, link_end):
-    """When the inputs of v are on device d; copy: float64 [T, D] arrivals of tensors (infinite: not sent), link_end: [D, D]."""
+    """When the inputs of v are on device d; copy: float64 [T, D] arrivals of tensors (infinite: not sent), link_end: by lane."""
     return _arrival(p, v, d, device, end, copy, link_end, False)
 
 
@@ -87,9 +89,9 @@ def _arrival(p, v, d, device, end, copy, link_end, sends):
         if source != d:
             cost = edge_cost(p.in_edges[i].cost, source, d, p.latency_s, p.bandwidth)
             if copy[tensor, d] == np.inf:
-                there = max(there, link_end[source, d])
+                there = max(there, link_end[p.link_lane[source, d]])
                 if sends and p.link_share > 0:
-                    link_end[source, d] = there + cost * p.link_share
+                    link_end[p.link_lane[source, d]] = there + cost * p.link_share
                 there += cost
             else:
                 there = max(copy[tensor, d], there + cost)

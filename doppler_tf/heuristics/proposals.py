@@ -60,7 +60,8 @@ class Schedule(NamedTuple):
 
     Attributes:
       begun_s: float64 [N], starts of vertices; tail_s: float64 [N], the least seconds from these to the end of all that depends on them.
-      busy_s: float64 [D, 64], busy seconds of devices in each interval; work_s: float64 [D]; link_s: float64 [D, D], seconds of transfers.
+      busy_s: float64 [D, 64], busy seconds of devices in each interval; work_s: float64 [D]; link_s: float64 by lane,
+        seconds of transfers.
       critical: bool [U], whether a unit is on the critical chain.
       scales_s: float64 [3]: the makespan, the mean exec, the mean work of a device.
     """
@@ -91,9 +92,10 @@ def shipped_proposals() -> Proposals:
 
 
 @numba.njit(nogil=True)
-def new_schedule(count, units, devices):
-    """An empty schedule. Args: the numbers of vertices, units and devices."""
-    return Schedule(np.zeros(count), np.zeros(count), np.zeros((devices, _INTERVALS)), np.zeros(devices), np.zeros((devices, devices)),
+def new_schedule(p, units):
+    """An empty schedule. Args: p: Prepared; units: their number."""
+    count, devices = p.exec_s.shape
+    return Schedule(np.zeros(count), np.zeros(count), np.zeros((devices, _INTERVALS)), np.zeros(devices), np.zeros(p.num_lanes),
                     np.zeros(units, np.bool_), np.zeros(3))
 
 
@@ -123,7 +125,8 @@ def read_schedule(devices, prepared, makespan_s, critical, schedule):
             for i in range(prepared.ptr[v], prepared.ptr[v + 1]):
                 there = devices[0, prepared.edges[i].vertex]
                 if there != d:
-                    link_s[d, there] += edge_cost(prepared.edges[i].cost, d, there, prepared.latency_s, prepared.bandwidth)
+                    lane, cost = prepared.link_lane[d, there], prepared.edges[i].cost
+                    link_s[lane] += edge_cost(cost, d, there, prepared.latency_s, prepared.bandwidth)
     for i in range(1, critical[0] + 1):
         on_chain[critical[i]] = True
     scales_s[0], scales_s[1], scales_s[2] = makespan_s, max(exec_s / max(vertices, 1), 1e-300), max(work_s.mean(), 1e-300)
@@ -175,7 +178,7 @@ def read_move(unit, a, b, sets, p, devices, schedule, x):
                         there = devices[0, u]
                         at_s, transfer_s = _at(there, d, begun_s[u] + p.exec_s[u, there], p.edges[e].cost, p, False)
                         arrival_s, transfers_s, near = max(arrival_s, at_s), transfers_s + transfer_s, near + (there == d)
-                        links_in_s = max(links_in_s, link_s[there, d])
+                        links_in_s = max(links_in_s, link_s[p.link_lane[there, d]])
                         neighbours += k
             for e in range(p.ptr[v], p.ptr[v + 1]):
                 w = p.edges[e].vertex
@@ -184,7 +187,7 @@ def read_move(unit, a, b, sets, p, devices, schedule, x):
                 there = devices[0, w]
                 at_s, transfer_s = _at(there, d, tail_s[w], p.edges[e].cost, p, True)
                 after_s, transfers_s, near = max(after_s, at_s), transfers_s + transfer_s, near + (there == d)
-                links_out_s = max(links_out_s, link_s[d, there])
+                links_out_s = max(links_out_s, link_s[p.link_lane[d, there]])
                 neighbours += k
         # First what is said of a, then b's beside it.
         begin_s = arrival_s if k else first_s

@@ -103,7 +103,8 @@ class _Walk:
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace):
         self.graph, self.costs, self.assignment, self.trace = graph, costs, assignment, trace
         self.tasks = trace_tasks(graph, costs, assignment, trace)
-        self.lane = self.tasks.source * costs.num_devices + self.tasks.destination
+        link = costs.num_devices + costs.topology.lanes[self.tasks.source, self.tasks.destination]
+        self.lane = np.where(np.arange(len(link)) < graph.num_vertices, self.tasks.source, link)
         numbers = np.concatenate([graph.work_vertices, np.arange(graph.num_vertices, len(self.lane))])
         numbers = numbers[np.argsort(self.lane[numbers], kind="stable")]
         cuts = np.flatnonzero(np.diff(self.lane[numbers])) + 1
@@ -146,8 +147,7 @@ class _Walk:
 
     def _lane(self, lane: int) -> _Lane:
         if lane not in self._lanes:
-            source, destination = divmod(lane, self.costs.num_devices)
-            slots = int(self.costs.slots[source]) if source == destination else self.costs.topology.link_slots
+            slots = int(self.costs.slots[lane]) if lane < self.costs.num_devices else self.costs.topology.link_slots
             self._lanes[lane] = _Lane(self._tasks_of[lane], self.tasks.start_s, self.tasks.end_s, slots)
         return self._lanes[lane]
 

@@ -26,8 +26,11 @@ GOOD = {
 
 
 def same(first: Topology, second: Topology) -> bool:
-    return (first.name, first.devices, first.link_slots, first.bandwidth_bytes_per_s.tolist(), first.latency_s.tolist()) == (
-        second.name, second.devices, second.link_slots, second.bandwidth_bytes_per_s.tolist(), second.latency_s.tolist())
+    def fields(topology: Topology) -> tuple:
+        return (topology.name, topology.devices, topology.link_slots, topology.bandwidth_bytes_per_s.tolist(), topology.latency_s.tolist(),
+                topology.lanes.tolist())
+
+    return fields(first) == fields(second)
 
 
 def test_every_field_is_read():
@@ -44,6 +47,20 @@ def test_what_is_left_out_costs_nothing_and_links_carry_one():
     topology = Topology.from_json({"devices": [{"name": "p"}, {"name": "q"}]})
     assert np.isinf(topology.bandwidth_bytes_per_s).all()
     assert (topology.latency_s.max(), topology.link_slots, topology.name) == (0, 1, "topology")
+
+
+def test_links_of_one_card_have_one_lane():
+    three = {"devices": [{"name": name} for name in "pqr"], "links": {"card": [[5, 5, 5], [None, 2, 7], [7, None, None]]}}
+    topology = Topology.from_json(three)
+    assert topology.shares_cards
+    # The diagonal is not read. Lanes are numbered as their first links are: 0, 1 and 2 of p; then 3, 4, 5 of q; 5 again, then 6 and 7 of r.
+    assert topology.lanes.tolist() == [[0, 1, 1], [2, 3, 4], [4, 5, 6]]
+    three["links"]["card"] = [[None, 1, 2], [3, None, 4], [5, 6, None]]
+    alone = Topology.from_json(three)
+    assert not alone.shares_cards
+    assert alone.lanes.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    del three["links"]["card"]
+    assert Topology.from_json(three).topology_hash == alone.topology_hash != topology.topology_hash
 
 
 @given(topologies())
@@ -105,14 +122,16 @@ MISTAKES = [
       for wrong in ("1", True, [1], 10**400, 0, -1, 1.0, 2**31, None)],
     *[(top(link_slots=wrong), f"link_slots: expected an integer from 1 to 2^31 - 1 or null, got {wrong!r}")
       for wrong in (0, -1, 1.5, True, "1", 2**70)],
-    *[(top(links=wrong), f"links: expected an object of bandwidth_bytes_per_s, latency_s, got {wrong!r}")
+    *[(top(links=wrong), f"links: expected an object of bandwidth_bytes_per_s, latency_s, card, got {wrong!r}")
       for wrong in (3, [], "fast", False)],
-    (links(bandwith=3), "links: expected an object of bandwidth_bytes_per_s, latency_s, got {"),
+    (links(bandwith=3), "links: expected an object of bandwidth_bytes_per_s, latency_s, card, got {"),
     *[(links(**{field: wrong}), f"links.{field}: expected a number or 2 rows of 2 numbers, got {start(wrong)}")
       for field in ("bandwidth_bytes_per_s", "latency_s")
       for wrong in ("5", True, [1, 2], [[1, 2]], [[1, 2], [3]], [[1, "2"], [3, 4]], [[1, True], [1, 1]], {"0": 1}, 10**400)],
     (links(latency_s=[[0, None], [0, 0]]), "links.latency_s: expected a number or 2 rows of 2 numbers"),
     (links(bandwidth_bytes_per_s=0), "links.bandwidth_bytes_per_s: expected numbers > 0, got 0.0"),
+    (links(card=1), "links.card: expected 2 rows of 2 integers >= 0, or null for a link that shares no card, got 1"),
+    (links(card=[[0, -1], [0, 0]]), "links.card: expected 2 rows of 2 integers >= 0, or null for a link that shares no card, got [[0, -1]"),
     (links(bandwidth_bytes_per_s=[[1, -2], [1, 1]]), "links.bandwidth_bytes_per_s: expected numbers > 0, got -2.0"),
     (links(latency_s=[[0, -1], [0, 0]]), "links.latency_s: expected finite numbers >= 0, got -1.0"),
 ]

@@ -110,6 +110,16 @@ def test_links_are_scarce():
         assert (proven.makespan_s, proven.lower_bound_s, proven.optimal) == (makespan_s, makespan_s, True)
 
 
+def test_cards_are_scarce():
+    """Two pinned producers feed two consumers on different devices, 3 s a tensor: 6 s over two links, 8 s over one card."""
+    nodes = [{"id": v, "exec_s": 1, "pin": pin} for v, pin in zip("abcd", "ppqr", strict=True)]
+    graph = graph_from_records(nodes, [{"source": u, "target": v, "transfer_s": 3} for u, v in ("ac", "bd")])
+    for card, makespan_s in ((None, 6), ([[None, 0, 0], [None] * 3, [None] * 3], 8)):
+        topology = Topology.from_json({"devices": [{"name": name} for name in "pqr"], "links": {"card": card}})
+        proven = solve(graph, build_costs(graph, topology), np.random.default_rng(0), Budget(50_000))
+        assert (proven.makespan_s, proven.lower_bound_s, proven.optimal) == (makespan_s, makespan_s, True)
+
+
 def test_memory_forbids_devices():
     """The only device fast enough cannot hold the vertex with its input: 9 s, not 1 s."""
     nodes = [{"id": "w", "input": True, "output_bytes": 6}, {"id": "v", "exec_s": [1, 9], "output_bytes": 5}]

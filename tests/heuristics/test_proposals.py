@@ -43,7 +43,7 @@ def schedule_of(graph, costs, device: list[int]):
     """Sets, prepared arrays and the schedule of an assignment under `fifo`."""
     walker = Walker("walk", graph, costs, np.random.default_rng(0), Budget(1), Assignment(np.array(device, np.int32)), "fifo")
     sets, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared()
-    schedule = new_schedule(graph.num_vertices, sets.num_units, costs.num_devices)
+    schedule = new_schedule(prepared, sets.num_units)
     schedule.begun_s[:] = walker.state.begun_s[0]
     read_schedule(walker.state.current, prepared, walker.state.levels[0], walker.state.critical[0], schedule)
     return sets, prepared, schedule, walker.state
@@ -168,7 +168,7 @@ def test_shipped_proposals_shorten_a_run_more_often_than_random_ones():
         walker = Walker("walk", graph, costs, np.random.default_rng(0), Budget(10**6), None, "fifo", proposals=untrained)
         walker.walk(np.zeros(graph.num_vertices // 2))
         sets, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared()
-        schedule = new_schedule(graph.num_vertices, sets.num_units, costs.num_devices)
+        schedule = new_schedule(prepared, sets.num_units)
         schedule.begun_s[:] = walker.state.begun_s[0]
         current, level_s, critical = walker.state.current, walker.state.levels[0], walker.state.critical[0]
         read_schedule(current, prepared, level_s, critical, schedule)

@@ -19,6 +19,8 @@ from doppler_tf.heuristics.walker import Walker
 
 # A race starts with as many assignments as it can take through all rounds in this part of its seconds. With one it is over.
 _PART = 0.5
+# Steps that tell the pace.
+_TRIAL = 100
 
 
 def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, starts: Sequence[Assignment], dispatch: str) -> Found:
@@ -52,6 +54,8 @@ def _halve(walker: Walker, starts: Sequence[Assignment]) -> None:
             return
         walker.begin_at(start)
         standing.append(walker.standing())
+    walker.resume(standing[0])
+    walker.walk(np.zeros(_TRIAL))
     steps, most = walker.num_units, _PART * walker.affordable
     while walker.num_units * len(standing) * np.log2(len(standing)) > most:
         standing.pop()

@@ -84,7 +84,7 @@ class Walker:
         else:
             self._simulate()
         self._offer()
-        self._walk_started = time.perf_counter()
+        self._walked, self._walked_s = 0, 0.0
 
     @property
     def num_units(self) -> int:
@@ -102,15 +102,14 @@ class Walker:
 
     @property
     def affordable(self) -> int | float:
-        """The number of steps that fit into the seconds left, at least one.
+        """The number of steps that fit into the seconds left, at the pace of the steps walked so far; at least one.
 
         It is infinite if simulations are counted, because the steps within a smaller budget must be the first steps within a larger one.
         """
         if self._budget.seconds is None or self._budget.simulations is not None:
             return math.inf
-        now = time.perf_counter()
-        pace = self.steps / max(now - self._walk_started, 1e-9)
-        return max(1, int((self._budget.seconds - (now - self._started)) * pace))
+        pace = self._walked / max(self._walked_s, 1e-9)
+        return max(1, int((self._budget.seconds - (time.perf_counter() - self._started)) * pace))
 
     def walk(self, temperature_s: np.ndarray, measure: bool = False) -> tuple[float, int]:
         """Takes one step for each temperature (float64 [steps]), or fewer if the budget ends.
@@ -118,7 +117,7 @@ class Walker:
         Args:
           measure: returns the sum of the losses' logarithms and their number, which takes longer; otherwise returns zeros.
         """
-        log_loss, losses, done = 0.0, 0, 0
+        log_loss, losses, done, started = 0.0, 0, 0, time.perf_counter()
         while done < len(temperature_s) and not self.over:
             steps, before = int(min(self._slice, len(temperature_s) - done, self._budget.most - self.steps)), self.state.levels[1]
             more = walk(self._sets, self._prepared, self._proposals, self.state, self._rng.random((steps, DRAWS)),
@@ -130,6 +129,7 @@ class Walker:
             if self.steps >= self._next_judged:
                 self._judge()
                 self._next_judged = self.steps + _BETWEEN
+        self._walked, self._walked_s = self._walked + done, self._walked_s + time.perf_counter() - started
         return log_loss, losses
 
     def typical_loss_s(self) -> float:

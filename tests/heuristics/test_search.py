@@ -17,6 +17,7 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
+from doppler_tf.heuristics import walker as walker_module
 from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.move_sets import move_sets
@@ -224,21 +225,28 @@ def test_all_that_cannot_ask_are_called_at_the_end():
 
 
 def test_how_many_steps_the_seconds_left_afford(monkeypatch):
-    """At the pace since the search began; no limit where simulations are counted."""
-    graph, now_s = planted()[0], 0.0
+    """At the pace of the steps walked, whatever else takes time; no limit where simulations are counted."""
+    graph, now_s, walk = planted()[0], 0.0, walker_module.walk
+
+    def slow(*arguments):
+        nonlocal now_s
+        now_s += 0.25 * len(arguments[5])
+        return walk(*arguments)
+
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(walker_module, "walk", slow)
 
     def walker(budget: Budget) -> Walker:
-        return Walker("own", graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo")
+        found = Walker("own", graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo")
+        found.walk(np.zeros(80))
+        return found
 
-    timed, counted, both = walker(Budget(seconds=100.0)), walker(Budget(1000)), walker(Budget(1000, 100.0))
-    for each in (timed, counted, both):
-        each.walk(np.zeros(99))  # and the start
-    now_s = 25.0
-    assert timed.affordable == 300
-    assert counted.affordable == both.affordable == math.inf
+    timed = walker(Budget(seconds=100.0))
+    now_s = 40.0
+    assert timed.affordable == 240  # four a second
     now_s = 101.0
     assert timed.affordable == 1
+    assert walker(Budget(1000)).affordable == walker(Budget(1000, 1e6)).affordable == math.inf
 
 
 def test_a_round_of_annealing_is_shortened_to_the_seconds_left():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
+from doppler_tf.heuristics import walker as walker_module
 from doppler_tf.heuristics.race import race
 from doppler_tf.heuristics.search import Budget
+from doppler_tf.heuristics.walker import Walker
 from doppler_tf.topology import ideal
 
 
@@ -37,3 +41,30 @@ def test_without_time_the_fastest_start_is_returned():
     found = race(graph, costs, 0, Budget(seconds=0.0), starts, "fifo")
     assert found.assignment.device.tolist() == starts[0].device.tolist()
     assert found.makespan_s == 42
+
+
+def test_starts_that_take_long_to_set_up_race_all_the_same(monkeypatch):
+    """By a clock on which a start takes 10 s and a step a millisecond, which leaves time for many rounds."""
+    (graph, costs), now_s, climbed, walk, begin_at, resume = two_sums(), 0.0, set(), walker_module.walk, Walker.begin_at, Walker.resume
+
+    def slow_walk(*arguments):
+        nonlocal now_s
+        now_s += 0.001 * len(arguments[5])
+        return walk(*arguments)
+
+    def slow_begin(walker, start):
+        nonlocal now_s
+        now_s += 10.0
+        begin_at(walker, start)
+
+    def noted(walker, standing):
+        climbed.add(standing.device.tobytes())
+        resume(walker, standing)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(walker_module, "walk", slow_walk)
+    monkeypatch.setattr(Walker, "begin_at", slow_begin)
+    monkeypatch.setattr(Walker, "resume", noted)
+    starts = [Assignment(np.full(12, d, np.int32), np.arange(12, dtype=np.int32)) for d in range(2)]
+    race(graph, costs, 0, Budget(seconds=100.0), starts, "fifo")
+    assert {start.device.tobytes() for start in starts} <= climbed

@@ -19,7 +19,7 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
 from doppler_tf.heuristics.judging import Steadiness, by_order, judge, noisy_means
 from doppler_tf.heuristics.local_search import PATIENCE
-from doppler_tf.heuristics.portfolio import search_together, time_to_search
+from doppler_tf.heuristics.portfolio import search_together
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.heuristics.tied_search import place_tied
@@ -126,7 +126,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
         note(method, SEARCHES[method](graph, costs, np.random.default_rng(seed), replace(budget, target_s=bound_s), None, dispatch))
     else:
         repetition = find_repetition(graph, costs) if method == "auto" else None
-        if repetition is not None and budget_s is not None and time_to_search(graph, budget_s / 2):
+        # Its set-up depends on the few layers that it searches.
+        if repetition is not None and time.perf_counter() < started + (budget_s or 0.0) / 2:
             budget, rng = Budget(samples, budget_s / 2, bound_s), np.random.default_rng(seed)
             found = place_tied(graph, costs, rng, budget, None, dispatch, repetition)
             if np.isfinite(found.makespan_s):

@@ -18,11 +18,13 @@ from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, heft
+from doppler_tf.heuristics import portfolio as portfolio_module
 from doppler_tf.heuristics.judging import Steadiness, noisy_means
 from doppler_tf.heuristics.portfolio import TOGETHER, search_together
 from doppler_tf.placement import place
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal, preset
+from tests.heuristics.stacks import stack
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, examples
 
@@ -282,3 +284,11 @@ def test_a_policy_is_asked_for_no_sample_after_the_deadline():
     drawn.clear()
     place(graph, ideal(4), "policy", 3, budget_s=0, learned={"policy": policy})
     assert drawn == [0]
+
+
+def test_repeated_layers_are_searched_where_the_whole_graph_could_not_be(monkeypatch):
+    """As if the set-up of other searches outlasted any budget."""
+    monkeypatch.setattr(portfolio_module, "_SETUP_S", 1e6)
+    placed = place(stack(12), ideal(2), samples=50, budget_s=30.0)
+    assert "tied_search" in placed.makespans_s
+    assert not {"annealing", "local_search"} & set(placed.makespans_s)

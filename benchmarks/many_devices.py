@@ -60,7 +60,7 @@ def cluster(machines: int) -> Topology:
 
 
 def graphs(devices: int) -> Iterator[tuple[str, DataflowGraph]]:
-    """A random graph, and Llama layers of which each operation is cut into as many pieces as there are machines of a common size."""
+    """A random graph, and Llama layers whose operations are cut into 32 pieces each."""
     yield "layered", build_workload("layered", devices, vertices=VERTICES)
     yield "llama_stack", build_workload("llama_stack", devices, pieces=PIECES, tiling="eindecomp", layers=LAYERS)
 

@@ -52,6 +52,6 @@ class SimPySimulator:
             env.process(vertex(v))
         for t, (p, s, d, cost) in enumerate(zip(plan.producer.tolist(), plan.source.tolist(), plan.destination.tolist(),
                                                 plan.cost_s.tolist(), strict=True)):
-            env.process(transfer(t, p, (s, d), cost))
+            env.process(transfer(t, p, int(self._costs.topology.lanes[s, d]), cost))
         env.run()
         return env.now

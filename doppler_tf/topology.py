@@ -53,8 +53,8 @@ class Topology:
       bandwidth_bytes_per_s: float64 [D, D], from row to column.
       latency_s: float64 [D, D].
       link_slots: transfers that a link carries at once; None: links never wait.
-      card: int64 [D, D], -1 or a number; links of one number share a network card, which carries `link_slots` transfers at once. None: no
-        links share anything.
+      card: int64 [D, D], -1 or a number, -1 on the diagonal; links of one number share a network card, which carries `link_slots` transfers
+        at once. None: no links share anything.
     """
 
     name: str
@@ -91,14 +91,18 @@ class Topology:
 
     @cached_property
     def topology_hash(self) -> str:
-        """SHA-256 of all that decides costs."""
-        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 of all that decides costs, whatever the numbers of cards."""
+        record = self.to_json()
+        record["links"].pop("card", None)
+        if self.shares_cards and self.link_slots is not None:
+            record["links"]["lanes"] = self.lanes.tolist()
+        return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict:
         """The fields of `doppler-topology/1`; an infinite bandwidth is null."""
         bandwidth = [[float(x) if math.isfinite(x) else None for x in row] for row in self.bandwidth_bytes_per_s]
         links = {"bandwidth_bytes_per_s": bandwidth, "latency_s": self.latency_s.tolist()}
-        if self.shares_cards:
+        if self.card is not None:
             links["card"] = [[None if card < 0 else card for card in row] for row in self.card.tolist()]
         return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices], "links": links,
                 "link_slots": self.link_slots}
@@ -152,10 +156,10 @@ def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndar
 
 
 def _cards(value, count: int, where: str) -> np.ndarray | None:
-    """[D][D] numbers of cards, null for a link of its own; the diagonal is not read."""
+    """[D][D] numbers of cards, null for a link that shares none; what stands on the diagonal has no effect."""
     if value is None:
         return None
-    words = f"{count} rows of {count} integers >= 0, or null for a link that shares no card"
+    words = f"{count} rows of {count} integers from 0 to 2^31 - 1, or null for a link that shares no card"
     length = Meta(min_length=count, max_length=count, description=words)
     check(value, Annotated[list[Annotated[list[Card | None], length]], length], TopologyError, where, "", "links.card")
     cards = np.array([[-1 if card is None else card for card in row] for row in value], np.int64)

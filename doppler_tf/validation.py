@@ -143,7 +143,7 @@ class _Run:
         for members in self.lanes.values() if slots is not None else ():
             for t, at in _overbooked(self.transfer_start[members], self.transfer_end[members], slots, self.tolerance_s):
                 p = int(self.plan.producer[members[t]])
-                found.append(Violation("double booking of a link", f"link {self._link_name(members[t])} was full "
+                found.append(Violation("double booking of a link", f"{self._link_name(members[t])} was full "
                                        f"when the output of vertex {self.graph.vertex_label(p)} was sent at {at:.9g} s"))
         return found
 
@@ -177,7 +177,7 @@ class _Run:
             queued, gaps = self.end[producer], free[int(self.costs.topology.lanes[source, destination])]
             idled = self._idled(gaps, queued, begun, self.costs.tensor_bytes[self.plan.tensor[members]], destination, profiles)
             for i in np.flatnonzero(idled > self.tolerance_s).tolist():
-                found.append(Violation("idle link", f"link {self._link_name(members[i])} idled {idled[i]:.9g} s "
+                found.append(Violation("idle link", f"{self._link_name(members[i])} idled {idled[i]:.9g} s "
                                        f"beside the output of vertex {self.graph.vertex_label(int(producer[i]))}, queued from "
                                        f"{queued[i]:.9g} s, sent at {begun[i]:.9g} s"))
         return found
@@ -201,7 +201,10 @@ class _Run:
         return memory_profiles(self.graph, self.costs, self.assignment, self.trace)
 
     def _link_name(self, transfer: int) -> str:
-        return f"{self._name(self.plan.source[transfer])} -> {self._name(self.plan.destination[transfer])}"
+        source, destination = self.plan.source[transfer], self.plan.destination[transfer]
+        lanes = self.costs.topology.lanes
+        shared = np.count_nonzero(lanes == lanes[source, destination]) > 1
+        return f"{'the network card of ' if shared else ''}link {self._name(source)} -> {self._name(destination)}"
 
     def _name(self, d: int) -> str:
         return self.costs.topology.device_names[d]

@@ -87,11 +87,12 @@ class Cluster:
         return ", ".join(map(self.place, self.devices))
 
     def named(self, topology: Topology) -> Topology:
-        """The topology with devices named by machine. What a machine sends to others goes through one network card."""
+        """The topology with devices named by machine. Unless it has cards, what a machine sends to others goes through one network card."""
         machines = [self.place(device).rpartition(" ")[2] for device in self.devices]
         names = [f"{machine}/{device.rpartition('device:')[2]}" for machine, device in zip(machines, self.devices, strict=True)]
         number = np.unique(machines, return_inverse=True)[1]
-        return replace(topology, card=np.where(number[:, None] == number, -1, number[:, None]),
+        card = np.where(number[:, None] == number, -1, number[:, None]) if topology.card is None else topology.card
+        return replace(topology, card=card,
                        devices=tuple(replace(device, name=name) for device, name in zip(topology.devices, names, strict=True)))
 
     def place(self, device: str) -> str:

@@ -178,7 +178,9 @@ def test_links_of_one_card_are_booked_together(graph, assignment):
     own = Topology.from_json(three)
     both = Topology.from_json({**three, "links": {"card": [[None, 0, 0], [None] * 3, [None] * 3]}})
     late, soon = simulate(graph, both, apart), simulate(graph, own, apart)
-    assert kinds(validate_trace(graph, both, apart, soon).violations) == ["double booking of a link"]
+    (booked,) = validate_trace(graph, both, apart, soon).violations
+    assert (booked.kind, booked.message) == ("double booking of a link", "the network card of link left -> far was full when the output of "
+                                                                         "vertex a was sent at 2 s")
     assert kinds(validate_trace(graph, own, apart, late).idle) == ["idle link", "idle link"]
 
 

@@ -60,8 +60,8 @@ class Schedule(NamedTuple):
 
     Attributes:
       begun_s: float64 [N], starts of vertices; tail_s: float64 [N], the least seconds from these to the end of all that depends on them.
-      busy_s: float64 [D, 64], busy seconds of devices in each interval; work_s: float64 [D]; link_s: float64 by lane,
-        seconds of transfers.
+      busy_s: float64 [D, 64], busy seconds of devices in each interval; work_s: float64 [D]; link_s: float64 [num_lanes],
+        seconds of transfers by lane.
       critical: bool [U], whether a unit is on the critical chain.
       scales_s: float64 [3]: the makespan, the mean exec, the mean work of a device.
     """

@@ -20,7 +20,7 @@ from doppler_tf.heuristics.walker import Walker
 # A race starts with as many assignments as it can take through all rounds in this part of its seconds. With one it is over.
 _PART = 0.5
 # Steps that tell the pace.
-_TRIAL = 100
+_TRIAL = 30
 
 
 def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, starts: Sequence[Assignment], dispatch: str) -> Found:
@@ -56,6 +56,7 @@ def _halve(walker: Walker, starts: Sequence[Assignment]) -> None:
         standing.append(walker.standing())
     walker.resume(standing[0])
     walker.walk(np.zeros(_TRIAL))
+    standing[0] = walker.standing()
     steps, most = walker.num_units, _PART * walker.affordable
     while walker.num_units * len(standing) * np.log2(len(standing)) > most:
         standing.pop()

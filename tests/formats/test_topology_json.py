@@ -61,6 +61,8 @@ def test_links_of_one_card_have_one_lane():
     assert alone.lanes.tolist() == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     del three["links"]["card"]
     assert Topology.from_json(three).topology_hash == alone.topology_hash != topology.topology_hash
+    three["links"]["card"] = [[None, 8, 8], [None, 1, 4], [4, None, None]]
+    assert Topology.from_json(three).topology_hash == topology.topology_hash
 
 
 @given(topologies())
@@ -130,8 +132,8 @@ MISTAKES = [
       for wrong in ("5", True, [1, 2], [[1, 2]], [[1, 2], [3]], [[1, "2"], [3, 4]], [[1, True], [1, 1]], {"0": 1}, 10**400)],
     (links(latency_s=[[0, None], [0, 0]]), "links.latency_s: expected a number or 2 rows of 2 numbers"),
     (links(bandwidth_bytes_per_s=0), "links.bandwidth_bytes_per_s: expected numbers > 0, got 0.0"),
-    (links(card=1), "links.card: expected 2 rows of 2 integers >= 0, or null for a link that shares no card, got 1"),
-    (links(card=[[0, -1], [0, 0]]), "links.card: expected 2 rows of 2 integers >= 0, or null for a link that shares no card, got [[0, -1]"),
+    (links(card=1), "links.card: expected 2 rows of 2 integers from 0 to 2^31 - 1, or null for a link that shares no card, got 1"),
+    (links(card=[[0, -1], [0, 0]]), "links.card: expected 2 rows of 2 integers from 0 to 2^31 - 1, or null for a link that shares no card"),
     (links(bandwidth_bytes_per_s=[[1, -2], [1, 1]]), "links.bandwidth_bytes_per_s: expected numbers > 0, got -2.0"),
     (links(latency_s=[[0, -1], [0, 0]]), "links.latency_s: expected finite numbers >= 0, got -1.0"),
 ]

@@ -78,7 +78,7 @@ class Topology:
     def lanes(self) -> np.ndarray:
         """int32 [D, D]: the queue of each link; links that share a card have one. They are numbered as their first links are, by row."""
         links = np.arange(self.num_devices**2).reshape(self.latency_s.shape)
-        if not self.shares_cards:
+        if self.card is None:
             return links.astype(np.int32)
         _, first, number = np.unique(self.card, return_index=True, return_inverse=True)
         owner = np.where(self.card < 0, links, first[number].reshape(links.shape))
@@ -87,7 +87,7 @@ class Topology:
     @property
     def shares_cards(self) -> bool:
         """Whether any two links share a card."""
-        return self.card is not None and bool((np.unique(self.card[self.card >= 0], return_counts=True)[1] > 1).any())
+        return int(self.lanes.max()) + 1 < self.lanes.size
 
     @cached_property
     def topology_hash(self) -> str:

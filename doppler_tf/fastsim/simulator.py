@@ -37,7 +37,8 @@ class FastSimulator:
         """Args:
           dispatch: `fifo`, `b_level` or `order`; noise: factors on the modelled times.
           patience: entries moved in sorted queues, by vertex and edge, before queues become heaps, or under a memory limit trees; None: 32,
-            under a limit 256, as heaps and trees cost more. It changes no makespan.
+            under a limit 256, as heaps and trees cost more. It changes no makespan. Where memory may run short and links share cards,
+            queues stay sorted arrays.
         """
         if dispatch not in DISPATCH_RULES:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)

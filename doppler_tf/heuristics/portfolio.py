@@ -28,7 +28,7 @@ _RACE = 0.4
 TOGETHER = {"annealing": anneal, "local_search": climb, "cp_sat": solve}
 
 
-def time_to_search(graph: DataflowGraph, seconds: float) -> bool:
+def _time_to_search(graph: DataflowGraph, seconds: float) -> bool:
     """Whether setting up a search leaves time for it."""
     return seconds >= _SETUP_S * (graph.num_vertices + graph.num_edges)
 
@@ -50,7 +50,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
       found theirs come first.
     """
     started = time.perf_counter()
-    if not time_to_search(graph, budget.seconds):
+    if not _time_to_search(graph, budget.seconds):
         return {}
     small = small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS
     searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}
@@ -58,7 +58,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known[0])
     starts = list({each.device.tobytes(): each for each in (start, *known)}.values())
     seconds = _RACE * (budget.seconds - (time.perf_counter() - started))
-    if budget.simulations is None and len(starts) > 1 and time_to_search(graph, seconds):
+    if budget.simulations is None and len(starts) > 1 and _time_to_search(graph, seconds):
         start = race(graph, costs, seed, Budget(seconds=seconds, target_s=budget.target_s), starts, dispatch).assignment
 
     def run(name: str) -> Found:

@@ -11,7 +11,7 @@ import numpy as np
 from doppler_tf.assignment import plan_transfers
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.trace import Trace
+from doppler_tf.trace import Trace, beside_transfers
 
 # A group with a smaller share of the modelled time gets no factor: its measurements would show overhead more than the group's speed.
 _TELLING = 1e-3
@@ -38,7 +38,11 @@ def measured_factors(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Fa
     """
     log, count = trace.log or trace, costs.num_devices
     kinds, kind = np.unique(graph.kinds, return_inverse=True)
-    by_exec = _weighted_medians(log.end_s - log.start_s, costs.exec_s[log.vertex, log.device], kind[log.vertex] * count + log.device,
+    modelled_s, shares = costs.exec_s[log.vertex, log.device], costs.topology.shares
+    if shares is not None:
+        for source, destination, side, rows, seconds in beside_transfers(log):
+            modelled_s[rows] += shares[side, source, destination] * seconds
+    by_exec = _weighted_medians(log.end_s - log.start_s, modelled_s, kind[log.vertex] * count + log.device,
                                 len(kinds) * count)
     device = np.full(graph.num_vertices, -1, np.int64)
     device[log.vertex] = log.device

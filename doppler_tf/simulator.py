@@ -34,16 +34,36 @@ class Simulator:
         """Simulates the decisions of any dispatcher, such as that of the engine with barriers."""
         exec_s, transfer_s = self._durations(costs, dispatcher)
         running: list[tuple] = []
-        now_s = 0.0
-        self._schedule(dispatcher.begin(now_s), now_s, exec_s, transfer_s, running)
+        now_s, owed_s = 0.0, [0.0] * costs.num_devices
+
+        def schedule(instructions: list[Instruction]) -> None:
+            for instruction in instructions:
+                if isinstance(instruction, StartVertex):
+                    v, d = instruction
+                    heapq.heappush(running, (now_s + exec_s[v][d], 0, v, d))
+                elif isinstance(instruction, StartTransfer):
+                    t, _, source, destination = instruction
+                    heapq.heappush(running, (now_s + transfer_s[t], 1, t, destination))
+                    if shares is not None:
+                        owed_s[source] += shares[0][source][destination] * transfer_s[t]
+                        owed_s[destination] += shares[1][source][destination] * transfer_s[t]
+
+        shares = None if costs.topology.shares is None else costs.topology.shares.tolist()
+        schedule(dispatcher.begin(now_s))
         while not dispatcher.done:
             if not running:
                 raise DeadlockError(dispatcher.stuck())
             now_s = running[0][0]
             ended = []
             while running and running[0][0] == now_s:
-                ended.append(heapq.heappop(running)[-1])
-            self._schedule(dispatcher.advance(now_s, ended), now_s, exec_s, transfer_s, running)
+                _, transfer, number, d = heapq.heappop(running)
+                if owed_s[d] > 0 and not transfer:
+                    heapq.heappush(running, (now_s + owed_s[d], 0, number, d))
+                    owed_s[d] = 0.0
+                else:
+                    ended.append(TransferEnded(number) if transfer else VertexEnded(number))
+            if ended:
+                schedule(dispatcher.advance(now_s, ended))
         return dispatcher.trace()
 
     def _durations(self, costs: CostModel, dispatcher: Dispatcher) -> tuple[list, list]:
@@ -53,16 +73,6 @@ class Simulator:
             exec_s = exec_s * self.noise.vertex[:, None]
             transfer_s = transfer_s * self.noise.transfer[dispatcher.transfers.producer, dispatcher.transfers.destination]
         return exec_s.tolist(), transfer_s.tolist()
-
-    @staticmethod
-    def _schedule(instructions: list[Instruction], now_s: float, exec_s: list, transfer_s: list, running: list) -> None:
-        for instruction in instructions:
-            if isinstance(instruction, StartVertex):
-                v = instruction.vertex
-                heapq.heappush(running, (now_s + exec_s[v][instruction.device], 0, v, VertexEnded(v)))
-            elif isinstance(instruction, StartTransfer):
-                t = instruction.transfer
-                heapq.heappush(running, (now_s + transfer_s[t], 1, t, TransferEnded(t)))
 
 
 def simulate(graph: DataflowGraph, topology: Topology | CostModel, assignment: Assignment, dispatch: str | None = None,

@@ -19,7 +19,8 @@ from doppler_tf.errors import TopologyError, field_error
 from doppler_tf.schema import check, check_fields
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
-_LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "card")
+_SHARES = ("source_share", "destination_share")
+_LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "card", *_SHARES)
 _MAX = sys.float_info.max
 Number = Annotated[float, Meta(ge=-_MAX)]  # infinity, too
 Positive = Annotated[float, Meta(gt=0, le=_MAX, description="a finite number > 0")]
@@ -55,6 +56,8 @@ class Topology:
       link_slots: transfers that a link carries at once; None: links never wait.
       card: int64 [D, D], -1 or a number, -1 on the diagonal; links of one number share a network card, which carries `link_slots` transfers
         at once. None: no links share anything.
+      source_share, destination_share: float64 [D, D], from row to column, the part of a transfer's seconds that it takes from its source,
+        or from its destination: what ends next there ends so much later. None: nothing. (The overhead of LogP: Culler et al., PPoPP 1993.)
     """
 
     name: str
@@ -63,6 +66,8 @@ class Topology:
     latency_s: np.ndarray
     link_slots: LinkSlots = 1
     card: np.ndarray | None = None
+    source_share: np.ndarray | None = None
+    destination_share: np.ndarray | None = None
 
     @property
     def num_devices(self) -> int:
@@ -90,6 +95,13 @@ class Topology:
         return int(self.lanes.max()) + 1 < self.lanes.size
 
     @cached_property
+    def shares(self) -> np.ndarray | None:
+        """float64 [2, D, D]: `source_share` and `destination_share`; None if no transfer takes time from a device."""
+        nothing = np.zeros(self.latency_s.shape)
+        shares = np.stack([nothing if share is None else share for share in (self.source_share, self.destination_share)])
+        return shares if shares.any() else None
+
+    @cached_property
     def topology_hash(self) -> str:
         """SHA-256 of all that decides costs, whatever the numbers of cards."""
         record = self.to_json()
@@ -104,6 +116,7 @@ class Topology:
         links = {"bandwidth_bytes_per_s": bandwidth, "latency_s": self.latency_s.tolist()}
         if self.card is not None:
             links["card"] = [[None if card < 0 else card for card in row] for row in self.card.tolist()]
+        links |= {name: share.tolist() for name in _SHARES if (share := getattr(self, name)) is not None}
         return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices], "links": links,
                 "link_slots": self.link_slots}
 
@@ -137,7 +150,8 @@ class Topology:
         bad = latency[~(np.isfinite(latency) & (latency >= 0))]
         if bad.size:
             raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(bad[0]))
-        return Topology(name, devices, bandwidth, latency, slots, _cards(links.get("card"), count, where))
+        shares = {name: _share(links[name], count, f"links.{name}", where) for name in _SHARES if links.get(name) is not None}
+        return Topology(name, devices, bandwidth, latency, slots, _cards(links.get("card"), count, where), **shares)
 
 
 def _device(entry, d: int, where: str) -> Device:
@@ -153,6 +167,15 @@ def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndar
     check(value, Annotated[Number | Annotated[list[row], length] | None, words], TopologyError, where, "", name)
     table = np.full((count, count), np.array(default if value is None else value, np.float64))
     return np.where(np.isnan(table), math.inf, table)
+
+
+def _share(value, count: int, name: str, where: str) -> np.ndarray:
+    share = _matrix(value, 0.0, count, name, where)
+    np.fill_diagonal(share, 0.0)
+    bad = share[~((share >= 0) & (share <= 1))]
+    if bad.size:
+        raise field_error(TopologyError, where, "", name, "numbers from 0 to 1", float(bad[0]))
+    return share
 
 
 def _cards(value, count: int, where: str) -> np.ndarray | None:

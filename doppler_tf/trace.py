@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,6 +119,24 @@ def by_link(source: np.ndarray, destination: np.ndarray) -> dict[tuple[int, int]
     cuts = np.flatnonzero((links[1:] != links[:-1]).any(axis=1)) + 1
     return {(int(links[at, 0]), int(links[at, 1])): members
             for at, members in zip([0, *cuts.tolist()], np.split(order, cuts), strict=True) if members.size}
+
+
+def beside_transfers(trace: Trace) -> Iterator[tuple[int, int, int, np.ndarray, np.ndarray]]:
+    """How long executions ran beside transfers: source, destination, 0 or 1 for the end of the link that is meant, the rows of the
+    executions there, and float64 seconds of each during which the link's transfers went on (two at once count twice)."""
+    for (source, destination), members in by_link(trace.source, trace.destination).items():
+        begin, end = (np.sort(times[members]) for times in (trace.transfer_start_s, trace.transfer_end_s))
+        for side, device in enumerate((source, destination)):
+            rows = np.flatnonzero(trace.device == device)
+            start_s, end_s = trace.start_s[rows], trace.end_s[rows]
+            yield source, destination, side, rows, sum(sign * (_since(times, end_s) - _since(times, start_s))
+                                                       for times, sign in ((begin, 1), (end, -1)))
+
+
+def _since(times: np.ndarray, at_s: np.ndarray) -> np.ndarray:
+    """float64 [n]: the seconds from each of the sorted times before `at_s` to it, together."""
+    before = np.searchsorted(times, at_s)
+    return before * at_s - np.append(0.0, np.cumsum(times))[before]
 
 
 def _profile(time_s: np.ndarray, change_bytes: np.ndarray) -> MemoryProfile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -57,7 +58,7 @@ class EmulatedBackend:
 
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> EmulatedSession:
         """Draws this run's noise and fixes all durations. Raises ConfigError: the true topology has another number of devices."""
-        work, transfer_s = graph.work_vertices, transfers.cost_s
+        work, transfer_s, topology = graph.work_vertices, transfers.cost_s, self._truth or costs.topology
         if self._truth is not None:
             if self._truth.num_devices != costs.num_devices:
                 raise field_error(ConfigError, "emulated devices", "", "truth", f"a topology of {costs.num_devices} devices, as "
@@ -70,29 +71,37 @@ class EmulatedBackend:
             self.noise = draw_noise(graph.num_vertices, costs.num_devices, self._noise_sigma, int(self._seeds.integers(2**63)))
             exec_s = exec_s * self.noise.vertex
             transfer_s = transfer_s * self.noise.transfer[transfers.producer, transfers.destination]
-        return EmulatedSession(exec_s * self.time_scale, transfer_s * self.time_scale)
+        return EmulatedSession(exec_s * self.time_scale, transfer_s * self.time_scale, topology.shares)
 
 
 class EmulatedSession:
-    """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer."""
+    """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer. Shares: see `Topology.shares`."""
 
     instant_transfers = pulled_transfers = False
     check_s = None
     kept: Mapping[int, int] = MappingProxyType({})  # nothing is computed
 
-    def __init__(self, vertex_wait_s: np.ndarray, transfer_wait_s: np.ndarray):
-        self._vertex_wait_s, self._transfer_wait_s = vertex_wait_s.tolist(), transfer_wait_s.tolist()
+    def __init__(self, vertex_wait_s: np.ndarray, transfer_wait_s: np.ndarray, shares: np.ndarray | None = None):
+        self._vertex_wait_s, self._transfer_wait_s, self._shares = vertex_wait_s.tolist(), transfer_wait_s.tolist(), shares
+        self._owed_s: dict[int, float] = defaultdict(float)
+        self._owing = threading.Lock()
         self._cancelled = threading.Event()
 
     def core(self, device: int) -> None:
         """None: threads that wait need no core."""
 
     def run_vertex(self, vertex: int, device: int) -> None:
-        """Waits for the vertex's exec seconds."""
+        """Waits for the vertex's exec seconds, and then for what transfers have taken from the device."""
         self._wait(self._vertex_wait_s[vertex])
+        while seconds := self._owed(device):
+            self._wait(seconds)
 
     def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
-        """Waits for the transfer's seconds."""
+        """Waits for the transfer's seconds, of which the devices at its ends owe a share."""
+        if self._shares is not None:
+            with self._owing:
+                for share, device in zip(self._shares[:, source, destination].tolist(), (source, destination), strict=True):
+                    self._owed_s[device] += share * self._transfer_wait_s[transfer]
         self._wait(self._transfer_wait_s[transfer])
 
     def free(self, tensor: int, device: int) -> None:
@@ -111,6 +120,11 @@ class EmulatedSession:
 
     def peak_tensor_bytes(self) -> None:
         """None: there are no tensors."""
+
+    def _owed(self, device: int) -> float:
+        """What transfers have taken from a device since this was last asked."""
+        with self._owing:
+            return self._owed_s.pop(device, 0.0)
 
     def _wait(self, seconds: float) -> None:
         """Sleeps most of the time, then yields until the instant has come; never shorter than asked, unless cancelled."""

@@ -1,4 +1,4 @@
-"""Latency and bandwidth of a link from measured copies; copies between machines."""
+"""What measured copies tell of a link: latency, bandwidth, and the time that they take from devices; copies between machines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 import tensorflow as tf
+from scipy.optimize import nnls
 
 from doppler_tf.refit import weighted_median
 from runtime.calls import execute_on
@@ -55,3 +56,16 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
     if latency_s < 0:
         return 0.0, float(np.median(size / time))
     return latency_s, 1 / slope
+
+
+def fit_shares(longer_s: np.ndarray, beside_s: np.ndarray) -> np.ndarray:
+    """float64 [C] in [0, 1]: the part of the seconds of transfers by which executions beside them took longer.
+
+    (Least squares without negative figures: Lawson and Hanson, Solving Least Squares Problems, 1974.)
+
+    Args:
+      longer_s: float64 [n], how much longer each execution took than undisturbed.
+      beside_s: float64 [n, C], the seconds of transfers of each sort beside it.
+    """
+    # What took longer by more than all of the transfers was disturbed by something else, too.
+    return np.minimum(nnls(beside_s, np.minimum(longer_s, beside_s.sum(axis=1)))[0], 1.0)

@@ -30,6 +30,7 @@ class NaiveSimulator:
         self.since: dict[tuple, float] = {}
         self.started: dict[tuple, float] = {}
         self.ended: dict[tuple, float] = {}
+        self.owed_s = [0.0] * costs.num_devices
         self.priority = None
         if rule == "b_level":
             self.priority = (-b_levels(graph, costs).value_s).tolist()
@@ -42,8 +43,9 @@ class NaiveSimulator:
         """Infinity when memory runs out for good."""
         now, finish = 0.0, {}
         while len(self.ended) < len(self.runs) + len(self.sends):
-            for event, end in finish.items():
-                if end == now and event not in self.ended:
+            for event in sorted(event for event, end in finish.items() if end == now and event not in self.ended):
+                finish[event] = now + self.paid(event)
+                if finish[event] == now:
                     self.ended[event] = now
             for event in (*self.runs, *self.sends):
                 if self.queued(event):
@@ -53,6 +55,7 @@ class NaiveSimulator:
                     event = min(fitting, key=self.key)
                     self.started[event] = now
                     finish[event] = now + self.duration(event)
+                    self.owe(event)
             pending = [end for event, end in finish.items() if event not in self.ended]
             if not pending and len(self.ended) < len(self.runs) + len(self.sends):
                 return math.inf
@@ -120,6 +123,21 @@ class NaiveSimulator:
             if held and not (uses and all(use in self.ended for use in uses)):
                 total += self.size(u, k)
         return total
+
+    def owe(self, event: tuple) -> None:
+        """A transfer takes time from the devices at its ends."""
+        kind, v, d = event[:3]
+        topology, seconds = self.costs.topology, self.duration(event)
+        if kind == "send":
+            for share, at in ((topology.source_share, self.device[v]), (topology.destination_share, d)):
+                self.owed_s[at] += 0.0 if share is None else share[self.device[v], d] * seconds
+
+    def paid(self, event: tuple) -> float:
+        """The seconds by which an execution ends later, as its device owes them."""
+        paid = self.owed_s[event[2]] if event[0] == "run" else 0.0
+        if event[0] == "run":
+            self.owed_s[event[2]] = 0.0
+        return paid
 
     def duration(self, event: tuple) -> float:
         kind, v, d = event[:3]

@@ -48,6 +48,12 @@ class Case:
         keys = queue_keys(self.graph, self.costs, self.assignment, self.rule) if self.rule == "order" else None
         return FastSimulator(self.graph, self.costs, self.rule).prepared(keys)
 
+    @property
+    def without_shares(self) -> Case:
+        """The same case where transfers take no time from devices."""
+        topology = dataclasses.replace(self.costs.topology, source_share=None, destination_share=None)
+        return dataclasses.replace(self, costs=dataclasses.replace(self.costs, topology=topology))
+
     def with_memory(self, limits: list[int | None]) -> Case:
         """The same case on devices with these many bytes."""
         topology = self.costs.topology
@@ -68,6 +74,8 @@ def topologies(draw, min_devices: int = 1, max_devices: int = 8) -> Topology:
     if draw(st.booleans()):
         rows = st.lists(st.sampled_from([None, 0, 1, 7]), min_size=count, max_size=count)
         links["card"] = draw(st.lists(rows, min_size=count, max_size=count))
+    if draw(st.booleans()):
+        links |= {name: matrix(st.sampled_from([0, 0.1, 0.25, 1])) for name in ("source_share", "destination_share")}
     return Topology.from_json({"devices": devices, "links": links, "link_slots": draw(st.sampled_from([None, 1, 2]))})
 
 

@@ -105,6 +105,20 @@ def test_a_link_carries_as_many_as_it_has_slots(link_slots, ends):
     assert trace.transfer_end_s.tolist() == ends
 
 
+def test_transfers_take_time_from_the_devices_at_their_ends():
+    """p runs a, then b, while a's output goes to q, which runs d, then c: 4 s, of which p owes a quarter and q a half."""
+    nodes = [{"id": "a", "exec_s": 1}, {"id": "b", "exec_s": 2}, {"id": "c", "exec_s": 1}, {"id": "d", "exec_s": 2}]
+    graph = graph_from_records(nodes, [{"source": "a", "target": "c", "transfer_s": 4}])
+    links = {"source_share": 0.25, "destination_share": 0.5}
+    topology = Topology.from_json({"devices": [{"name": "p"}, {"name": "q"}], "links": links})
+    assignment = Assignment(np.array([0, 0, 1, 1], np.int32))
+    trace = simulate(graph, topology, assignment)
+    assert dict(zip(trace.vertex.tolist(), trace.end_s.tolist(), strict=True)) == {0: 1, 1: 4, 2: 6, 3: 4}
+    assert trace.transfer_end_s.tolist() == [5]
+    assert validate_trace(graph, topology, assignment, trace).work_conserving
+    assert FastSimulator(graph, build_costs(graph, topology)).makespans(assignment.device[None]).tolist() == [6]
+
+
 @pytest.mark.parametrize(("card", "ends"), [(None, [1, 1, 1]), ([[None, 0, 0], [None] * 3, [None] * 3], [1, 2, 1]),
                                             ([[None, 3, 3], [None, None, 3], [None] * 3], [1, 2, 3])])
 def test_links_of_one_card_take_turns(card, ends):

@@ -36,6 +36,7 @@ def pair(*kinds):
 
 @given(cases(1, 4, noise=False), st.integers(0, 2**32 - 1))
 def test_one_run_without_noise_shows_the_factors_of_all_that_took_time(case, seed):
+    case = case.without_shares  # a trace does not tell which vertex took longer for a transfer
     rng, count = np.random.default_rng(seed), case.costs.num_devices
     by_exec, link, explicit = rng.uniform(0.25, 4, (len(set(case.graph.kinds)), count)), rng.uniform(0.25, 4, (count, count)), 3.0
     truth = changed(case.graph, case.costs, by_exec, link, explicit)
@@ -50,6 +51,17 @@ def test_one_run_without_noise_shows_the_factors_of_all_that_took_time(case, see
     assert not np.isnan(found.exec.ravel()[(group_s > 0) & (group_s >= 1e-3 * took_s.sum())]).any()
 
 
+def test_what_transfers_take_from_a_device_is_no_factor_of_its_vertices():
+    """a's output goes to b for 3 s, beside b's first vertex, which takes 4 s and 1.5 s more."""
+    nodes = [{"id": v, "kind": v, "exec_s": exec_s, "output_bytes": 4} for v, exec_s in (("a", 1), ("b", 4), ("c", 1))]
+    graph = graph_from_records(nodes, [{"source": "a", "target": "c"}], {"name": "beside"})
+    costs = build_costs(graph, replace(TWO, destination_share=np.array([[0, 0.5], [0.5, 0]])))
+    trace = simulate(graph, costs, assignment_from_devices(graph, costs, [0, 1, 1]))
+    assert trace.end_s.tolist() == [1.0, 5.5, 6.5]
+    shown = measured_factors(graph, costs, trace)
+    assert (shown.exec[0, 0], shown.exec[1, 1], shown.exec[2, 1], shown.link[0, 1]) == (1.0, 1.0, 1.0, 1.0)
+
+
 def test_a_group_of_next_to_no_time_shows_nothing_but_overhead():
     graph = graph_from_records([{"id": v, "kind": "x", "exec_s": [1e-9, 1.0][v]} for v in range(2)], [], {"name": "uneven"})
     costs = build_costs(graph, TWO)
@@ -62,7 +74,7 @@ def test_a_group_of_next_to_no_time_shows_nothing_but_overhead():
 
 @given(cases(1, 4, noise=False), st.integers(0, 2**32 - 1))
 def test_costs_that_differ_by_one_factor_are_found_whole(case, seed):
-    factor = float(np.random.default_rng(seed).uniform(0.25, 4))
+    factor, case = float(np.random.default_rng(seed).uniform(0.25, 4)), case.without_shares
     count = case.costs.num_devices
     truth = changed(case.graph, case.costs, np.full((len(set(case.graph.kinds)), count), factor), np.full((count, count), factor), factor)
     trace = simulate(case.graph, truth, case.assignment, case.rule)

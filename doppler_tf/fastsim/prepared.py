@@ -25,7 +25,8 @@ class Prepared(NamedTuple):
       incoming: int32 [N], edges from work vertices, -1 for inputs.
       exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
       link_slots: -1 if links never wait; link_lane: int32 [D, D], the lane of each link, counted from 0; num_lanes: how many there are;
-        shared: whether links share lanes.
+        shared: whether links share lanes; shares: float64 [2, D, D] of sources and destinations, or [0, 0, 0]: transfers take no device's
+        time.
       limited: whether memory can run short in some assignment.
       in_ptr: int32 [N + 1], in_tensor: int32 [E], by consumer.
       item_bytes: float64 [N + T], of all outputs of each vertex, then of each tensor; by_bytes: int32 [N + T], these items by their bytes.
@@ -51,6 +52,7 @@ class Prepared(NamedTuple):
     link_lane: np.ndarray
     num_lanes: int
     shared: bool
+    shares: np.ndarray
     limited: bool
     in_ptr: np.ndarray
     in_tensor: np.ndarray
@@ -125,6 +127,6 @@ def makespan(devices, p, limit_s, tail, waited_for, begun_s):
     `queued_links.simulate`.
     """
     limited = p.limited and may_run_short(devices, p)[0]
-    if limited or p.link_slots >= 0:
+    if limited or p.link_slots >= 0 or len(p.shares):
         return _simulate_queued(devices, p, limited, limit_s, tail, waited_for, begun_s)[0]
     return _simulate_free(devices, p, limit_s, tail, waited_for, begun_s)[0]

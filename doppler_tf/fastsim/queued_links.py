@@ -62,7 +62,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
       float64 [B] seconds; infinity at a deadlock; for an abandoned simulation a lower bound above `limit_s`.
     """
     priority, fifo, link_slots = prepared.priority, prepared.fifo, prepared.link_slots
-    link_lane, shared = prepared.link_lane, prepared.shared
+    link_lane, shared, shares = prepared.link_lane, prepared.shared, prepared.shares
     patience = prepared.patience_limited if limited else prepared.patience
     if limited and shared:  # trees are for lanes that lead to one device
         patience = np.iinfo(np.int64).max
@@ -74,6 +74,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
     num_devices = len(slots)
     num_lanes = num_devices + prepared.num_lanes
     single = len(maker) == count  # one output each
+    owing, owed_s = len(shares) > 0, np.zeros(num_devices)
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf
     makespan, load = np.zeros(batch), np.zeros(num_devices)
     vertices, lanes = np.empty(count, VERTEX), np.empty(num_lanes, LANE)
@@ -143,7 +144,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                 noted = touch(lanes, touched, noted, d)
                 if moved > patience and not long:
                     long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
-        seen[:], blocked[:] = -1, False
+        seen[:], blocked[:], owed_s[:] = -1, False, 0.0
         if recording:
             waited_for[:count], waited_for[-1], since[:count], freed[:] = -1, -1, 0.0, -1
         while True:
@@ -153,6 +154,11 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                 item, arrived = entry >> SHIFT, entry & DEVICE
                 running -= 1
                 tensor, ended = -1, item
+                if owing and item < count and owed_s[arrived] > 0:
+                    push(events, 0, running, now + owed_s[arrived], entry)
+                    owed_s[arrived] = 0.0
+                    running += 1
+                    continue
                 if item < count:
                     p, home, source = item, arrived, arrived
                     lanes[home].free += 1
@@ -224,8 +230,9 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                                     noted = _unblock(lanes, link_lane, touched, noted, blocked, home)
             if moved > patience and not long:
                 long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
-            # 2. Start everything that can start. Lanes compete for memory in this order: devices by index, then links.
-            if limited:
+            # 2. Start everything that can start. Lanes compete for memory, and what devices owe is summed, in this order: devices by index,
+            # then links.
+            if limited or owing:
                 _sort(touched, noted)
             for t in range(noted):
                 k = touched[t]
@@ -284,7 +291,12 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                             makespan[b] = now + longest + after_s
                             if makespan[b] > limit_s:
                                 return makespan
-                        push(events, 0, running, now + (longest * factor[p, d] if noisy else longest), item << SHIFT | d)
+                        if noisy:
+                            longest *= factor[p, d]
+                        if owing:
+                            owed_s[source] += shares[0, source, d] * longest
+                            owed_s[d] += shares[1, source, d] * longest
+                        push(events, 0, running, now + longest, item << SHIFT | d)
                     running += 1
                 freed[k] = -1
             noted = 0

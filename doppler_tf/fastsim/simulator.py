@@ -58,6 +58,7 @@ class FastSimulator:
             factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
             link_slots=-1 if topology.link_slots is None else topology.link_slots, link_lane=topology.lanes,
             num_lanes=int(topology.lanes.max()) + 1, shared=topology.shares_cards,
+            shares=np.empty((0, 0, 0)) if topology.shares is None else topology.shares,
             # A device holds each tensor at most once. If all of them fit, no limit can ever bind.
             limited=bool((costs.tensor_bytes.sum() > costs.memory_bytes).any()),
             in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,
@@ -158,6 +159,6 @@ def _run(devices: np.ndarray, prepared: Prepared) -> np.ndarray:
 
 
 def _simulate(devices: np.ndarray, prepared: Prepared, limited: bool, recording: tuple = _COMPLETE) -> np.ndarray:
-    if limited or prepared.link_slots >= 0:
+    if limited or prepared.link_slots >= 0 or len(prepared.shares):
         return queued_links.simulate(devices, prepared, limited, *recording)
     return free_links.simulate(devices, prepared, *recording)

@@ -24,11 +24,13 @@ GOOD = {
     "links": {"bandwidth_bytes_per_s": [[0, 2.5], [None, 4]], "latency_s": 0.25},
 }
 
+LINKS = "bandwidth_bytes_per_s, latency_s, card, source_share, destination_share"
+
 
 def same(first: Topology, second: Topology) -> bool:
     def fields(topology: Topology) -> tuple:
         return (topology.name, topology.devices, topology.link_slots, topology.bandwidth_bytes_per_s.tolist(), topology.latency_s.tolist(),
-                topology.lanes.tolist())
+                topology.lanes.tolist(), None if topology.shares is None else topology.shares.tolist())
 
     return fields(first) == fields(second)
 
@@ -47,6 +49,17 @@ def test_what_is_left_out_costs_nothing_and_links_carry_one():
     topology = Topology.from_json({"devices": [{"name": "p"}, {"name": "q"}]})
     assert np.isinf(topology.bandwidth_bytes_per_s).all()
     assert (topology.latency_s.max(), topology.link_slots, topology.name) == (0, 1, "topology")
+
+
+def test_transfers_take_time_from_devices_only_if_a_file_says_so():
+    two = {"devices": [{"name": "p"}, {"name": "q"}]}
+    nothing = Topology.from_json(two)
+    assert nothing.shares is None
+    two["links"] = {"destination_share": 0.25}
+    some = Topology.from_json(two)
+    assert some.shares.tolist() == [[[0, 0], [0, 0]], [[0, 0.25], [0.25, 0]]]
+    assert some.topology_hash != nothing.topology_hash
+    assert same(some, Topology.from_json(some.to_json()))
 
 
 def test_links_of_one_card_have_one_lane():
@@ -124,14 +137,16 @@ MISTAKES = [
       for wrong in ("1", True, [1], 10**400, 0, -1, 1.0, 2**31, None)],
     *[(top(link_slots=wrong), f"link_slots: expected an integer from 1 to 2^31 - 1 or null, got {wrong!r}")
       for wrong in (0, -1, 1.5, True, "1", 2**70)],
-    *[(top(links=wrong), f"links: expected an object of bandwidth_bytes_per_s, latency_s, card, got {wrong!r}")
+    *[(top(links=wrong), f"links: expected an object of {LINKS}, got {wrong!r}")
       for wrong in (3, [], "fast", False)],
-    (links(bandwith=3), "links: expected an object of bandwidth_bytes_per_s, latency_s, card, got {"),
+    (links(bandwith=3), f"links: expected an object of {LINKS}, got {{"),
     *[(links(**{field: wrong}), f"links.{field}: expected a number or 2 rows of 2 numbers, got {start(wrong)}")
-      for field in ("bandwidth_bytes_per_s", "latency_s")
+      for field in ("bandwidth_bytes_per_s", "latency_s", "source_share")
       for wrong in ("5", True, [1, 2], [[1, 2]], [[1, 2], [3]], [[1, "2"], [3, 4]], [[1, True], [1, 1]], {"0": 1}, 10**400)],
     (links(latency_s=[[0, None], [0, 0]]), "links.latency_s: expected a number or 2 rows of 2 numbers"),
     (links(bandwidth_bytes_per_s=0), "links.bandwidth_bytes_per_s: expected numbers > 0, got 0.0"),
+    (links(source_share=[[0, 1.5], [0, 0]]), "links.source_share: expected numbers from 0 to 1, got 1.5"),
+    (links(destination_share=-1), "links.destination_share: expected numbers from 0 to 1, got -1.0"),
     (links(card=1), "links.card: expected 2 rows of 2 integers from 0 to 2^31 - 1, or null for a link that shares no card, got 1"),
     (links(card=[[0, -1], [0, 0]]), "links.card: expected 2 rows of 2 integers from 0 to 2^31 - 1, or null for a link that shares no card"),
     (links(bandwidth_bytes_per_s=[[1, -2], [1, 1]]), "links.bandwidth_bytes_per_s: expected numbers > 0, got -2.0"),

@@ -11,6 +11,7 @@ from doppler_tf.assignment import assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.graph_records import graph_from_records
+from doppler_tf.simulator import simulate
 from doppler_tf.topology import Topology, ideal
 from doppler_tf.validation import validate_trace
 from runtime import EmulatedBackend, EmulatedExecutor, SynchronousExecutor
@@ -54,6 +55,17 @@ def test_the_plan_keeps_its_slots(row):
         trace = executor.execute(graph, costs, assignment)
     np.testing.assert_array_equal(trace.producer, [0, 1])
     assert validate_trace(graph, costs, assignment, trace.log).work_conserving
+
+
+def test_transfers_take_time_from_devices(row):
+    """Each transfer takes 0.5 s, and as much from what runs next at both ends."""
+    graph, costs, assignment = row
+    truth = replace(topology(1.0, 2.0), source_share=np.ones((2, 2)), destination_share=np.ones((2, 2)))
+    with EmulatedExecutor(SCALE, truth=truth) as executor:
+        trace = executor.execute(graph, costs, assignment)
+    simulated = simulate(graph, truth, assignment)
+    assert (simulated.end_s - simulated.start_s).tolist() == [1.0, 1.5, 2.0]
+    assert (trace.end_s - trace.start_s >= np.array([1.0, 1.5, 2.0]) - 1e-9).all()
 
 
 def test_another_number_of_devices_is_refused(row):

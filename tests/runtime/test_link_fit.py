@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.link_fit import fit_link
+from runtime.link_fit import fit_link, fit_shares
 
 SIZES = [4096, 16384, 65536, 2**18, 2**20, 2**22]
 
@@ -35,3 +35,16 @@ def test_times_that_do_not_grow_have_no_bandwidth_and_latency_is_never_negative(
 
 def test_one_size_tells_nothing_of_the_bandwidth():
     assert fit_link([4096], [3e-5]) == (3e-5, np.inf)
+
+
+def test_shares_are_found_and_a_burst_counts_for_no_more_than_the_transfers_beside_it():
+    beside_s = np.random.default_rng(0).uniform(0, 1, (50, 2))
+    longer_s = beside_s @ [0.25, 0.5]
+    assert fit_shares(longer_s, beside_s).tolist() == pytest.approx([0.25, 0.5])
+    longer_s[7] = 1000.0
+    assert fit_shares(longer_s, beside_s).tolist() == pytest.approx([0.25, 0.5], abs=0.1)
+
+
+def test_shares_are_never_negative_and_never_more_than_all():
+    assert fit_shares(np.array([-1.0, -2.0]), np.ones((2, 1))).tolist() == [0.0]
+    assert fit_shares(np.array([3.0, 3.0]), np.array([[1.0, 2.0], [1.0, 1.0]])).max() <= 1.0

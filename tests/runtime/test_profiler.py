@@ -1,5 +1,7 @@
 """The profiler: every distinct kernel once, medians into costs, links between the devices at hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,9 @@ from doppler_tf.formats.graph_json import read_graph, write_graph
 from doppler_tf.formats.topology_json import read_topology, write_topology
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import cpu
+from doppler_tf.trace import Trace
 from runtime import Effort, Profiler, profile
-from runtime.profiler import distinct_links
+from runtime.measurements import Measurements, distinct_links
 
 QUICK = Effort(rounds=1, spread=4)
 
@@ -129,6 +132,20 @@ def test_explicit_transfer_seconds_give_way_to_the_measured_link(told):
                                [{"source": 0, "target": 1}, {"source": 1, "target": 2, "transfer_s": 7.0}])
     found = profile(graph, cpu(2), {0: np.ones((5, 5), np.float32)}, QUICK)
     assert float(found.costs.transfer_s(1, 0, 1)) == pytest.approx(1e-5 + 100 / 1e9)
+
+
+def test_kernels_beside_transfers_between_machines_tell_what_these_take_and_not_what_the_kernels_take():
+    """A kernel takes 2 s, and beside 2 s of sending 2.5 s at the source and 3 s at the destination."""
+    devices = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
+    graph = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 8} for v in range(4)], [{"source": 0, "target": 3}])
+    found, one = Measurements(devices, np.zeros(4, np.int32), [[None, None]], {}), np.array([0], np.int32)
+    trace = Trace(np.arange(4), np.array([0, 0, 1, 1]), np.array([0.0, 2.0, 0.0, 2.0]), np.array([2.0, 4.5, 2.0, 5.0]),
+                  one, one, one + 1, np.array([2.0]), np.array([4.0]))
+    found.add(graph, replace(trace, log=trace), True)
+    assert found.kernel_s.tolist() == [[2.0, 2.0]]
+    links = found.links()
+    assert links["source_share"].tolist() == [[0.0, pytest.approx(0.25)], [0.0, 0.0]]
+    assert links["destination_share"].tolist() == [[0.0, pytest.approx(0.5)], [0.0, 0.0]]
 
 
 def test_logical_cpus_share_one_link_and_gpus_have_their_own():

@@ -1,0 +1,151 @@
+"""What runs show of kernels and links: durations gathered, medians and fits of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.trace import Trace, beside_transfers
+from runtime.devices import server_of
+from runtime.link_fit import copy_seconds, fit_link, fit_shares
+
+# What is known of a link between machines; the first two of a link within one.
+_BETWEEN = ("latency_s", "s_per_byte", "source_share", "destination_share")
+_WITHIN = _BETWEEN[:2]
+# A kernel that runs beside transfers for less is not disturbed.
+_DISTURBED_S = 1e-6
+
+
+class Measurements:
+    """Durations by kernel and kind of device, and by kind of link and size."""
+
+    def __init__(self, devices: Sequence[str], number: np.ndarray, known_s: Sequence[Sequence[float | None]], known: Mapping[str, float]):
+        """Args: number: of each vertex's kernel; known_s: [K, D]; known: holds figures of links by name, too."""
+        self.runs, self._devices = 0, devices
+        self._number, self._known_s, self._known = number, known_s, known
+        self._kinds, self._alike = device_kinds(devices), distinct_links(devices)
+        self._between = [server_of(devices[pairs[0][0]]) != server_of(devices[pairs[0][1]]) for pairs in self._alike]
+        self._names = [f"link {devices[pairs[0][0]]} {devices[pairs[0][1]]}" for pairs in self._alike]
+        self._link = {pair: i for i, pairs in enumerate(self._alike) for pair in pairs}
+        self._kernel: dict[tuple[int, str], list[float]] = defaultdict(list)
+        self._first: dict[tuple[int, str], list[float]] = defaultdict(list)
+        self._beside: dict[str, list[tuple[int, float, dict[tuple[int, int], float]]]] = defaultdict(list)
+        self._copy: dict[tuple[int, float], list[float]] = defaultdict(list)
+
+    @property
+    def knows_links(self) -> bool:
+        """Whether the figures of all links were known."""
+        return all(key in self._known for i in range(len(self._names)) for key in self._keys(i))
+
+    def _keys(self, i: int) -> list[str]:
+        """The names of what is known of a link."""
+        return [f"{self._names[i]}: {figure}" for figure in (_BETWEEN if self._between[i] else _WITHIN)]
+
+    def add(self, graph: DataflowGraph, trace: Trace, counts: bool) -> None:
+        """Takes in a run; one that does not count fills in where no other has shown anything."""
+        self.runs += 1
+        log, beside_s = trace.log, defaultdict(lambda: defaultdict(float))
+        for s, d, side, rows, seconds in beside_transfers(log):
+            if self._between[link := self._link[s, d]]:
+                for row, each in zip(rows.tolist(), seconds.tolist(), strict=True):
+                    if each > _DISTURBED_S:
+                        beside_s[row][link, side] += each
+        took_s = (log.end_s - log.start_s).tolist()
+        for row, (k, d, seconds) in enumerate(zip(self._number[log.vertex].tolist(), log.device.tolist(), took_s, strict=True)):
+            key = k, self._kinds[d]
+            if not counts:
+                self._first[key].append(seconds)
+            elif row in beside_s:
+                self._beside[key[1]].append((k, seconds, beside_s[row]))
+            else:
+                self._kernel[key].append(seconds)
+        if not counts:
+            return
+        for t, (tensor, s, d) in enumerate(zip(log.tensor(graph).tolist(), log.source.tolist(), log.destination.tolist(), strict=True)):
+            on = trace.device == d
+            # A destination that is busy takes its copies later, and could not have used them sooner.
+            busy = (on & (trace.start_s < trace.transfer_start_s[t]) & (trace.end_s > log.transfer_start_s[t])).any()
+            seconds = trace.transfer_end_s[t] - trace.transfer_start_s[t] if busy else log.transfer_end_s[t] - log.transfer_start_s[t]
+            self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(float(seconds))
+
+    def add_copies(self) -> None:
+        """Measures copies of three sizes over each link between machines that the runs did not use for two sizes."""
+        for link, pairs in enumerate(self._alike):
+            names = [self._devices[d] for d in pairs[0]]
+            if self._between[link] and sum(link == used for used, _ in self._copy) < 2:
+                for size, seconds in copy_seconds(*names).items():
+                    self._copy[link, size] += seconds
+
+    @property
+    def kernel_s(self) -> np.ndarray:
+        """float64 [K, D]: what is known, else the median of what was measured, where possible while no other machine sent or received."""
+        rows = [[self._seconds(k, d) for d in range(len(self._kinds))] for k in range(len(self._known_s))]
+        return np.array(rows, np.float64).reshape(len(rows), len(self._kinds))
+
+    def _seconds(self, k: int, d: int) -> float:
+        key = k, self._kinds[d]
+        if self._known_s[k][d]:
+            return self._known_s[k][d]
+        beside = () if key in self._kernel else (seconds for number, seconds, _ in self._beside.get(key[1], ()) if number == k)
+        return float(np.median(self._kernel.get(key) or [*beside] or self._first[key]))
+
+    def _shares(self) -> np.ndarray:
+        """float64 [L, 2]: the part of a link's transfers that they take from the device at its source, or at its destination."""
+        share = np.zeros((len(self._alike), 2))
+        for kind, runs in self._beside.items():
+            d = self._kinds.index(kind)
+            alone_s = {k: self._seconds(k, d) for k in {k for k, _, _ in runs}}
+            links = sorted({link for _, _, beside_s in runs for link in beside_s})
+            beside_s = np.array([[of.get(link, 0.0) for link in links] for _, _, of in runs])
+            share[tuple(np.transpose(links))] = fit_shares(np.array([seconds - alone_s[k] for k, seconds, _ in runs]), beside_s)
+        return share
+
+    def graph(self, graph: DataflowGraph) -> DataflowGraph:
+        """`graph` with measured exec_s."""
+        return replace(graph, exec_s=np.where(graph.is_input[:, None], np.nan, self.kernel_s[self._number]))
+
+    def links(self) -> dict[str, np.ndarray]:
+        """The matrices of links as a topology has them; links that carried nothing cost nothing."""
+        matrices, figures = {figure: np.zeros((len(self._kinds),) * 2) for figure in _BETWEEN}, self.link_figures()
+        for i, pairs in enumerate(self._alike):
+            for figure, key in zip(_BETWEEN, self._keys(i), strict=False):
+                matrices[figure][tuple(np.transpose(pairs))] = figures.get(key, 0.0)
+        with np.errstate(divide="ignore"):
+            bandwidth = np.divide(1, matrices.pop("s_per_byte"))
+        shares = {figure: matrix if matrix.any() else None for figure, matrix in matrices.items() if figure.endswith("share")}
+        return {"latency_s": matrices["latency_s"], "bandwidth_bytes_per_s": bandwidth, **shares}
+
+    def link_figures(self) -> dict[str, float]:
+        """By name of link latency and seconds per byte, between machines shares, too; of links that carried something, or are known."""
+        found, shares = {}, self._shares()
+        for i in range(len(self._names)):
+            keys = self._keys(i)
+            points = {size: float(np.median(seconds)) for (link, size), seconds in self._copy.items() if link == i}
+            if self._known.keys() >= set(keys):
+                found |= {key: self._known[key] for key in keys}
+            elif points:
+                latency_s, bandwidth = fit_link(list(points), list(points.values()))
+                found |= dict(zip(keys, (latency_s, 1 / bandwidth, *shares[i].tolist()), strict=False))
+        return found
+
+
+def device_kinds(devices: Sequence[str]) -> list[str]:
+    """The kind of each TensorFlow device: logical CPUs of a machine are alike, and so are GPUs where all of this one are of one make."""
+    makes = {str(tf.config.experimental.get_device_details(gpu).get("device_name")) for gpu in tf.config.list_physical_devices("GPU")}
+    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else "CPU" if "CPU" in name
+            else next(iter(makes)) if len(makes) == 1 and server_of(name) is None else name for name in devices]
+
+
+def distinct_links(devices: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """All pairs (source, destination) of different devices; those that copy alike stand together."""
+    pairs = [(s, t) for s in range(len(devices)) for t in range(len(devices)) if s != t]
+    of_cpu: dict[tuple[str | None, ...], list[tuple[int, int]]] = defaultdict(list)
+    for pair in pairs:
+        if all("CPU" in devices[d] for d in pair):
+            of_cpu[tuple(server_of(devices[d]) for d in pair)].append(pair)
+    return [*of_cpu.values(), *([pair] for pair in pairs if not all("CPU" in devices[d] for d in pair))]

@@ -31,7 +31,7 @@ from doppler_tf.simulator import simulate
 from doppler_tf.topology import cpu
 from tests.machines import PORT, Machines
 
-SIDE, THERE, BACK, LATENCY_S, SEARCH_S, EPISODES, RUNS, SEEDS, TURNS, WARM = 2048, 10, 1, 1e-4, 5.0, 1600, 300, 3, 15, 2
+SIDE, THERE, BACK, LATENCY_S, SEARCH_S, RUNS, SEEDS, TURNS, WARM = 2048, 10, 1, 1e-4, 5.0, 300, 3, 15, 2
 SHEET, HEURISTIC = "data sheet", "best heuristic"
 
 
@@ -77,7 +77,7 @@ def measured(args: argparse.Namespace, cluster, folder: Path) -> dict[str, dict[
                   "METIS": known.assignments["partition"], "search": place(graph, costs, budget_s=SEARCH_S).assignment}
     with TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True, cluster=cluster) as executor:
         for seed in range(args.seeds):
-            config = replace(CONFIGS["default"], seed=seed, simulated=EPISODES, real=args.runs)
+            config = replace(CONFIGS["default"], seed=seed, real=args.runs)
             train([graph], costs.topology, folder / str(seed), config, executor=executor, progress=False, pictures=False)
             path = next((folder / str(seed) / "assignments").glob("*.json"))
             placements[f"stage III, seed {seed}"] = read_assignment(path, graph, costs)

@@ -55,13 +55,14 @@ def render(result: dict[str, Any]) -> list:
     if clock is not None:
         rows[f"on the clock, within {unit.text(clock['tolerance_s'])}"] = (f"valid {yes_no(clock['valid'])}, "
                                                                            f"work conserving {yes_no(clock['work_conserving'])}")
-    links, name = result["busy_links"], "link"
-    if len(links) > SHOWN_LINKS:
-        busiest = set(sorted(links, key=links.get, reverse=True)[:SHOWN_LINKS])
-        links, name = {link: share for link, share in links.items() if link in busiest}, f"the {SHOWN_LINKS} busiest links"
-    tables = [facts(f"{result['graph']} on {result['topology']}", rows), device_table(result),
-              *([grid("", (name, "busy"), [(link, percent(share)) for link, share in links.items()])] if links else []),
-              *_chain_tables(result)]
+    tables = [facts(f"{result['graph']} on {result['topology']}", rows), device_table(result)]
+    for shares, name in ((result["busy_links"], "link"), (result["busy_cards"], "network card of")):
+        if len(shares) > SHOWN_LINKS:
+            busiest = set(sorted(shares, key=shares.get, reverse=True)[:SHOWN_LINKS])
+            shares, name = {link: share for link, share in shares.items() if link in busiest}, f"the {SHOWN_LINKS} busiest: {name}"
+        if shares:
+            tables.append(grid("", (name, "busy"), [(link, percent(share)) for link, share in shares.items()]))
+    tables += _chain_tables(result)
     if result["violations"]:
         shown = result["first_violations"]
         tables.append(facts(f"violations, {len(shown)} of {result['violations']}", {str(i + 1): text for i, text in enumerate(shown)}))

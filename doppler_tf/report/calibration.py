@@ -113,10 +113,11 @@ def compare_models(graph: DataflowGraph, models: Mapping[str, CostModel], assign
 
 
 def link_records(costs: CostModel) -> list[dict[str, Any]]:
-    """One record per link: source, destination, latency and bandwidth."""
-    topology, names = costs.topology, costs.topology.device_names
+    """One record per link: source, destination, latency and bandwidth; shares of the devices' time where there are any."""
+    topology, names, shares = costs.topology, costs.topology.device_names, costs.topology.shares
     return [{"source": names[s], "destination": names[t], "latency_s": float(topology.latency_s[s, t]),
-             "bandwidth_bytes_per_s": float(topology.bandwidth_bytes_per_s[s, t])}
+             "bandwidth_bytes_per_s": float(topology.bandwidth_bytes_per_s[s, t]),
+             **({} if shares is None else {"source_share": float(shares[0, s, t]), "destination_share": float(shares[1, s, t])})}
             for s in range(len(names)) for t in range(len(names)) if s != t]
 
 
@@ -162,10 +163,11 @@ def link_table(links: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], lis
     """Columns, and one row for each group of links with equal figures."""
     groups: dict[tuple, list[str]] = defaultdict(list)
     for link in links:
-        groups[link["latency_s"], link["bandwidth_bytes_per_s"]].append(f"{link['source']} to {link['destination']}")
+        figures = tuple(value for key, value in link.items() if key not in ("source", "destination"))
+        groups[figures].append(f"{link['source']} to {link['destination']}")
     rows = [(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", f"{latency_s * 1e6:.1f} us",
-             quantity(bandwidth, "B/s")) for (latency_s, bandwidth), names in groups.items()]
-    return ("link", "latency", "bandwidth"), rows
+             quantity(bandwidth, "B/s"), *map(percent, shares)) for (latency_s, bandwidth, *shares), names in groups.items()]
+    return ("link", "latency", "bandwidth", *(("source's time", "destination's time") if len(next(iter(groups))) > 2 else ())), rows
 
 
 def number(value: float) -> str:

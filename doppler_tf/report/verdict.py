@@ -9,7 +9,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.report.critical_chain import critical_chain
 from doppler_tf.report.idle import CAUSES, idle_by_cause
-from doppler_tf.report.utilisation import device_utilisation, link_utilisation
+from doppler_tf.report.utilisation import card_utilisation, device_utilisation, link_utilisation
 from doppler_tf.trace import Trace, peak_bytes
 from doppler_tf.validation import validate_trace
 
@@ -40,14 +40,17 @@ def judge(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace:
 
 
 def usage(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:
-    """Busy shares of the makespan: `busy` by device, `busy_links` by used link. `peak_bytes` by device, as counted in a real run, else
-    computed from a `valid` trace, else None."""
+    """Busy shares of the makespan: `busy` by device, `busy_links` by used link, `busy_cards` by used network card.
+
+    `peak_bytes` by device, as counted in a real run, else computed from a `valid` trace, else None.
+    """
     names, peaks = costs.topology.device_names, trace.peak_bytes
     if peaks is None and valid:
         peaks = peak_bytes(graph, costs, assignment, trace)
     return {"peak_bytes": None if peaks is None else dict(zip(names, peaks.tolist(), strict=True)),
             "busy": dict(zip(names, device_utilisation(costs, trace).tolist(), strict=True)),
-            "busy_links": {f"{names[s]} -> {names[d]}": share for (s, d), share in link_utilisation(trace).items()}}
+            "busy_links": {f"{names[s]} -> {names[d]}": share for (s, d), share in link_utilisation(trace).items()},
+            "busy_cards": card_utilisation(costs, trace)}
 
 
 def idle(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace, valid: bool) -> dict[str, Any]:

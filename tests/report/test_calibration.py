@@ -77,6 +77,13 @@ def test_equal_links_share_a_row():
     assert link_table(links)[1] == [("a to b and 1 more", "20.0 us", "1 GB/s"), ("a to c", "20.0 us", "–")]
 
 
+def test_links_between_machines_tell_what_they_take_from_devices():
+    links = [{"source": "a", "destination": "b", "latency_s": 2e-5, "bandwidth_bytes_per_s": 1e9, "source_share": 0.25,
+              "destination_share": 0.5}]
+    assert link_table(links) == (("link", "latency", "bandwidth", "source's time", "destination's time"),
+                                 [("a to b", "20.0 us", "1 GB/s", "25.0%", "50.0%")])
+
+
 @pytest.mark.parametrize("models", [1, 2])
 @pytest.mark.parametrize("scale", [0.0, 1e-6, 1e12])
 def test_pictures_of_any_scale(models, scale):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from doppler_tf.assignment import assignment_from_devices
+from doppler_tf.assignment import Assignment, assignment_from_devices
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import FormatError
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.gantt import gantt_png, write_gantt
-from doppler_tf.report.utilisation import device_utilisation, link_utilisation
+from doppler_tf.report.utilisation import card_utilisation, device_utilisation, link_utilisation
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import Device, Topology
 from doppler_tf.trace import Trace
@@ -54,6 +54,16 @@ def test_overlapping_transfers_count_once():
     trace = Trace(column[:1], column[:1], np.array([0.0]), np.array([10.0]), np.arange(3, dtype=np.int32), column, column + 1,
                   np.array([0.0, 1.0, 6.0]), np.array([4.0, 2.0, 7.0]))
     assert link_utilisation(trace) == {(0, 1): 0.5}
+
+
+def test_links_of_a_card_are_busy_together():
+    links = {"card": [[None, 4, 4], [None] * 3, [None] * 3]}
+    topology = Topology.from_json({"devices": [{"name": name} for name in "pqr"], "links": links})
+    graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(3)], [{"source": 0, "target": v, "transfer_s": v} for v in (1, 2)])
+    costs = build_costs(graph, topology)
+    trace = simulate(graph, costs, Assignment(np.array([0, 1, 2], np.int32)))
+    assert link_utilisation(trace) == {(0, 1): 1 / 5, (0, 2): 2 / 5}
+    assert card_utilisation(costs, trace) == {"p -> q and 1 more": 3 / 5}
 
 
 def test_the_picture_shows_every_group_and_grows_with_the_devices():

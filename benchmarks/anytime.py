@@ -19,11 +19,11 @@ from data import build_workload
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.formats.files import write_bytes
 from doppler_tf.formats.graph_json import read_graph
+from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE
 from doppler_tf.placement import place
 from doppler_tf.report.figures import INK, PALETTE, new_figure, png_bytes, style_axes
-from doppler_tf.topology import preset
 
 LAYERS, BUDGETS, SEEDS = (4, 20), (1.0, 3.0, 10.0), 3
 SEARCHES = {"portfolio": "auto", "tied search": "tied_search", "hill climbing": "local_search", "annealing": "annealing"}
@@ -35,12 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.anytime", description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, nargs="*", default=LAYERS, help="of the stacks (default: 4 20)")
     parser.add_argument("--graphs", nargs="*", default=[], help="graph files, beside the stacks")
-    parser.add_argument("--topology", default="v100x8", help="preset (default: v100x8)")
+    parser.add_argument("--topology", default="v100x8", help="preset or file (default: v100x8)")
     parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS, help="seconds (default: 1 3 10)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of seeds (default: {SEEDS})")
     parser.add_argument("--picture", type=Path, help="PNG file to write")
     args = parser.parse_args()
-    topology = preset(args.topology)
+    topology = read_topology(args.topology)
     graphs = {f"stack of {layers}": build_workload("llama_stack", topology.num_devices, layers=layers) for layers in args.layers}
     graphs |= {graph.name: graph for graph in map(read_graph, args.graphs)}
     found = {}

@@ -21,9 +21,9 @@ class Model:
     """Variables: the device of each unit, the start of each vertex, and the departure and arrival of each tensor's copy on each device.
 
     A device runs `slots` vertices at once and a link `link_slots` transfers, in any order. A copy takes as long as the costliest edge that
-    needs it. The model ignores what transfers take from devices, and memory over time; it only demands that a vertex with its inputs and its
-    output fits on its device. Times are multiples of `unit_s`, a power of two, and durations are rounded down. Rounding down all times of a real schedule gives a solution of
-    the model, so the model's optimum is never later than the real one.
+    needs it. The model ignores what transfers take from devices. It ignores memory over time, too; it only demands that a vertex with its
+    inputs and its output fits on its device. Times are multiples of `unit_s`, a power of two, and durations are rounded down. Rounding down
+    all times of a real schedule gives a solution of the model, so the model's optimum is never later than the real one.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, latest_s: float, earliest_s: float):

@@ -2,7 +2,7 @@
 device.
 
 Nothing waits for memory. The simulations go from instant to instant side by side: when what starts there will end, and its output will be
-where it is needed, is known at once, as links never wait.
+where it is needed, is known at once, as links never wait. Transfers take no device's time.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 from doppler_tf.assignment import plan_transfers
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.trace import Trace, beside_transfers
+from doppler_tf.trace import Trace
 
 # A group with a smaller share of the modelled time gets no factor: its measurements would show overhead more than the group's speed.
 _TELLING = 1e-3
@@ -38,10 +38,7 @@ def measured_factors(graph: DataflowGraph, costs: CostModel, trace: Trace) -> Fa
     """
     log, count = trace.log or trace, costs.num_devices
     kinds, kind = np.unique(graph.kinds, return_inverse=True)
-    modelled_s, shares = costs.exec_s[log.vertex, log.device], costs.topology.shares
-    if shares is not None:
-        for source, destination, side, rows, seconds in beside_transfers(log):
-            modelled_s[rows] += shares[side, source, destination] * seconds
+    modelled_s = costs.exec_s[log.vertex, log.device] + _paid_s(costs, log)
     by_exec = _weighted_medians(log.end_s - log.start_s, modelled_s, kind[log.vertex] * count + log.device,
                                 len(kinds) * count)
     device = np.full(graph.num_vertices, -1, np.int64)
@@ -74,6 +71,22 @@ def refitted_costs(graph: DataflowGraph, costs: CostModel, runs: Sequence[Factor
         bandwidth = topology.bandwidth_bytes_per_s / link
     refitted = replace(topology, name=f"{topology.name}-refitted", latency_s=topology.latency_s * link, bandwidth_bytes_per_s=bandwidth)
     return replace(costs, topology=refitted, exec_s=costs.exec_s * by_exec[kind], explicit_transfer_s=costs.explicit_transfer_s * explicit)
+
+
+def _paid_s(costs: CostModel, trace: Trace) -> np.ndarray:
+    """float64 [M]: by how much each execution ends later for transfers, as the rules of time have it."""
+    paid_s, shares = np.zeros(len(trace.vertex)), costs.topology.shares
+    if shares is None:
+        return paid_s
+    took_s = trace.transfer_end_s - trace.transfer_start_s
+    for share, at in zip(shares, (trace.source, trace.destination), strict=True):
+        owed_s = share[trace.source, trace.destination] * took_s
+        for d in range(costs.num_devices):
+            rows, sent = np.flatnonzero(trace.device == d), np.flatnonzero(at == d)
+            rows = rows[np.argsort(trace.end_s[rows], kind="stable")]
+            payer = np.searchsorted(trace.end_s[rows], trace.transfer_start_s[sent], side="right")  # what ends next
+            np.add.at(paid_s, rows[payer[payer < len(rows)]], owed_s[sent[payer < len(rows)]])
+    return paid_s
 
 
 def weighted_median(values: np.ndarray, weights: np.ndarray) -> float:

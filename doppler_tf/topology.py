@@ -56,8 +56,9 @@ class Topology:
       link_slots: transfers that a link carries at once; None: links never wait.
       card: int64 [D, D], -1 or a number, -1 on the diagonal; links of one number share a network card, which carries `link_slots` transfers
         at once. None: no links share anything.
-      source_share, destination_share: float64 [D, D], from row to column, the part of a transfer's seconds that it takes from its source,
-        or from its destination: what ends next there ends so much later. None: nothing. (The overhead of LogP: Culler et al., PPoPP 1993.)
+      source_share, destination_share: float64 [D, D] in [0, 1], from row to column, 0 on the diagonal: the part of a transfer's seconds
+        that it takes from its source, or its destination. When it starts, these are owed there, and the vertex that ends next ends so
+        much later. None: nothing. (The overhead of LogP: Culler et al., PPoPP 1993.)
     """
 
     name: str
@@ -106,6 +107,9 @@ class Topology:
         """SHA-256 of all that decides costs, whatever the numbers of cards."""
         record = self.to_json()
         record["links"].pop("card", None)
+        if self.shares is None:
+            for name in _SHARES:
+                record["links"].pop(name, None)
         if self.shares_cards and self.link_slots is not None:
             record["links"]["lanes"] = self.lanes.tolist()
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
@@ -170,6 +174,7 @@ def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndar
 
 
 def _share(value, count: int, name: str, where: str) -> np.ndarray:
+    """One number for all links, or [D][D] numbers; what stands on the diagonal has no effect."""
     share = _matrix(value, 0.0, count, name, where)
     np.fill_diagonal(share, 0.0)
     bad = share[~((share >= 0) & (share <= 1))]

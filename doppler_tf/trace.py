@@ -122,8 +122,12 @@ def by_link(source: np.ndarray, destination: np.ndarray) -> dict[tuple[int, int]
 
 
 def beside_transfers(trace: Trace) -> Iterator[tuple[int, int, int, np.ndarray, np.ndarray]]:
-    """How long executions ran beside transfers: source, destination, 0 or 1 for the end of the link that is meant, the rows of the
-    executions there, and float64 seconds of each during which the link's transfers went on (two at once count twice)."""
+    """How long executions ran beside the transfers of each used link.
+
+    Yields:
+      The link's source and destination; 0 for the executions at its source, 1 for those at its destination; their rows; float64, the
+      seconds of each during which transfers of the link went on. Two transfers at once count twice.
+    """
     for (source, destination), members in by_link(trace.source, trace.destination).items():
         begin, end = (np.sort(times[members]) for times in (trace.transfer_start_s, trace.transfer_end_s))
         for side, device in enumerate((source, destination)):

@@ -67,5 +67,5 @@ def fit_shares(longer_s: np.ndarray, beside_s: np.ndarray) -> np.ndarray:
       longer_s: float64 [n], how much longer each execution took than undisturbed.
       beside_s: float64 [n, C], the seconds of transfers of each sort beside it.
     """
-    # What took longer by more than all of the transfers was disturbed by something else, too.
+    # A burst of other work counts for no more than the transfers could take.
     return np.minimum(nnls(beside_s, np.minimum(longer_s, beside_s.sum(axis=1)))[0], 1.0)

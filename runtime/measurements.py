@@ -14,9 +14,8 @@ from doppler_tf.trace import Trace, beside_transfers
 from runtime.devices import server_of
 from runtime.link_fit import copy_seconds, fit_link, fit_shares
 
-# What is known of a link between machines; the first two of a link within one.
-_BETWEEN = ("latency_s", "s_per_byte", "source_share", "destination_share")
-_WITHIN = _BETWEEN[:2]
+# What is known of a link, and if it leads to another machine and a kernel ran beside its transfers.
+_LINE, _SHARES = ("latency_s", "s_per_byte"), ("source_share", "destination_share")
 # A kernel that runs beside transfers for less is not disturbed.
 _DISTURBED_S = 1e-6
 
@@ -40,11 +39,7 @@ class Measurements:
     @property
     def knows_links(self) -> bool:
         """Whether the figures of all links were known."""
-        return all(key in self._known for i in range(len(self._names)) for key in self._keys(i))
-
-    def _keys(self, i: int) -> list[str]:
-        """The names of what is known of a link."""
-        return [f"{self._names[i]}: {figure}" for figure in (_BETWEEN if self._between[i] else _WITHIN)]
+        return all(f"{name}: {figure}" in self._known for name in self._names for figure in _LINE)
 
     def add(self, graph: DataflowGraph, trace: Trace, counts: bool) -> None:
         """Takes in a run; one that does not count fills in where no other has shown anything."""
@@ -83,7 +78,10 @@ class Measurements:
 
     @property
     def kernel_s(self) -> np.ndarray:
-        """float64 [K, D]: what is known, else the median of what was measured, where possible while no other machine sent or received."""
+        """float64 [K, D]: what is known, else the median of what was measured.
+
+        If possible of runs while the device sent nothing to another machine and received nothing from one.
+        """
         rows = [[self._seconds(k, d) for d in range(len(self._kinds))] for k in range(len(self._known_s))]
         return np.array(rows, np.float64).reshape(len(rows), len(self._kinds))
 
@@ -94,16 +92,21 @@ class Measurements:
         beside = () if key in self._kernel else (seconds for number, seconds, _ in self._beside.get(key[1], ()) if number == k)
         return float(np.median(self._kernel.get(key) or [*beside] or self._first[key]))
 
-    def _shares(self) -> np.ndarray:
-        """float64 [L, 2]: the part of a link's transfers that they take from the device at its source, or at its destination."""
-        share = np.zeros((len(self._alike), 2))
+    def _shares(self) -> dict[tuple[int, int], float]:
+        """By link and end (0: source, 1: destination) the part of the link's transfers that they take from the device there.
+
+        From kernels that ran both beside transfers and beside none.
+        """
+        found = {}
         for kind, runs in self._beside.items():
             d = self._kinds.index(kind)
-            alone_s = {k: self._seconds(k, d) for k in {k for k, _, _ in runs}}
-            links = sorted({link for _, _, beside_s in runs for link in beside_s})
-            beside_s = np.array([[of.get(link, 0.0) for link in links] for _, _, of in runs])
-            share[tuple(np.transpose(links))] = fit_shares(np.array([seconds - alone_s[k] for k, seconds, _ in runs]), beside_s)
-        return share
+            alone_s = {k: self._seconds(k, d) for k in {k for k, _, _ in runs} if self._known_s[k][d] or (k, kind) in self._kernel}
+            told = [(seconds - alone_s[k], beside_s) for k, seconds, beside_s in runs if k in alone_s]
+            ends = sorted({end for _, beside_s in told for end in beside_s})
+            if ends:
+                beside_s = np.array([[row.get(end, 0.0) for end in ends] for _, row in told])
+                found |= zip(ends, fit_shares(np.array([longer_s for longer_s, _ in told]), beside_s).tolist(), strict=True)
+        return found
 
     def graph(self, graph: DataflowGraph) -> DataflowGraph:
         """`graph` with measured exec_s."""
@@ -111,26 +114,27 @@ class Measurements:
 
     def links(self) -> dict[str, np.ndarray]:
         """The matrices of links as a topology has them; links that carried nothing cost nothing."""
-        matrices, figures = {figure: np.zeros((len(self._kinds),) * 2) for figure in _BETWEEN}, self.link_figures()
-        for i, pairs in enumerate(self._alike):
-            for figure, key in zip(_BETWEEN, self._keys(i), strict=False):
-                matrices[figure][tuple(np.transpose(pairs))] = figures.get(key, 0.0)
+        matrices, figures = {figure: np.zeros((len(self._kinds),) * 2) for figure in _LINE + _SHARES}, self.link_figures()
+        for name, pairs in zip(self._names, self._alike, strict=True):
+            for figure, matrix in matrices.items():
+                matrix[tuple(np.transpose(pairs))] = figures.get(f"{name}: {figure}", 0.0)
         with np.errstate(divide="ignore"):
-            bandwidth = np.divide(1, matrices.pop("s_per_byte"))
-        shares = {figure: matrix if matrix.any() else None for figure, matrix in matrices.items() if figure.endswith("share")}
+            bandwidth = np.divide(1, matrices["s_per_byte"])
+        shares = {figure: matrices[figure] if matrices[figure].any() else None for figure in _SHARES}
         return {"latency_s": matrices["latency_s"], "bandwidth_bytes_per_s": bandwidth, **shares}
 
     def link_figures(self) -> dict[str, float]:
-        """By name of link latency and seconds per byte, between machines shares, too; of links that carried something, or are known."""
-        found, shares = {}, self._shares()
-        for i in range(len(self._names)):
-            keys = self._keys(i)
+        """By name of link latency and seconds per byte, and shares, if known or measured; of links that carried something, or are known."""
+        found = {f"{self._names[i]}: {_SHARES[end]}": share for (i, end), share in self._shares().items()}
+        found |= {key: self._known[key] for name in self._names for figure in _SHARES if (key := f"{name}: {figure}") in self._known}
+        for i, name in enumerate(self._names):
+            keys = [f"{name}: {figure}" for figure in _LINE]
             points = {size: float(np.median(seconds)) for (link, size), seconds in self._copy.items() if link == i}
             if self._known.keys() >= set(keys):
                 found |= {key: self._known[key] for key in keys}
             elif points:
                 latency_s, bandwidth = fit_link(list(points), list(points.values()))
-                found |= dict(zip(keys, (latency_s, 1 / bandwidth, *shares[i].tolist()), strict=False))
+                found |= {keys[0]: latency_s, keys[1]: 1 / bandwidth}
         return found
 
 

@@ -62,6 +62,16 @@ def test_what_transfers_take_from_a_device_is_no_factor_of_its_vertices():
     assert (shown.exec[0, 0], shown.exec[1, 1], shown.exec[2, 1], shown.link[0, 1]) == (1.0, 1.0, 1.0, 1.0)
 
 
+@given(cases(1, 4, noise=False))
+def test_a_run_by_the_costs_themselves_shows_no_factors(case):
+    """Whatever transfers take from devices of one slot; where nothing takes no time, the trace tells who pays."""
+    devices = tuple(replace(device, slots=1) for device in case.costs.topology.devices)
+    costs = replace(case.costs, exec_s=case.costs.exec_s + 0.1, topology=replace(case.costs.topology, devices=devices))
+    found = measured_factors(case.graph, costs, simulate(case.graph, costs, case.assignment, case.rule))
+    for factor in found:
+        np.testing.assert_allclose(factor[~np.isnan(factor)], 1.0, rtol=1e-6)
+
+
 def test_a_group_of_next_to_no_time_shows_nothing_but_overhead():
     graph = graph_from_records([{"id": v, "kind": "x", "exec_s": [1e-9, 1.0][v]} for v in range(2)], [], {"name": "uneven"})
     costs = build_costs(graph, TWO)

@@ -56,10 +56,10 @@ def render(result: dict[str, Any]) -> list:
         rows[f"on the clock, within {unit.text(clock['tolerance_s'])}"] = (f"valid {yes_no(clock['valid'])}, "
                                                                            f"work conserving {yes_no(clock['work_conserving'])}")
     tables = [facts(f"{result['graph']} on {result['topology']}", rows), device_table(result)]
-    for shares, name in ((result["busy_links"], "link"), (result["busy_cards"], "network card of")):
+    for shares, name in ((result["busy_links"], "link"), (result["busy_cards"], "network card")):
         if len(shares) > SHOWN_LINKS:
             busiest = set(sorted(shares, key=shares.get, reverse=True)[:SHOWN_LINKS])
-            shares, name = {link: share for link, share in shares.items() if link in busiest}, f"the {SHOWN_LINKS} busiest: {name}"
+            shares, name = {link: share for link, share in shares.items() if link in busiest}, f"the {SHOWN_LINKS} busiest {name}s"
         if shares:
             tables.append(grid("", (name, "busy"), [(link, percent(share)) for link, share in shares.items()]))
     tables += _chain_tables(result)

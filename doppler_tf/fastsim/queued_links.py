@@ -230,8 +230,8 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                                     noted = _unblock(lanes, link_lane, touched, noted, blocked, home)
             if moved > patience and not long:
                 long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
-            # 2. Start everything that can start. Lanes compete for memory, and what devices owe is summed, in this order: devices by index,
-            # then links.
+            # 2. Start everything that can start: devices by index, then links. In this order they compete for memory, and what devices owe
+            # is summed, which decides its last bit.
             if limited or owing:
                 _sort(touched, noted)
             for t in range(noted):

@@ -167,7 +167,7 @@ def link_table(links: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], lis
         groups[figures].append(f"{link['source']} to {link['destination']}")
     rows = [(names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more", f"{latency_s * 1e6:.1f} us",
              quantity(bandwidth, "B/s"), *map(percent, shares)) for (latency_s, bandwidth, *shares), names in groups.items()]
-    return ("link", "latency", "bandwidth", *(("source's time", "destination's time") if len(next(iter(groups))) > 2 else ())), rows
+    return ("link", "latency", "bandwidth", *(("source's time", "destination's time") if len(next(iter(groups), ())) > 2 else ())), rows
 
 
 def number(value: float) -> str:

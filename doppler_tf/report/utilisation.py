@@ -21,8 +21,13 @@ def link_utilisation(trace: Trace) -> dict[tuple[int, int], float]:
 
 
 def card_utilisation(costs: CostModel, trace: Trace) -> dict[str, float]:
-    """The share of the makespan in which each used network card carried a transfer, by its first link and the number of its others."""
+    """The share of the makespan in which each used network card carried a transfer, by its first link and the number of its others.
+
+    Empty where links never wait, because cards do nothing there.
+    """
     lanes, names, shares = costs.topology.lanes, costs.topology.device_names, {}
+    if costs.topology.link_slots is None:
+        return shares
     for lane in np.unique(lanes[trace.source, trace.destination]).tolist():
         links = np.argwhere(lanes == lane)
         if len(links) > 1:

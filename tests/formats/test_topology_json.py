@@ -60,6 +60,8 @@ def test_transfers_take_time_from_devices_only_if_a_file_says_so():
     assert some.shares.tolist() == [[[0, 0], [0, 0]], [[0, 0.25], [0.25, 0]]]
     assert some.topology_hash != nothing.topology_hash
     assert same(some, Topology.from_json(some.to_json()))
+    two["links"] = {"destination_share": 0}
+    assert Topology.from_json(two).topology_hash == nothing.topology_hash
 
 
 def test_links_of_one_card_have_one_lane():

@@ -148,6 +148,19 @@ def test_kernels_beside_transfers_between_machines_tell_what_these_take_and_not_
     assert links["destination_share"].tolist() == [[0.0, pytest.approx(0.5)], [0.0, 0.0]]
 
 
+def test_a_share_is_stored_only_if_a_kernel_ran_beside_transfers_and_beside_none():
+    """A kernel that takes 3 s beside 2 s of sending, and nowhere else, tells nothing; nor does a transfer beside no kernel."""
+    devices = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in (0, 1)]
+    graph = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 8} for v in range(2)], [{"source": 0, "target": 1}])
+    found, one = Measurements(devices, np.zeros(2, np.int32), [[None, None]], {}), np.array([0], np.int32)
+    begin, end = np.array([0.0, 5.0]), np.array([3.0, 7.0])
+    trace = Trace(np.arange(2), np.arange(2), begin, end, one, one, one + 1, np.array([1.0]), np.array([3.0]))
+    found.add(graph, replace(trace, log=trace), True)
+    assert found.kernel_s.tolist() == [[3.0, 2.0]]
+    assert [key.rpartition(": ")[2] for key in found.link_figures()] == ["latency_s", "s_per_byte"]
+    assert (found.links()["source_share"], found.links()["destination_share"]) == (None, None)
+
+
 def test_logical_cpus_share_one_link_and_gpus_have_their_own():
     assert distinct_links(["/device:CPU:0", "/device:CPU:1"]) == [[(0, 1), (1, 0)]]
     assert distinct_links(["/device:GPU:0", "/device:GPU:1"]) == [[(0, 1)], [(1, 0)]]

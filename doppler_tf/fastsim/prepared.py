@@ -24,9 +24,9 @@ class Prepared(NamedTuple):
       ptr: int32 [N + 1], edges: EDGE [E], by producer, then by tensor; maker: int32 [T], the producer of each tensor.
       incoming: int32 [N], edges from work vertices, -1 for inputs.
       exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
-      link_slots: -1 if links never wait; link_lane: int32 [D, D], the lane of each link, counted from 0; num_lanes: how many there are;
-        shared: whether links share lanes; shares: float64 [2, D, D] of sources and destinations, or [0, 0, 0]: transfers take no device's
-        time.
+      link_slots: -1 if links never wait; link_lane: int32 [D, D], the lane of each link, counted from 0; num_link_lanes: how many of these
+        there are; shared: whether links share lanes; shares: float64 [2, D, D], what transfers take from sources and destinations, or
+        [0, 0, 0]: nothing.
       limited: whether memory can run short in some assignment.
       in_ptr: int32 [N + 1], in_tensor: int32 [E], by consumer.
       item_bytes: float64 [N + T], of all outputs of each vertex, then of each tensor; by_bytes: int32 [N + T], these items by their bytes.
@@ -50,7 +50,7 @@ class Prepared(NamedTuple):
     slots: np.ndarray
     link_slots: int
     link_lane: np.ndarray
-    num_lanes: int
+    num_link_lanes: int
     shared: bool
     shares: np.ndarray
     limited: bool

@@ -72,7 +72,7 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
     batch, count = devices.shape
     tensor_bytes = item_bytes[count:]
     num_devices = len(slots)
-    num_lanes = num_devices + prepared.num_lanes
+    num_lanes = num_devices + prepared.num_link_lanes
     single = len(maker) == count  # one output each
     owing, owed_s = len(shares) > 0, np.zeros(num_devices)
     noisy, watched = factor.shape[0] > 1, limit_s < np.inf

@@ -57,7 +57,7 @@ class FastSimulator:
             latency_s=topology.latency_s, bandwidth=topology.bandwidth_bytes_per_s,
             factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
             link_slots=-1 if topology.link_slots is None else topology.link_slots, link_lane=topology.lanes,
-            num_lanes=int(topology.lanes.max()) + 1, shared=topology.shares_cards,
+            num_link_lanes=int(topology.lanes.max()) + 1, shared=topology.shares_cards,
             shares=np.empty((0, 0, 0)) if topology.shares is None else topology.shares,
             # A device holds each tensor at most once. If all of them fit, no limit can ever bind.
             limited=bool((costs.tensor_bytes.sum() > costs.memory_bytes).any()),

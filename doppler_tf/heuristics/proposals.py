@@ -60,7 +60,7 @@ class Schedule(NamedTuple):
 
     Attributes:
       begun_s: float64 [N], starts of vertices; tail_s: float64 [N], the least seconds from these to the end of all that depends on them.
-      busy_s: float64 [D, 64], busy seconds of devices in each interval; work_s: float64 [D]; link_s: float64 [num_lanes],
+      busy_s: float64 [D, 64], busy seconds of devices in each interval; work_s: float64 [D]; link_s: float64 [num_link_lanes],
         seconds of transfers by lane.
       critical: bool [U], whether a unit is on the critical chain.
       scales_s: float64 [3]: the makespan, the mean exec, the mean work of a device.
@@ -95,7 +95,7 @@ def shipped_proposals() -> Proposals:
 def new_schedule(p, units):
     """An empty schedule. Args: p: Prepared; units: their number."""
     count, devices = p.exec_s.shape
-    return Schedule(np.zeros(count), np.zeros(count), np.zeros((devices, _INTERVALS)), np.zeros(devices), np.zeros(p.num_lanes),
+    return Schedule(np.zeros(count), np.zeros(count), np.zeros((devices, _INTERVALS)), np.zeros(devices), np.zeros(p.num_link_lanes),
                     np.zeros(units, np.bool_), np.zeros(3))
 
 

@@ -1,4 +1,4 @@
-"""The rules of time for links that never wait and sufficient memory: a transfer's arrival is known when its producer ends."""
+"""The rules of time for links that never wait, without shares or short memory: a transfer's arrival is known when its producer ends."""
 
 from __future__ import annotations
 

@@ -15,6 +15,8 @@ from doppler_tf.graph import DataflowGraph
 
 # Of so many vertices and devices a served model knows the identities that `features.graph_arrays` gives them.
 MOST_VERTICES, MOST_DEVICES = 1 << 17, 1 << 10
+# To the policies, longer times are as long as this, and more bytes as many. Sums of more would be infinite, and features no numbers.
+_MOST_S, _MOST_BYTES, _LEAST_BANDWIDTH = 1e250, 1e100, 1e-100
 
 
 class Problem(NamedTuple):
@@ -78,6 +80,7 @@ class Identities(tf.Module):
 
 def graphs_of_problem(problem: Problem, identities: Identities) -> PaddedGraphs:
     """This one graph, padded as `features.padded_sizes` pads."""
+    problem = _limited(problem)
     exec_s, (source, target) = tf.reduce_mean(problem.exec_s, axis=1), tf.unstack(problem.edges, axis=1)
     count, devices, edges = (tf.shape(t)[0] for t in (exec_s, problem.memory_bytes, source))
     size, edge_size = _bucket(count + 1), tf.bitwise.left_shift(1, _bit_length(edges))
@@ -121,6 +124,15 @@ def graphs_of_problem(problem: Problem, identities: Identities) -> PaddedGraphs:
         memory=_float32(pad(problem.output_bytes / 2.0**30, size)), memory_left=_float32(problem.memory_bytes / 2.0**30)[None],
         cluster=cluster, cluster_s=tf.cast(cluster_s / scale, tf.float32)[None],
         sibling=pad(_siblings(source, target, exec_s / scale, count, in_degree), size))
+
+
+def _limited(problem: Problem) -> Problem:
+    """What can be summed up."""
+    return problem._replace(
+        exec_s=tf.minimum(problem.exec_s, _MOST_S), latency_s=tf.minimum(problem.latency_s, _MOST_S),
+        transfer_s=tf.where(problem.transfer_s > _MOST_S, tf.constant(_MOST_S, tf.float64), problem.transfer_s),
+        edge_bytes=tf.minimum(problem.edge_bytes, _MOST_BYTES),
+        bandwidth_bytes_per_s=tf.maximum(problem.bandwidth_bytes_per_s, _LEAST_BANDWIDTH))
 
 
 def _mean_transfer_s(problem: Problem) -> tf.Tensor:

@@ -53,7 +53,7 @@ def test_the_encoding_sees_where_an_earlier_vertex_went(random_graph):
     assert np.abs(sel_logit[0] - sel_logit[1])[1:9].min() > 0  # vertex 0 is but an input of these
     assert np.abs(plc_vertex[0] - plc_vertex[1])[1:9].max(axis=1).min() > 1e-4
     for part in (sel_logit, plc_vertex, sums):
-        np.testing.assert_array_equal(part[1], part[2])
+        np.testing.assert_allclose(part[1], part[2], atol=1e-6)  # some processors add up the rows of a batch in different ways
     before = network.look(graphs, start)
     assert np.abs(before[1][0] - plc_vertex[0])[1:9].max(axis=1).min() > 1e-4
     np.testing.assert_allclose(before[2][0], network.plc_identity(encoded.device_identity)[0], atol=1e-6)

@@ -34,6 +34,37 @@ class UpdateInfo(NamedTuple):
     plc_gradient: tf.Tensor
 
 
+class Gradients(NamedTuple):
+    """What a batch teaches, or a part of it. Every number is a sum: those of all parts give the batch's.
+
+    Attributes:
+      of_policies: of each policy by variable, in the order of `parameter_groups`; or as one vector (`flat`).
+      loss; sel_entropy, plc_entropy: over all steps; steps: their number; scalars.
+    """
+
+    of_policies: tuple[list[tf.Tensor] | tf.Tensor, ...]
+    loss: tf.Tensor
+    sel_entropy: tf.Tensor
+    plc_entropy: tf.Tensor
+    steps: tf.Tensor
+
+
+class Lesson(NamedTuple):
+    """How much a batch, or a part of it, is learned from; all float32.
+
+    Attributes:
+      advantage, weight: [B]; weight: 0 for episodes that are not learned from; entropy, elite_weight: as `ReinforceAgent.train` takes them.
+      share, elite_share: the part's share of the batch's weights, and of the steps of its elite; 1 for a whole batch.
+    """
+
+    advantage: tf.Tensor
+    weight: tf.Tensor
+    entropy: tf.Tensor
+    elite_weight: tf.Tensor
+    share: tf.Tensor
+    elite_share: tf.Tensor
+
+
 class ReinforceAgent(tf_agent.TFAgent):
     """Trains the two policies of a method by REINFORCE, each with an optimizer of its own.
 
@@ -55,6 +86,8 @@ class ReinforceAgent(tf_agent.TFAgent):
         for optimizer, variables in zip(self.optimizers, network.parameter_groups, strict=True):
             optimizer.build(variables)
         self._update = tf.function(self._traced_update, autograph=False, jit_compile=jit_compile)
+        self.gradients = tf.function(self._flat_gradients, autograph=False, jit_compile=jit_compile)
+        self.apply = tf.function(self._apply_flat, autograph=False, jit_compile=jit_compile)
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """For both optimizers, from the next update on."""
@@ -90,26 +123,45 @@ class ReinforceAgent(tf_agent.TFAgent):
     def _traced_update(self, episodes: Episodes, reward: tf.Tensor, weight: tf.Tensor, elite: Episodes, entropy: tf.Tensor,
                        elite_weight: tf.Tensor, imitation: tf.Tensor) -> UpdateInfo:
         """One update of B episodes; reward, weight: float32 [B]; the last three: float32 scalars."""
+        advantage = (1 - imitation) * rank_advantage(reward, episodes.graph, weight) + imitation * weight
+        whole = tf.constant(1.0)
+        return self._apply(self._gradients(episodes, elite, Lesson(advantage, weight, entropy, elite_weight, whole, whole)))
+
+    def _gradients(self, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:
+        """Of B episodes and any number of elite ones, which the present policies may be changed by."""
         if self._jit_compile:  # this runs only when a new shape is traced
             _LOG.info("compiling the update with XLA, unless on disk")
-        count = tf.shape(reward)[0]
+        count = tf.shape(episodes.graph)[0]
 
         def loss(log_p: LogProbability, valid: tf.Tensor) -> tf.Tensor:
             sampled, best = ([tensor[rows] for tensor in (*log_p, valid)] for rows in (slice(None, count), slice(count, None)))
-            return (reinforce_loss(LogProbability(*sampled[:2]), advantage, sampled[2], weight, entropy)
-                    + elite_weight * imitation_loss(LogProbability(*best[:2]), best[2]))
+            return (lesson.share * reinforce_loss(LogProbability(*sampled[:2]), lesson.advantage, sampled[2], lesson.weight, lesson.entropy)
+                    + lesson.elite_share * lesson.elite_weight * imitation_loss(LogProbability(*best[:2]), best[2]))
 
-        advantage = (1 - imitation) * rank_advantage(reward, episodes.graph, weight) + imitation * weight
         together = Episodes(*(tf.concat(pair, axis=0) for pair in zip(episodes, elite, strict=True)))
         with tf.GradientTape() as tape:
             sel, plc, valid = self._log_probability(self._network, self.collect_policy.graphs, together)
             total = loss(sel, valid) + loss(plc, valid)
-        variables = self._network.parameter_groups
-        norms = [self._step(*group) for group in zip(self.optimizers, variables, tape.gradient(total, variables), strict=True)]
-        self.train_step_counter.assign_add(1)
+        gradients = tape.gradient(total, self._network.parameter_groups, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         steps = tf.cast(valid[:count], tf.float32)
-        entropies = [tf.reduce_sum(each.entropy[:count] * steps) / tf.reduce_sum(steps) for each in (sel, plc)]
-        return UpdateInfo(total, *entropies, *norms)
+        entropies = [tf.reduce_sum(each.entropy[:count] * steps) for each in (sel, plc)]
+        return Gradients(tuple(gradients), total, *entropies, tf.reduce_sum(steps))
+
+    def _apply(self, gradients: Gradients) -> UpdateInfo:
+        """A step of both optimizers."""
+        groups = zip(self.optimizers, self._network.parameter_groups, gradients.of_policies, strict=True)
+        norms = [self._step(*group) for group in groups]
+        self.train_step_counter.assign_add(1)
+        entropies = [entropy / gradients.steps for entropy in (gradients.sel_entropy, gradients.plc_entropy)]
+        return UpdateInfo(gradients.loss, *entropies, *norms)
+
+    def _flat_gradients(self, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:
+        found = self._gradients(episodes, elite, lesson)
+        return found._replace(of_policies=tuple(map(flat, found.of_policies)))
+
+    def _apply_flat(self, gradients: Gradients) -> UpdateInfo:
+        pairs = zip(gradients.of_policies, self._network.parameter_groups, strict=True)
+        return self._apply(gradients._replace(of_policies=tuple(parts_of(vector, variables) for vector, variables in pairs)))
 
     def _step(self, optimizer: tf.keras.optimizers.Optimizer, variables: Sequence[tf.Variable], gradient: Sequence[tf.Tensor]) -> tf.Tensor:
         """One policy's step, its gradient clipped; returns the norm before."""
@@ -118,6 +170,17 @@ class ReinforceAgent(tf_agent.TFAgent):
         clipped, norm = tf.clip_by_global_norm(gradient, self._config.clip)
         optimizer.apply_gradients(zip(clipped, variables, strict=True))
         return norm
+
+
+def flat(tensors: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
+    """float32 [P]: all numbers of float32 tensors of any shapes."""
+    return tf.concat([tf.zeros([0]), *(tf.reshape(tensor, [-1]) for tensor in tensors)], axis=0)
+
+
+def parts_of(vector: tf.Tensor, like: Sequence[tf.Tensor | tf.Variable]) -> list[tf.Tensor]:
+    """The tensors that `flat` has made a vector of; like: of their shapes."""
+    parts = tf.split(vector, [each.shape.num_elements() for each in like]) if like else []
+    return [tf.reshape(part, each.shape) for part, each in zip(parts, like, strict=True)]
 
 
 class ImitationAgent(tf_agent.TFAgent):

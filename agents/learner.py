@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import tensorflow as tf
 
-from agents.agent import ImitationAgent
+from agents.agent import ImitationAgent, flat, parts_of
 from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import TrainConfig, stored_config
 from agents.methods import METHODS
@@ -73,6 +74,9 @@ class Learner:
                                   elite_rows=len(task.graphs) * self.elite_rows, rollout=method.rollout(self.network, compiled.episodes))
         self.imitator = ImitationAgent(self.agent)
         self._variables: WeakKeyDictionary[tf.Module, tuple[tf.Variable, ...]] = WeakKeyDictionary()
+        self._read = tf.function(lambda: flat(self._listed(self.network)), autograph=False)
+        self._write = tf.function(lambda vector: [variable.assign(part) for variable, part in zip(
+            self._listed(self.network), parts_of(vector, self._listed(self.network)), strict=True)], autograph=False)
         self._optimizer_start = [v.numpy() for v in self.optimizer_variables]
 
     def begin(self, config: TrainConfig) -> None:
@@ -89,6 +93,14 @@ class Learner:
     def optimizer_variables(self) -> list[tf.Variable]:
         """Moments, counters and learning rates of both optimizers."""
         return [v for optimizer in self.agent.optimizers for v in optimizer.variables]
+
+    def weights(self) -> np.ndarray:
+        """float32 [P]: all numbers of the present policies, temperatures too."""
+        return self._read().numpy()
+
+    def set_weights(self, weights: np.ndarray) -> None:
+        """Gives the present policies what `weights` has returned."""
+        self._write(tf.constant(weights))
 
     @property
     def checkpointed(self) -> dict:

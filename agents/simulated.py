@@ -10,6 +10,7 @@ from agents import summaries
 from agents.agent import UpdateInfo
 from agents.driver import FusedDriver
 from agents.metrics import EpisodeRate, Makespans, update_scalars
+from agents.shards import Shards, Workers
 from agents.stages import Training
 from agents.task import Task
 
@@ -18,18 +19,24 @@ _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 
 
 class SimulatedStage:
-    """Updates on batches of the fused driver.
+    """Updates on batches of the fused driver, or of several processes.
 
     Attributes:
       metrics: observers of what is learned from, which `learn` reports.
     """
 
-    def __init__(self, training: Training):
+    def __init__(self, training: Training, workers: Workers | None = None):
+        """Args: workers: which make the batches and learn from them; None: this process does."""
         self._training = training
         self._makespans, self._rate = Makespans(training.task), EpisodeRate(training.task)
         self.metrics = [self._makespans, self._rate]
-        self._driver = FusedDriver(training.environment, training.learner.agent.collect_policy, [training.best, *self.metrics],
-                                   training.task.is_greedy)
+        agent, observers = training.learner.agent, [training.best, *self.metrics]
+        if workers is None:
+            self._driver = FusedDriver(training.environment, agent.collect_policy, observers, training.task.is_greedy)
+            self._train, self._elite = agent.train, training.elite.trajectories
+        else:
+            self._driver = Shards(training, workers, observers)
+            self._train, self._elite = self._driver.train, training.elite.choices
 
     def update(self, step: int, progress: float) -> dict[str, dict[str, float]]:
         """One update on simulated seconds; returns scalars by graph name.
@@ -46,10 +53,10 @@ class SimulatedStage:
     def learn(self, experience: Trajectory, progress: float) -> dict[str, dict[str, float]]:
         """One update on the sampled episodes of a batch that the metrics have observed; returns scalars by graph name."""
         task, learner = self._training.task, self._training.learner
-        config, elite = task.config, self._training.elite.trajectories(experience)
+        config, elite = task.config, self._elite(experience)
         tempered = config.mutations > 0
-        info = learner.agent.train(experience, tf.constant(task.weights), entropy=0.0 if tempered else config.entropy * (1 - progress),
-                                   elite=elite, elite_weight=0.0 if elite is None else config.elite ** (1 - progress)).extra
+        info = self._train(experience, tf.constant(task.weights), entropy=0.0 if tempered else config.entropy * (1 - progress),
+                           elite=elite, elite_weight=0.0 if elite is None else config.elite ** (1 - progress)).extra
         if tempered:
             temper(learner.network.temperature, task, info, progress)
         report, learned = {}, update_scalars(info)

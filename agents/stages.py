@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +16,6 @@ from agents.learner import Learner
 from agents.task import Episode, Task
 from agents.trajectories import seconds_of
 from doppler_tf.costs import CostModel
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.simulator import Simulator
 
 # Updates between new orders of the elite, as replaying new orders takes time.
@@ -62,8 +62,16 @@ class Best:
         self.greedy_s = greedy_s
 
 
+class Choices(NamedTuple):
+    """Given episodes: int32 [E], which graph each is of; int32 [E, T] each, padded vertices and devices by step."""
+
+    graph: np.ndarray
+    order: np.ndarray
+    device: np.ndarray
+
+
 class Elite:
-    """Expert trajectories of the best episode of each graph, in orders of present episodes.
+    """The best episode of each graph, to imitate, in orders of present episodes.
 
     SEL cannot learn the random order of vertices with equal features, and PLC should place a vertex on its device after any order. A
     training in which the order counts (`Learner.repeats_order`) gets the best episode's own.
@@ -76,10 +84,11 @@ class Elite:
         self._task, self._learner, self._best, self._driver = task, learner, best, driver
         self._rows, self._repeats_order = learner.elite_rows, learner.repeats_order
         self.order: np.ndarray | None = None
-        self._actions, self._trajectories = None, None
+        self._choices: Choices | None = None
+        self._trajectories: Trajectory | None = None
 
-    def trajectories(self, experience: Trajectory) -> Trajectory | None:
-        """The trajectories to learn from with a batch; None if there are none yet or `elite` is 0."""
+    def choices(self, experience: Trajectory) -> Choices | None:
+        """The episodes to learn from with a batch; None if there are none yet or `elite` is 0."""
         episodes = self._best.episodes
         if self._task.config.elite == 0 or not all(np.isfinite(best.makespan_s) for best in episodes):
             return None
@@ -92,10 +101,15 @@ class Elite:
         by_vertex = np.zeros((len(episodes), self._task.num_vertices), np.int32)
         for g, best in enumerate(episodes):
             by_vertex[g, best.order] = best.device
-        actions = np.stack([self.order, np.take_along_axis(by_vertex[graph], self.order, axis=1)])
-        if self._trajectories is None or not np.array_equal(actions, self._actions):
-            self._actions = actions
-            self._trajectories = self._driver.replay(graph, *actions)
+        return Choices(graph, self.order, np.take_along_axis(by_vertex[graph], self.order, axis=1))
+
+    def trajectories(self, experience: Trajectory) -> Trajectory | None:
+        """`choices` as expert trajectories."""
+        choices = self.choices(experience)
+        if choices is None:
+            return None
+        if self._choices is None or not all(map(np.array_equal, choices, self._choices)):
+            self._choices, self._trajectories = choices, self._driver.replay(*choices)
         return self._trajectories
 
 
@@ -121,7 +135,7 @@ class Training:
     @staticmethod
     def of(task: Task, learner: Learner) -> Training:
         """A new training."""
-        environment = AssignmentEnvironment(task.arrays, _makespans(task, task.costs), len(task.graph), task.graph)
+        environment = AssignmentEnvironment(task.arrays, task.makespans(task.costs), len(task.graph), task.graph)
         driver = FusedDriver(environment, learner.agent.collect_policy, greedy=task.is_greedy)
         best = Best(task, learner)
         return Training(task, learner, environment, driver, best, Elite(task, learner, best, driver))
@@ -134,7 +148,7 @@ class Training:
 
     def judge_by(self, costs: Sequence[CostModel]) -> None:
         """From now on simulates with these costs, the best episodes too; the policies' features do not change."""
-        self.environment.judge_by(_makespans(self.task, costs))
+        self.environment.judge_by(self.task.makespans(costs))
         self.best.judge(self.environment, [episode.makespan_s for episode in self.greedy(self.learner.best_network)])
 
     def final(self, chosen: bool) -> list[float]:
@@ -145,7 +159,3 @@ class Training:
             self.best(experience)
         self.best.require_memory(experience)
         return [self.task.episode(experience, rows.start).makespan_s for rows in self.task.rows_by_graph]
-
-
-def _makespans(task: Task, costs: Sequence[CostModel]) -> list:
-    return [FastSimulator(graph, each, task.config.rule).makespans for graph, each in zip(task.graphs, costs, strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,6 +81,10 @@ class Task:
     def weights(self) -> np.ndarray:
         """float32 [B]: 0 for the greedy episodes of a batch, 1 for those that are learned from."""
         return (~self.is_greedy).astype(np.float32)
+
+    def makespans(self, costs: Sequence[CostModel]) -> list[Callable[[np.ndarray, np.ndarray], np.ndarray]]:
+        """By graph the seconds of episodes simulated with these costs, as `AssignmentEnvironment` takes them."""
+        return [FastSimulator(graph, each, self.config.rule).makespans for graph, each in zip(self.graphs, costs, strict=True)]
 
     def over_bounds(self, seconds: Sequence[float]) -> float:
         """The sum over graphs of seconds over lower bounds, by which policies are compared."""

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tensorflow.python.framework import config as tensorflow_config
 
 from agents import summaries
 from agents.annealed import learn_annealed
 from agents.checkpoints import checkpoint_folders, open_run, read_state, restore_variables, save_checkpoint
 from agents.config import TrainConfig
+from agents.deterministic import deterministic_operations
 from agents.imitation import ImitationStage
 from agents.learner import KeptLearner
 from agents.progress import bar, status
 from agents.real import RealStage
+from agents.shards import Workers
 from agents.simulated import SimulatedStage
 from agents.stages import Training
 from agents.summaries import Summaries
@@ -59,7 +59,7 @@ class Progress:
 
 def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Path, config: TrainConfig | None = None,
           executor: Executor | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None,
-          pictures: bool = True, kept: KeptLearner | None = None) -> dict[str, dict]:
+          pictures: bool = True, kept: KeptLearner | None = None, workers: Workers | None = None) -> dict[str, dict]:
     """Trains the two policies on `graphs` through the three stages and writes a run folder.
 
     Args:
@@ -71,6 +71,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
       pictures: write Gantt pictures of greedy episodes for TensorBoard during training, about half a second each (for graphs of up to
         5,000 vertices).
       kept: keeps compiled functions from one training to the next.
+      workers: processes that share the work of stage II; None: this process does it.
 
     Returns:
       By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
@@ -89,7 +90,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
         config = open_run(run_dir, graphs, costs, config, resume)
         # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
         with deterministic_operations(), (kept or KeptLearner()).lent(graphs, costs, config) as (task, learner):
-            run = Run(run_dir, Training.of(task, learner), executor, pictures)
+            run = Run(run_dir, Training.of(task, learner), executor, pictures, workers)
             if resume:
                 run.restore()
             elif init is not None:
@@ -101,22 +102,6 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
                 last = next((path.name for path in reversed(checkpoint_folders(run_dir / "checkpoints"))), "none yet")
                 raise KeyboardInterrupt(f"{run_dir}: the last checkpoint is {last}; go on with --resume") from None
             return run.outcome()
-
-
-@contextmanager
-def deterministic_operations() -> Iterator[None]:
-    """Within it every operation of the process gives the same for the same inputs; afterwards the mode is as before.
-
-    The module is private: in public, TensorFlow only switches the mode on. Left on, it would make operations of the caller fail that
-    have no deterministic version.
-    """
-    before = tensorflow_config.is_op_determinism_enabled()
-    tensorflow_config.enable_op_determinism()
-    try:
-        yield
-    finally:
-        if not before:
-            tensorflow_config.disable_op_determinism()
 
 
 def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
@@ -132,8 +117,8 @@ def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
 class Run:
     """One run in its folder: makes the remaining updates, and saves and restores its state."""
 
-    def __init__(self, folder: Path, training: Training, executor: Executor | None, pictures: bool):
-        self.folder, self.training, self.pictures = folder, training, pictures
+    def __init__(self, folder: Path, training: Training, executor: Executor | None, pictures: bool, workers: Workers | None):
+        self.folder, self.training, self.pictures, self.workers = folder, training, pictures, workers
         self.task, self.config = training.task, training.task.config
         self.progress = Progress()
         self.summaries = Summaries(folder / "train")
@@ -215,7 +200,7 @@ class Run:
             started = time.perf_counter()
             self.progress.annealed = learn_annealed(self.training)
             self.progress.seconds += time.perf_counter() - started
-        simulated, total = SimulatedStage(self.training), self.planned[stage]
+        simulated, total = SimulatedStage(self.training, self.workers), self.planned[stage]
         return lambda step: simulated.update(step, step / total)
 
     def save(self) -> None:

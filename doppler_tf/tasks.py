@@ -83,6 +83,11 @@ class OnRay:
             self._begin_worker(worker)
 
     @property
+    def workers(self) -> int:
+        """How many there are, starting ones included; their numbers are 0 and on."""
+        return len(self._actors)
+
+    @property
     def busy(self) -> bool:
         """As in `Here`."""
         return bool(self._again or self._unsent) or any(task is not None for _, task in self._running.values())

@@ -5,19 +5,23 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.messages import bars_wanted, note
-from doppler_tf.cli.options import ANY_DISPATCH, add_cluster, add_topology, any_rule, key_value, natural, positive_real
+from doppler_tf.cli.options import ANY_DISPATCH, add_cluster, add_topology, add_workers, any_rule, key_value, natural, positive_real
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 if TYPE_CHECKING:
+    from agents.agent import Gradients
     from agents.config import TrainConfig
+    from agents.shards import Sampled
     from doppler_tf.costs import CostModel
     from doppler_tf.executor import Executor
     from doppler_tf.graph import DataflowGraph
+    from doppler_tf.tasks import Here, OnRay
 
     Loaded = Sequence[tuple[DataflowGraph, CostModel]]
 
@@ -56,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dispatch", type=any_rule, metavar=ANY_DISPATCH,
                         help="rule that orders the queues; auto: by the order in which SEL chose, and at the end the fastest rule "
                              "(default: auto)")
+    add_workers(parser, "equal parts of each simulated batch")
     parser.add_argument("--config", metavar="NAME|FILE", help="settings: default, annealed, paper, or a file with a JSON object")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
     parser.set_defaults(seed=None)  # --seed, even 0, must win over --config and --set, so it must be known whether it was given
@@ -65,6 +70,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Trains; returns the results by graph."""
     from doppler_tf.cli.inputs import load_costs
     from doppler_tf.cli.tensorflow import import_quietly
+    from doppler_tf.tasks import OnRay
 
     if args.executor not in (None, "tf", "emulated"):
         raise field_error(ConfigError, "train", "", "--executor", "tf or emulated", args.executor)
@@ -73,12 +79,28 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     import_quietly("agents.config")
     config = _config(args, loaded)
     # The executor comes first. Its devices must exist before TensorFlow starts, and importing TF-GNN starts it.
-    with _executor(config, loaded, args.timeout_s, args.cluster) as executor:
+    with _executor(config, loaded, args.timeout_s, args.cluster) as executor, _tasks(args, config) as tasks:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
+        workers = import_quietly("agents.shards").Workers(tasks, work) if isinstance(tasks, OnRay) else None
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume,
-                                 progress=bars_wanted(), init=args.init)
+                                 progress=bars_wanted(), init=args.init, workers=workers)
     return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}
+
+
+def _tasks(args: argparse.Namespace, config: TrainConfig) -> contextlib.AbstractContextManager[Here | OnRay]:
+    """Workers for the parts of simulated batches, if there are any."""
+    from doppler_tf.tasks import open_tasks
+
+    return open_tasks(args.ray, args.jobs, config.batch if config.simulated else 1)
+
+
+def work(request: bytes) -> Sampled | Gradients | None:
+    """`agents.shards.work` in a worker process, which has one core. TensorFlow asks for threads when it starts."""
+    from doppler_tf.cli.tensorflow import import_quietly
+
+    os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+    return import_quietly("agents.shards").work(request)
 
 
 def render(result: dict[str, Any]) -> list:

@@ -7,7 +7,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import config as tensorflow_config
 
 from agents.config import TrainConfig
-from agents.training import deterministic_operations
+from agents.deterministic import deterministic_operations
 from doppler_tf.topology import ideal
 from tests.quiet_training import train
 

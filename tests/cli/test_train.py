@@ -21,9 +21,10 @@ def train(cli, diamond, tmp_path, monkeypatch) -> Callable:
     def call(*argv, graphs=(diamond,)):
         given = {}
 
-        def note_down(graphs, topology, run_dir, config, executor=None, resume=False, progress=True, init=None):
+        def note_down(graphs, topology, run_dir, config, executor=None, resume=False, progress=True, init=None,
+                       workers=None):
             given.update(names=[graph.name for graph in graphs], topology=topology.name, run_dir=run_dir, config=config, executor=executor,
-                         resume=resume, init=init)
+                         resume=resume, init=init, workers=workers and workers.tasks.workers)
             return {graph.name: OUTCOME for graph in graphs}
 
         monkeypatch.setattr(training, "train", note_down)
@@ -38,11 +39,16 @@ def test_the_defaults_are_the_agents_own(train, tmp_path):
     outcome, given = train()
     assert outcome.json["graphs"] == {"diamond": OUTCOME}
     assert given == {"names": ["diamond"], "topology": "ideal:2", "run_dir": tmp_path / "run", "config": TrainConfig(), "executor": None,
-                     "resume": False, "init": None}
+                     "resume": False, "init": None, "workers": None}
 
 
 def test_a_run_to_start_from_reaches_the_trainer(train, tmp_path):
     assert train("--init", tmp_path / "other")[1]["init"] == tmp_path / "other"
+
+
+def test_workers_reach_the_trainer_but_none_without_simulated_episodes(train):
+    assert train("--jobs", 2)[1]["workers"] == 2
+    assert train("--jobs", 2, "--simulated", 0)[1]["workers"] is None
 
 
 def test_options_win_over_set_and_set_over_the_file(train, write):

@@ -7,7 +7,7 @@ process computes. What is large, the features of every step, stays in the proces
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +51,9 @@ class Request(NamedTuple):
 
     Attributes:
       training: tells one training from another; shard, of: which of how many parts of a batch; seed: of its episodes.
-      weights: float32 [P], of the policies that make the episodes; None: the process has made them.
-      lesson, elite: what to learn from them, and whom to imitate; None: nothing yet.
+      weights: float32 [P], of the policies; None: the process has them.
+      lesson, elite: what to learn from the episodes, and whom to imitate; None: they are to be made.
+      choices: those of the episodes to learn from; None: the process has made them.
       setup: None: the process has it.
     """
 
@@ -63,6 +64,7 @@ class Request(NamedTuple):
     weights: np.ndarray | None = None
     lesson: Lesson | None = None
     elite: Choices | None = None
+    choices: Choices | None = None
     setup: Setup | None = None
 
 
@@ -100,13 +102,15 @@ class Shards(driver.Driver):
         self._rows = rows_of(task, workers.tasks.workers)
         self._weights = np.zeros(0, np.float32)
         self._seed = (0, 0)
+        self._made: list[Sampled] = []
 
     def run(self, seed: tuple[int, int]) -> Trajectory:
         """One batch of episodes by the present policies, passed to the observers and returned."""
         task = self._training.task
         self._weights, self._seed = self._training.learner.weights(), seed
-        sampled = self._ask({shard: self._request(shard)._replace(weights=self._weights) for shard in range(len(self._rows))})
-        order, device, makespan_s = (np.concatenate(parts) for parts in zip(*sampled, strict=True))
+        self._made = []
+        self._made = self._ask([self._request(shard)._replace(weights=self._weights) for shard in range(len(self._rows))])
+        order, device, makespan_s = (np.concatenate(parts) for parts in zip(*self._made, strict=True))
         nothing = tf.zeros([*order.shape, 0])
         episodes = Episodes(tf.constant(task.graph), tf.constant(order), tf.constant(device), nothing, tf.cast(nothing, tf.bool))
         experience = self._training.driver.judged(trajectory_of(episodes, self.env.lengths[task.graph]), makespan_s)
@@ -123,35 +127,45 @@ class Shards(driver.Driver):
         if elite is not None:
             elites = [Choices(*parts) for parts in zip(*(np.array_split(each, shards) for each in elite), strict=True)]
         steps = np.array([0 if each is None else self.env.lengths[each.graph].sum() for each in elites])
-        requests = {}
+        requests = []
         for shard, (rows, its_elite) in enumerate(zip(self._rows, elites, strict=True)):
             numbers = entropy, elite_weight, weight[rows].sum() / max(weight.sum(), 1), steps[shard] / max(steps.sum(), 1)
             lesson = Lesson(advantage[rows], weight[rows], *(np.float32(number) for number in numbers))
-            requests[shard] = self._request(shard)._replace(lesson=lesson, elite=its_elite)
+            requests.append(self._request(shard)._replace(lesson=lesson, elite=its_elite))
         parts = self._ask(requests)
-        info = self._training.learner.agent.apply(tf.nest.map_structure(lambda *values: tf.constant(sum(values)), *parts))
+        info = self._training.learner.agent.apply(tf.nest.map_structure(lambda *values: tf.constant(np.sum(values, axis=0)), *parts))
         return LossInfo(info.loss, info)
 
     def _request(self, shard: int) -> Request:
         first, second = self._seed
         return Request(self._name, shard, len(self._rows), ((first + _APART * shard) % 2**31, second))
 
-    def _ask(self, requests: Mapping[int, Request]) -> list[Any]:
+    def _ask(self, requests: Sequence[Request]) -> list[Any]:
         """What the processes answer, by shard. One that is new, as another was lost, is told everything."""
         tasks, work = self._workers
-        waiting, answers = dict(requests), {}
+        names = [f"part {shard + 1} of {len(requests)} of a batch" for shard in range(len(requests))]
+        waiting, answers = dict(enumerate(requests)), {}
         while len(answers) < len(requests):
-            for worker in tasks.idle():
+            idle = tasks.idle()
+            for worker in idle:
                 if worker in waiting:  # each has a shard of its own, for which it has compiled
-                    tasks.start(worker, worker, work, pickle.dumps(waiting.pop(worker)))
-            for shard, answer, error in tasks.wait():
+                    tasks.start(worker, names[worker], work, pickle.dumps(waiting.pop(worker)))
+            if waiting and idle and not tasks.busy:  # the others have not started, and may never
+                shard = min(waiting)
+                tasks.start(idle[0], names[shard], work, pickle.dumps(waiting.pop(shard)))
+            for name, answer, error in tasks.wait():
+                shard = names.index(name)
                 if error:
-                    raise DopplerError(f"--jobs: part {shard + 1} of {len(requests)} of a batch failed: {error}")
+                    raise DopplerError(f"--jobs: {name} failed: {error}")
                 if answer is None:
-                    waiting[shard] = requests[shard]._replace(weights=self._weights, setup=self._setup)
+                    waiting[shard] = requests[shard]._replace(weights=self._weights, choices=self._choices(shard), setup=self._setup)
                 else:
                     answers[shard] = answer
         return [answers[shard] for shard in range(len(requests))]
+
+    def _choices(self, shard: int) -> Choices | None:
+        """The episodes of a shard, if they have been made. Another machine might draw others."""
+        return Choices(self._training.task.graph[self._rows[shard]], *self._made[shard][:2]) if self._made else None
 
 
 def rows_of(task: Task, shards: int) -> list[np.ndarray]:
@@ -167,25 +181,26 @@ class _Shard:
         self.task = Task.of(setup.graphs, costs, setup.config)
         self.learner = Learner(self.task, setup.compiled)
         self._drivers: dict[tuple[int, int], FusedDriver] = {}
-        self._made_for: tuple | None = None
+        self._made: dict[tuple[int, int], tuple[tuple[int, int], Trajectory]] = {}
         self._elite: tuple[Choices, Episodes] | None = None
 
     def sample(self, request: Request) -> Sampled:
         """The episodes of a shard."""
-        self.learner.set_weights(request.weights)
-        self._experience = self._driver(request).run(request.seed)
-        self._made_for = _episodes(request)
-        action = self._experience.action
-        return Sampled(action["vertex"].numpy(), action["device"].numpy(), seconds_of(self._experience))
+        experience = self._driver(request).run(request.seed)
+        self._made[request.shard, request.of] = request.seed, experience
+        return Sampled(experience.action["vertex"].numpy(), experience.action["device"].numpy(), seconds_of(experience))
 
-    def has_made(self, request: Request) -> bool:
-        """Whether its last episodes are those of the request."""
-        return self._made_for == _episodes(request)
+    def episodes(self, request: Request) -> Trajectory | None:
+        """What a request wants to be learned from; None: it is not here."""
+        seed, experience = self._made.get((request.shard, request.of), (None, None))
+        if seed != request.seed:
+            experience = request.choices and self._driver(request).replay(*request.choices)
+        return experience
 
-    def gradients(self, request: Request) -> Gradients:
-        """What the last episodes and the elite teach."""
+    def gradients(self, request: Request, experience: Trajectory) -> Gradients:
+        """What episodes and the elite teach."""
         vertices = self.task.num_vertices
-        episodes, choices = episodes_of(self._experience, vertices), request.elite
+        episodes, choices = episodes_of(experience, vertices), request.elite
         if choices is None or not len(choices.graph):
             elite = Episodes(*(value[:0] for value in episodes))
         else:
@@ -204,11 +219,6 @@ class _Shard:
         return self._drivers[part]
 
 
-def _episodes(request: Request) -> tuple:
-    """What tells the episodes of one request from those of another."""
-    return request.shard, request.of, request.seed
-
-
 _AT_WORK: dict[str, _Shard] = {}  # the last training of this process
 
 
@@ -223,6 +233,8 @@ def work(sent: bytes) -> Sampled | Gradients | None:
             _AT_WORK[request.training] = _Shard(request.setup)
         shard = _AT_WORK[request.training]
         if request.weights is not None:
-            sampled = shard.sample(request)
-            return sampled if request.lesson is None else shard.gradients(request)
-        return shard.gradients(request) if shard.has_made(request) else None
+            shard.learner.set_weights(request.weights)
+        if request.lesson is None:
+            return shard.sample(request)
+        experience = shard.episodes(request)
+        return None if experience is None else shard.gradients(request, experience)

@@ -112,7 +112,7 @@ class OnRay:
         done: list[Any] = []
         while not done:
             done, _ = self._ray.wait(list(self._running), timeout=_PATIENCE_S)
-            if not done and not self.busy:
+            if not done and all(task is None for _, task in self._running.values()):
                 _LOG.info("--ray: no worker has started for %.0f s; no core of the cluster may be free", _PATIENCE_S)
         ended = []
         for reference in done:

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dispatch", type=any_rule, metavar=ANY_DISPATCH,
                         help="rule that orders the queues; auto: by the order in which SEL chose, and at the end the fastest rule "
                              "(default: auto)")
-    add_workers(parser, "equal parts of each simulated batch")
+    add_workers(parser, "parts of each simulated batch")
     parser.add_argument("--config", metavar="NAME|FILE", help="settings: default, annealed, paper, or a file with a JSON object")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
     parser.set_defaults(seed=None)  # --seed, even 0, must win over --config and --set, so it must be known whether it was given
@@ -83,6 +83,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         training = import_quietly("agents.training")
         graphs = [graph for graph, _ in loaded]
         workers = import_quietly("agents.shards").Workers(tasks, work) if isinstance(tasks, OnRay) else None
+        if workers is not None:
+            note(f"{workers.tasks.workers} workers start; their first update takes about a minute")
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume,
                                  progress=bars_wanted(), init=args.init, workers=workers)
     return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}

@@ -32,15 +32,19 @@ SMALL = TrainConfig(imitation=0, simulated=480, batch=16, hidden=16, rounds=2)
 
 
 class InTurn:
-    """The workers of `OnRay` as seen by `Shards`, in this process. They share its memory, so that each finds the other's shard there."""
+    """The workers of `OnRay` as seen by `Shards`, in this process, whose memory they share. Only the first `started` ever start."""
 
-    def __init__(self, workers: int):
-        self.workers, self._tasks = workers, {}
+    def __init__(self, workers: int, started: int | None = None):
+        self.workers, self.started, self._tasks = workers, started or workers, {}
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._tasks)
 
     def idle(self) -> list[int]:
-        return [worker for worker in range(self.workers) if worker not in self._tasks]
+        return [worker for worker in range(self.started) if worker not in self._tasks]
 
-    def start(self, worker: int, key: int, function: Callable, *args: Any) -> None:
+    def start(self, worker: int, key: str, function: Callable, *args: Any) -> None:
         self._tasks[worker] = key, function, args
 
     def wait(self) -> list[Ended]:
@@ -93,6 +97,29 @@ def test_the_parts_learn_what_one_process_learns(training, workers, monkeypatch)
     assert np.isfinite(info.sel_gradient)
     assert np.abs(training.learner.weights() - before).max() > 0
     tf.nest.map_structure(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), applied[0], whole)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_a_process_does_not_have_it_is_told(training, lost, monkeypatch):
+    """Without memory of the episodes it replays them; workers that never start leave their parts to others."""
+    def parts(driver: Shards) -> list:
+        applied = []
+        apply = training.learner.agent.apply
+        with monkeypatch.context() as patched:
+            patched.setattr(training.learner.agent, "apply", lambda gradients: applied.append(gradients) or apply(gradients))
+            driver.train(experience, tf.constant(training.task.weights), 0.1, None, 0.0)
+        return applied
+
+    weights = training.learner.weights()
+    found = []
+    for workers, forgets in ((InTurn(2), False), (InTurn(2, started=1), lost)):
+        training.learner.set_weights(weights)
+        driver = Shards(training, Workers(workers, shards.work), [])
+        experience = driver.run((3, 4))
+        if forgets:
+            shards._AT_WORK.clear()
+        found += parts(driver)
+    tf.nest.map_structure(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), *found)
 
 
 def test_parts_draw_different_episodes(training):

@@ -24,7 +24,7 @@ from agents.environment import AssignmentEnvironment
 from agents.learner import Compiled, Learner, worth_compiling
 from agents.losses import rank_advantage
 from agents.rollout import Episodes
-from agents.stages import Choices, Training
+from agents.stages import Choices, Replay, Training
 from agents.task import Task
 from agents.trajectories import episodes_of, seconds_of, trajectory_of
 from doppler_tf.costs import build_costs
@@ -180,13 +180,12 @@ class _Shard:
         costs = [build_costs(graph, setup.topology) for graph in setup.graphs]
         self.task = Task.of(setup.graphs, costs, setup.config)
         self.learner = Learner(self.task, setup.compiled)
-        self._drivers: dict[tuple[int, int], FusedDriver] = {}
+        self._drivers: dict[tuple[int, int], tuple[FusedDriver, Replay]] = {}
         self._made: dict[tuple[int, int], tuple[tuple[int, int], Trajectory]] = {}
-        self._elite: tuple[Choices, Episodes] | None = None
 
     def sample(self, request: Request) -> Sampled:
         """The episodes of a shard."""
-        experience = self._driver(request).run(request.seed)
+        experience = self._driver(request)[0].run(request.seed)
         self._made[request.shard, request.of] = request.seed, experience
         return Sampled(experience.action["vertex"].numpy(), experience.action["device"].numpy(), seconds_of(experience))
 
@@ -194,7 +193,7 @@ class _Shard:
         """What a request wants to be learned from; None: it is not here."""
         seed, experience = self._made.get((request.shard, request.of), (None, None))
         if seed != request.seed:
-            experience = request.choices and self._driver(request).replay(*request.choices)
+            experience = request.choices and self._driver(request)[0].replay(*request.choices)
         return experience
 
     def gradients(self, request: Request, experience: Trajectory) -> Gradients:
@@ -204,18 +203,18 @@ class _Shard:
         if choices is None or not len(choices.graph):
             elite = Episodes(*(value[:0] for value in episodes))
         else:
-            if self._elite is None or not all(map(np.array_equal, choices, self._elite[0])):
-                self._elite = choices, episodes_of(self._driver(request).replay(*choices), vertices)
-            elite = self._elite[1]
+            elite = episodes_of(self._driver(request)[1](choices), vertices)
         found = self.learner.agent.gradients(episodes, elite, Lesson(*(tf.constant(value) for value in request.lesson)))
         return tf.nest.map_structure(lambda value: value.numpy(), found)
 
-    def _driver(self, request: Request) -> FusedDriver:
+    def _driver(self, request: Request) -> tuple[FusedDriver, Replay]:
+        """Of a shard's episodes, and of its elite."""
         part = request.shard, request.of
         if part not in self._drivers:
             rows = rows_of(self.task, request.of)[request.shard]
             environment = AssignmentEnvironment(self.task.arrays, self.task.makespans(self.task.costs), len(rows), self.task.graph[rows])
-            self._drivers[part] = FusedDriver(environment, self.learner.agent.collect_policy, greedy=self.task.is_greedy[rows])
+            driver = FusedDriver(environment, self.learner.agent.collect_policy, greedy=self.task.is_greedy[rows])
+            self._drivers[part] = driver, Replay(driver)
         return self._drivers[part]
 
 

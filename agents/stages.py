@@ -70,6 +70,20 @@ class Choices(NamedTuple):
     device: np.ndarray
 
 
+class Replay:
+    """Given episodes as expert trajectories; those of the last call are kept, as replaying takes time."""
+
+    def __init__(self, driver: FusedDriver):
+        self._driver = driver
+        self._choices: Choices | None = None
+        self._trajectories: Trajectory | None = None
+
+    def __call__(self, choices: Choices) -> Trajectory:
+        if self._choices is None or not all(map(np.array_equal, choices, self._choices)):
+            self._choices, self._trajectories = choices, self._driver.replay(*choices)
+        return self._trajectories
+
+
 class Elite:
     """The best episode of each graph, to imitate, in orders of present episodes.
 
@@ -81,11 +95,9 @@ class Elite:
     """
 
     def __init__(self, task: Task, learner: Learner, best: Best, driver: FusedDriver):
-        self._task, self._learner, self._best, self._driver = task, learner, best, driver
+        self._task, self._learner, self._best, self._replay = task, learner, best, Replay(driver)
         self._rows, self._repeats_order = learner.elite_rows, learner.repeats_order
         self.order: np.ndarray | None = None
-        self._choices: Choices | None = None
-        self._trajectories: Trajectory | None = None
 
     def choices(self, experience: Trajectory) -> Choices | None:
         """The episodes to learn from with a batch; None if there are none yet or `elite` is 0."""
@@ -106,11 +118,7 @@ class Elite:
     def trajectories(self, experience: Trajectory) -> Trajectory | None:
         """`choices` as expert trajectories."""
         choices = self.choices(experience)
-        if choices is None:
-            return None
-        if self._choices is None or not all(map(np.array_equal, choices, self._choices)):
-            self._choices, self._trajectories = choices, self._driver.replay(*choices)
-        return self._trajectories
+        return None if choices is None else self._replay(choices)
 
 
 @dataclass(frozen=True, eq=False)

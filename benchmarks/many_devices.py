@@ -41,7 +41,8 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=BUDGET_S, help=f"of the second placement (default: {BUDGET_S:g})")
     args = parser.parse_args()
     topology, rows = cluster(args.machines), {}
-    place(build_workload("chainmm", PER_MACHINE), topology, budget_s=1.0)  # compiles
+    for budget in (None, 1.0):  # compiles
+        place(build_workload("chainmm", PER_MACHINE), topology, budget_s=budget)
     for name, graph in graphs(topology.num_devices):
         rows |= {f"{name}, {method}": row for method, row in placed(graph, topology, args.budget_s).items()}
         print({key: row for key, row in rows.items() if key.startswith(name)}, flush=True)

@@ -111,6 +111,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     best: dict[str, _Found] = {}
     improvements: list[_Found] = []
     steadiest: dict[str, _Found] = {}
+    further: list[tuple[int, _Found]] = []  # what a method found beside its best, with the rank
 
     def note(name: str, found: Found) -> None:
         nonlocal bound_s
@@ -141,14 +142,16 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
                 found = _until(building_until, learned[name](graph, costs, samples or learned_samples(graph), seed))
             else:
                 found = _until(building_until, _draws(name, graph, costs, samples, seed))
-            makespan_s, winner = min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])
+            (makespan_s, winner), *others = sorted(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])
             best[name] = makespan_s, replace(winner, method=name)
+            further.extend(enumerate(others, 1))
     known_s, known = min(best.values(), key=lambda pair: pair[0])
     if method == "auto" and budget_s is not None:
         budget = Budget(samples, max(0.0, deadline - time.perf_counter()), bound_s)
-        fastest = [assignment for _, assignment in sorted(best.values(), key=lambda pair: pair[0])]
+        ranked = sorted([*((0, found) for found in best.values()), *further], key=lambda pair: (pair[0], pair[1][0]))
         if not budget.reached(known_s):
-            for name, found in search_together(graph, costs, seed, budget, fastest, dispatch).items():
+            starts = [assignment for _, (_, assignment) in ranked]
+            for name, found in search_together(graph, costs, seed, budget, starts, dispatch).items():
                 note(name, found)
     elif method == "auto" and np.isfinite(known_s):
         improving = max(1, min(_IMPROVING, _IMPROVING_SIZE // (graph.num_vertices + graph.num_edges)))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import AUTO, Assignment
+from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.annealing import anneal
@@ -41,7 +41,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     that the result depends on the seed alone. All searches end when one of them meets the lower bound.
 
     Args:
-      known: assignments to start from, the fastest first.
+      known: assignments to start from, the fastest first; then others, the most promising first.
       budget: with seconds; `simulations` limits each search separately.
       searches: by name, with the arguments of `anneal`.
 
@@ -63,9 +63,7 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
 
     def run(name: str) -> Found:
         left_s = max(0.0, budget.seconds - (time.perf_counter() - started))
-        # Where priorities are searched, hill climbing alone moves them. Annealing is ahead with devices alone while time is short.
-        rule = ("fifo" if start.dispatch == "fifo" else "b_level") if (dispatch, name) == (AUTO, "annealing") else dispatch
-        return searches[name](graph, costs, np.random.default_rng(seed), replace(budget, seconds=left_s), start, rule, incumbent)
+        return searches[name](graph, costs, np.random.default_rng(seed), replace(budget, seconds=left_s), start, dispatch, incumbent)
 
     with ThreadPoolExecutor(len(searches), "portfolio") as pool:
         running = {name: pool.submit(run, name) for name in searches}

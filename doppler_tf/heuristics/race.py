@@ -15,16 +15,14 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.walker import Standing, Walker
 
-# A race starts with as many assignments as it can take through all rounds in this part of its seconds. With one it is over.
-_PART = 0.5
-# Steps that tell the pace.
+# Steps from the first start that tell the pace.
 _TRIAL = 30
 
 
 def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, starts: Sequence[Assignment], dispatch: str) -> Found:
-    """The best assignment met in a race of starts, which come in the order of their makespans; on two cores, if there are.
+    """The best assignment met in a race of starts, the most promising first; on two cores, if there are.
 
     Args: budget: with seconds.
     """
@@ -47,25 +45,19 @@ def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, star
 
 
 def _halve(walker: Walker, starts: Sequence[Assignment]) -> None:
-    """Rounds of as many steps as there are units, then twice as many, each for the better half of the round before."""
-    standing = []
-    for start in starts:
-        if walker.over:
-            return
-        walker.begin_at(start)
-        standing.append(walker.standing())
-    walker.resume(standing[0])
+    """Lets each start walk as many steps as there are units, then the better half twice as many, and so on; as many starts as time allows."""
+    steps, standing = walker.num_units, list[Standing]()
     walker.walk(np.zeros(_TRIAL))
-    standing[0] = walker.standing()
-    steps, most = walker.num_units, _PART * walker.affordable
-    while walker.num_units * len(standing) * np.log2(len(standing)) > most:
-        standing.pop()
-    while len(standing) > 1:
-        for i, each in enumerate(standing):
+    for number, start in enumerate(starts, 1):
+        entrants = max(number, 2)  # one alone is no race
+        if steps * (entrants * np.log2(entrants) - len(standing)) > walker.affordable:
+            break
+        walker.begin_at(start)
+        walker.walk(np.zeros(steps))
+        standing.append(walker.standing())
+    while len(better := sorted(standing, key=lambda each: each.level_s)[:-(-len(standing) // 2)]) > 1:
+        steps, standing = 2 * steps, list[Standing]()
+        for each in better:
             walker.resume(each)
             walker.walk(np.zeros(steps))
-            standing[i] = walker.standing()
-            if walker.over:
-                return
-        standing = sorted(standing, key=lambda each: each.level_s)[:-(-len(standing) // 2)]
-        steps *= 2
+            standing.append(walker.standing())

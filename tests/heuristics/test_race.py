@@ -1,4 +1,4 @@
-"""The race of starts: never worse than the fastest start, and won by what a climb makes most of."""
+"""The race of starts: never worse than the fastest start, and as many starts as time allows."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph_records import graph_from_records
+from doppler_tf.heuristics import race as race_module
 from doppler_tf.heuristics import walker as walker_module
 from doppler_tf.heuristics.race import race
 from doppler_tf.heuristics.search import Budget
@@ -43,28 +44,48 @@ def test_without_time_the_fastest_start_is_returned():
     assert found.makespan_s == 42
 
 
-def test_starts_that_take_long_to_set_up_race_all_the_same(monkeypatch):
-    """By a clock on which a start takes 10 s and a step a millisecond, which leaves time for many rounds."""
-    (graph, costs), now_s, climbed, walk, begin_at, resume = two_sums(), 0.0, set(), walker_module.walk, Walker.begin_at, Walker.resume
+def raced(monkeypatch, seconds, start_s, step_s, starts):
+    """How many starts race, and how many go on in each later round, by a clock on which a start and a step take so many seconds."""
+    (graph, costs), now_s, walk, begin_at, resume = two_sums(), 0.0, walker_module.walk, Walker.begin_at, Walker.resume
+    begun, resumed = [], []
 
     def slow_walk(*arguments):
         nonlocal now_s
-        now_s += 0.001 * len(arguments[5])
+        now_s += step_s * len(arguments[5])
         return walk(*arguments)
 
     def slow_begin(walker, start):
         nonlocal now_s
-        now_s += 10.0
+        now_s += start_s
+        begun.append(start)
         begin_at(walker, start)
 
     def noted(walker, standing):
-        climbed.add(standing.device.tobytes())
+        resumed.append(standing)
         resume(walker, standing)
 
     monkeypatch.setattr(time, "perf_counter", lambda: now_s)
     monkeypatch.setattr(walker_module, "walk", slow_walk)
     monkeypatch.setattr(Walker, "begin_at", slow_begin)
     monkeypatch.setattr(Walker, "resume", noted)
-    starts = [Assignment(np.full(12, d, np.int32), np.arange(12, dtype=np.int32)) for d in range(2)]
-    race(graph, costs, 0, Budget(seconds=100.0), starts, "fifo")
-    assert {start.device.tobytes() for start in starts} <= climbed
+    monkeypatch.setattr(race_module.os, "cpu_count", lambda: 1)
+    each = [Assignment((np.arange(12) < split).astype(np.int32), np.arange(12, dtype=np.int32)) for split in range(starts)]
+    race(graph, costs, 0, Budget(seconds=seconds), each, "fifo")
+    return len(begun), len(resumed)
+
+
+def test_the_better_half_goes_on_until_one_is_left(monkeypatch):
+    assert raced(monkeypatch, 100.0, 0.0, 0.001, starts=8) == (8, 4 + 2)
+
+
+def test_as_many_starts_race_as_can_take_all_rounds(monkeypatch):
+    """Rounds of 12 steps each: four starts take 12 * 4 * 2 = 96 steps, five more than 139."""
+    assert raced(monkeypatch, 0.03 + 0.1, 0.0, 0.001, starts=8) == (4, 2)
+
+
+def test_without_time_for_two_there_is_no_race(monkeypatch):
+    assert raced(monkeypatch, 0.03 + 0.023, 0.0, 0.001, starts=8) == (0, 0)
+
+
+def test_starts_that_take_long_to_set_up_race_all_the_same(monkeypatch):
+    assert raced(monkeypatch, 100.0, 10.0, 0.001, starts=2) == (2, 0)

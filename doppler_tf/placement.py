@@ -111,7 +111,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     best: dict[str, _Found] = {}
     improvements: list[_Found] = []
     steadiest: dict[str, _Found] = {}
-    further: list[tuple[int, _Found]] = []  # what a method found beside its best, with the rank
+    further: list[tuple[int, _Found]] = []  # what methods found beside their best, with the rank, to race
 
     def note(name: str, found: Found) -> None:
         nonlocal bound_s
@@ -144,7 +144,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
                 found = _until(building_until, _draws(name, graph, costs, samples, seed))
             (makespan_s, winner), *others = sorted(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])
             best[name] = makespan_s, replace(winner, method=name)
-            further.extend(enumerate(others, 1))
+            if budget_s is not None:
+                further.extend(enumerate(others, 1))
     known_s, known = min(best.values(), key=lambda pair: pair[0])
     if method == "auto" and budget_s is not None:
         budget = Budget(samples, max(0.0, deadline - time.perf_counter()), bound_s)

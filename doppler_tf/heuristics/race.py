@@ -45,7 +45,7 @@ def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, star
 
 
 def _halve(walker: Walker, starts: Sequence[Assignment]) -> None:
-    """Lets each start walk as many steps as there are units, then the better half twice as many, and so on; as many starts as time allows."""
+    """Lets as many starts as time allows walk as many steps as there are units; then the better half twice as many, and so on."""
     steps, standing = walker.num_units, list[Standing]()
     walker.walk(np.zeros(_TRIAL))
     for number, start in enumerate(starts, 1):

@@ -228,6 +228,17 @@ def test_an_error_in_one_search_ends_the_others(name):
         search_together(graph, costs, 0, Budget(seconds=600), [heft(graph, costs, None)], "fifo", {**TOGETHER, name: broken})
 
 
+def test_of_starts_on_equal_devices_the_first_races(monkeypatch):
+    raced = []
+    monkeypatch.setattr(portfolio_module, "race", lambda *arguments: raced.extend(arguments[4]) or 1 / 0)
+    graph, costs = knapsack(), build_costs(knapsack(), ideal(2))
+    first = replace(heft(graph, costs, None), method="first")
+    other = replace(first, device=np.where(first.device < 0, -1, 1 - first.device).astype(np.int32), method="other")
+    with pytest.raises(ZeroDivisionError):
+        search_together(graph, costs, 0, Budget(seconds=1), [first, other, replace(first, method="later")], "auto")
+    assert "other" in {start.method for start in raced} and "later" not in {start.method for start in raced}
+
+
 def test_what_cp_sat_finds_and_proves_is_credited():
     """It solves this with a budget that is too small for the searches beside it."""
     graph = knapsack(14)

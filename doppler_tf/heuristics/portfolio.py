@@ -56,7 +56,10 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}
     incumbent = Incumbent(budget.target_s, shared=budget.simulations is None)
     start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known[0])
-    starts = list({each.device.tobytes(): each for each in (start, *known)}.values())
+    distinct = dict[bytes, Assignment]()
+    for each in (start, *known):
+        distinct.setdefault(each.device.tobytes(), each)
+    starts = list(distinct.values())
     seconds = _RACE * (budget.seconds - (time.perf_counter() - started))
     if budget.simulations is None and len(starts) > 1 and _time_to_search(graph, seconds):
         start = race(graph, costs, seed, Budget(seconds=seconds, target_s=budget.target_s), starts, dispatch).assignment

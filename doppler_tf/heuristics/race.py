@@ -44,13 +44,20 @@ def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, star
             raise
 
 
+def _rounds(starts: int) -> int:
+    """The walks of a race in all rounds, in multiples of those of a start in the first one."""
+    walks, each = 0, 1
+    while starts > 1:
+        walks, starts, each = walks + starts * each, -(-starts // 2), 2 * each
+    return walks
+
+
 def _halve(walker: Walker, starts: Sequence[Assignment]) -> None:
     """Lets as many starts as time allows walk as many steps as there are units; then the better half twice as many, and so on."""
     steps, standing = walker.num_units, list[Standing]()
     walker.walk(np.zeros(_TRIAL))
     for number, start in enumerate(starts, 1):
-        entrants = max(number, 2)  # one alone is no race
-        if steps * (entrants * np.log2(entrants) - len(standing)) > walker.affordable:
+        if walker.over or steps * (_rounds(max(number, 2)) - len(standing)) > walker.affordable:  # one alone is no race
             break
         walker.begin_at(start)
         walker.walk(np.zeros(steps))

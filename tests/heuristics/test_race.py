@@ -79,7 +79,7 @@ def test_the_better_half_goes_on_until_one_is_left(monkeypatch):
 
 
 def test_as_many_starts_race_as_can_take_all_rounds(monkeypatch):
-    """Rounds of 12 steps each: four starts take 12 * 4 * 2 = 96 steps, five more than 139."""
+    """Four starts take 12 * (4 + 2 * 2) = 96 steps, five 12 * (5 + 2 * 3 + 4 * 2) = 228."""
     assert raced(monkeypatch, 0.03 + 0.1, 0.0, 0.001, starts=8) == (4, 2)
 
 

@@ -44,48 +44,68 @@ def test_without_time_the_fastest_start_is_returned():
     assert found.makespan_s == 42
 
 
-def raced(monkeypatch, seconds, start_s, step_s, starts):
-    """How many starts race, and how many go on in each later round, by a clock on which a start and a step take so many seconds."""
-    (graph, costs), now_s, walk, begin_at, resume = two_sums(), 0.0, walker_module.walk, Walker.begin_at, Walker.resume
-    begun, resumed = [], []
+class Raced:
+    """A race by a clock on which a start and a step take so many seconds.
 
-    def slow_walk(*arguments):
-        nonlocal now_s
-        now_s += step_s * len(arguments[5])
-        return walk(*arguments)
+    Attributes: begun: the starts that race; stood: where each walk ended; resumed: what goes on, in all later rounds; steps: of each walk.
+    """
 
-    def slow_begin(walker, start):
-        nonlocal now_s
-        now_s += start_s
-        begun.append(start)
-        begin_at(walker, start)
+    def __init__(self, monkeypatch, seconds: float, start_s: float, starts: int, step_s: float = 0.001):
+        (graph, costs), now_s, walk = two_sums(), 0.0, walker_module.walk
+        begin_at, resume, standing = Walker.begin_at, Walker.resume, Walker.standing
+        self.begun, self.resumed, self.stood, self.steps = [], [], [], []
 
-    def noted(walker, standing):
-        resumed.append(standing)
-        resume(walker, standing)
+        def slow_walk(*arguments):
+            nonlocal now_s
+            now_s += step_s * len(arguments[5])
+            self.steps += [len(arguments[5])] if len(arguments[5]) > 1 else []  # one simulates a start
+            return walk(*arguments)
 
-    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
-    monkeypatch.setattr(walker_module, "walk", slow_walk)
-    monkeypatch.setattr(Walker, "begin_at", slow_begin)
-    monkeypatch.setattr(Walker, "resume", noted)
-    monkeypatch.setattr(race_module.os, "cpu_count", lambda: 1)
-    each = [Assignment((np.arange(12) < split).astype(np.int32), np.arange(12, dtype=np.int32)) for split in range(starts)]
-    race(graph, costs, 0, Budget(seconds=seconds), each, "fifo")
-    return len(begun), len(resumed)
+        def slow_begin(walker, start):
+            nonlocal now_s
+            now_s += start_s
+            self.begun.append(start)
+            begin_at(walker, start)
+
+        def noted_resume(walker, where):
+            self.resumed.append(where)
+            resume(walker, where)
+
+        def noted_standing(walker):
+            self.stood.append(standing(walker))
+            return self.stood[-1]
+
+        monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+        monkeypatch.setattr(walker_module, "walk", slow_walk)
+        monkeypatch.setattr(Walker, "begin_at", slow_begin)
+        monkeypatch.setattr(Walker, "resume", noted_resume)
+        monkeypatch.setattr(Walker, "standing", noted_standing)
+        monkeypatch.setattr(Walker, "_judge", lambda walker: None)
+        monkeypatch.setattr(race_module.os, "cpu_count", lambda: 1)
+        self.starts = [Assignment((np.arange(12) < split).astype(np.int32), np.arange(12, dtype=np.int32)) for split in range(starts)]
+        race(graph, costs, 0, Budget(seconds=seconds), self.starts, "fifo")
 
 
-def test_the_better_half_goes_on_until_one_is_left(monkeypatch):
-    assert raced(monkeypatch, 100.0, 0.0, 0.001, starts=8) == (8, 4 + 2)
+def test_the_better_half_goes_on_twice_as_long_until_one_is_left(monkeypatch):
+    raced = Raced(monkeypatch, 100.0, 0.0, starts=8)
+    assert raced.steps == [30, *[12] * 8, *[24] * 4, *[48] * 2]
+    for begin, end, count in ((0, 8, 4), (8, 12, 2)):
+        gone_on = raced.resumed[:4] if begin == 0 else raced.resumed[4:]
+        assert [each.level_s for each in gone_on] == sorted(each.level_s for each in raced.stood[begin:end])[:count]
 
 
 def test_as_many_starts_race_as_can_take_all_rounds(monkeypatch):
     """Four starts take 12 * (4 + 2 * 2) = 96 steps, five 12 * (5 + 2 * 3 + 4 * 2) = 228."""
-    assert raced(monkeypatch, 0.03 + 0.1, 0.0, 0.001, starts=8) == (4, 2)
+    raced = Raced(monkeypatch, 0.03 + 0.1, 0.0, starts=8)
+    assert (len(raced.begun), len(raced.resumed)) == (4, 2)
 
 
 def test_without_time_for_two_there_is_no_race(monkeypatch):
-    assert raced(monkeypatch, 0.03 + 0.023, 0.0, 0.001, starts=8) == (0, 0)
+    raced = Raced(monkeypatch, 0.03 + 0.023, 0.0, starts=8)
+    assert (raced.begun, raced.resumed) == ([], [])
 
 
 def test_starts_that_take_long_to_set_up_race_all_the_same(monkeypatch):
-    assert raced(monkeypatch, 100.0, 10.0, 0.001, starts=2) == (2, 0)
+    raced = Raced(monkeypatch, 100.0, 10.0, starts=2)
+    assert {start.device.tobytes() for start in raced.starts} <= {start.device.tobytes() for start in raced.begun}
+    assert raced.steps == [30, 12, 12]

@@ -17,7 +17,7 @@ from doppler_tf.validation import validate_trace
 from runtime import EmulatedBackend, Engine
 from runtime.emulation import EmulatedSession
 
-SOON_S = 1.0
+SOON_S = 20.0  # only what hangs takes as long; a machine that others share may stop a process for seconds
 
 
 class Tensor:
@@ -141,12 +141,12 @@ class Case:
             return error
         return None
 
-    def fails(self, error, within_s=SOON_S):
+    def fails(self, error):
         """The run fails in time, names a vertex and a device, and leaves neither outputs nor tensors."""
         begun_s = time.perf_counter()
         with pytest.raises(error) as caught:
             self.run()
-        assert time.perf_counter() - begun_s < within_s
+        assert time.perf_counter() - begun_s < SOON_S
         message = str(caught.value)
         assert any(f"vertex {label}" in message for label in self.labels)
         assert "'CPU:" in message

@@ -136,7 +136,7 @@ def test_a_failure_does_not_wait_for_what_else_runs(make_graph):
     begun_s = time.perf_counter()
     with pytest.raises(ExecutionError):
         Engine(backend, Dispatcher).execute(graph, costs, assignment_from_devices(graph, costs, [0, 1, 1]))
-    assert time.perf_counter() - begun_s < 5
+    assert time.perf_counter() - begun_s < 20
 
 
 def test_a_worker_survives_even_a_system_exit(make_graph):
@@ -169,7 +169,7 @@ def test_interrupting_the_main_thread_cancels_and_joins(make_graph):
     with pytest.raises(KeyboardInterrupt):
         executor.execute(graph, costs, assignment)
     timer.join()
-    assert time.perf_counter() - begun_s < 5
+    assert time.perf_counter() - begun_s < 20
     assert threading.active_count() == threads
 
 

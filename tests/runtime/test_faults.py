@@ -87,7 +87,7 @@ def test_a_device_that_dies_and_raises(case, runs):
 @often
 @pytest.mark.parametrize("whole_device", [False, True], ids=["a worker", "a device"])
 def test_what_hangs_is_given_up_and_its_late_end_disturbs_nobody(random_graph, place, whole_device, runs):
-    timeout_s, engines, errors, traces = 0.3, 10, [], []
+    timeout_s, engines, errors, traces = 0.5, 10, [], []
 
     def run_some(first):
         case = Case(random_graph(10, seed=4), place, timeout_s)
@@ -96,7 +96,7 @@ def test_what_hangs_is_given_up_and_its_late_end_disturbs_nobody(random_graph, p
             case.draw(seed)
             backend.released, backend.lost = threading.Event(), backend.hang
             backend.fault = backend.dead.add if whole_device else backend.hang
-            message = case.fails(StalledError, within_s=2 * timeout_s + 2 * SOON_S)  # ten engines share the cores
+            message = case.fails(StalledError)
             assert " has not ended " in message
             assert f"expected an end within timeout_s = {timeout_s:g} s" in message
             assert f"threads that did not return within {timeout_s:g} s are abandoned: " in message
@@ -220,10 +220,10 @@ def test_ctrl_c_at_any_time(case, ctrl_c, runs):
 
 
 def test_a_time_limit_is_for_each_piece_of_work_and_not_for_the_run(make_graph, place):
-    graph = make_graph({v: (0.05, [v - 1] if v else []) for v in range(8)})
+    graph = make_graph({v: (0.2, [v - 1] if v else []) for v in range(8)})
     costs = build_costs(graph, cpu(2))
-    with EmulatedExecutor(timeout_s=0.3) as executor:
-        assert executor.execute(graph, costs, place(graph, costs, 0)).makespan_s > 0.3
+    with EmulatedExecutor(timeout_s=1.2) as executor:
+        assert executor.execute(graph, costs, place(graph, costs, 0)).makespan_s > 1.2
 
 
 def test_one_that_hangs_is_noticed_while_others_go_on(make_graph):
@@ -232,13 +232,13 @@ def test_one_that_hangs_is_noticed_while_others_go_on(make_graph):
     begun_s = time.perf_counter()
     with EmulatedExecutor(timeout_s=0.2) as executor, pytest.raises(StalledError) as caught:
         executor.execute(graph, costs, assignment_from_devices(graph, costs, [0] * 100 + [1]))
-    assert time.perf_counter() - begun_s < 0.2 + SOON_S
+    assert time.perf_counter() - begun_s < SOON_S
     assert str(caught.value) == ("toy: vertex '100' has not ended on device 'CPU:1': expected an end within timeout_s = 0.2 s, 1 more in "
                                  "progress; give it more time if it may take longer")  # an emulated wait can be ended: nobody is abandoned
 
 
 @pytest.mark.parametrize("how", ["failure", "cancel", "ctrl_c"])
-def test_a_run_ends_within_a_second_though_something_in_it_hangs(make_graph, ctrl_c, how):
+def test_a_run_ends_though_something_in_it_hangs(make_graph, ctrl_c, how):
     graph = make_graph({0: (0.0, []), 1: (0.0, [])})
     case = Case(graph, lambda graph, costs, seed: assignment_from_devices(graph, costs, [0, 1]))
     case.draw(0)

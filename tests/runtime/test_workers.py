@@ -41,7 +41,7 @@ class Journal:
 
     def wait(self):
         for _ in range(self.given):
-            assert self.all_ended.acquire(timeout=5)
+            assert self.all_ended.acquire(timeout=30)
         return [completion.tag for completion in self.ended]
 
 
@@ -87,7 +87,7 @@ def test_a_guest_starts_no_thread_however_often_it_is_prepared_or_lodged(workers
 def test_a_guest_of_a_host_with_two_threads_waits_for_one_of_them(workers, journal):
     workers.prepare(HOST, "CPU:1", 2)
     workers.lodge(GUEST, HOST)
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=30)
     for tag in "ab":
         journal.submit(HOST, tag, both.wait)
     journal.submit(GUEST, "copy")
@@ -99,7 +99,7 @@ def test_a_guest_of_a_host_with_two_threads_waits_for_one_of_them(workers, journ
 
 def test_a_lane_that_is_no_guest_grows_as_tasks_come(workers, journal):
     workers.prepare(OTHER, "CPU:2->CPU:1", 1)
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=30)
     for tag in "ab":
         journal.submit(OTHER, tag, both.wait)
     journal.wait()

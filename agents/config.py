@@ -47,6 +47,8 @@ class TrainConfig:
       entropy: weight of the entropy bonus at the start of stages II and III where `mutations` is 0; falls to zero linearly over the stage.
       elite: weight of the likelihood of the best episode so far of each graph (self-imitation) at the start of stages II and III, rises to
         one; 0: plain REINFORCE.
+      polish: simulations of hill climbing in each update of stages II and III, from the best sampled episode of each graph; what it finds
+        becomes the best episode if it is better; 0: none.
       clip: largest norm of a policy's gradient.
       hidden, rounds: width of the layers, rounds of message passing.
       identity: random features tell vertices and devices with equal features apart; without them a policy transfers better to other graphs.
@@ -72,6 +74,7 @@ class TrainConfig:
     mutations: Number = 15.0
     entropy: Number = 0.01
     elite: Number = 0.1
+    polish: Count = 1000
     clip: Number = 1.0
     hidden: Annotated[int, _whole(1, 4096)] = 64
     rounds: Annotated[int, _whole(1, 64)] = 4
@@ -106,9 +109,10 @@ class TrainConfig:
 
 CONFIGS = {
     "default": TrainConfig(),
-    "annealed": TrainConfig(teacher="annealing", elite=0.5),
-    "paper": TrainConfig(imitation=2000, simulated=2000, learning_rate=1e-3, mutations=0.0, entropy=1e-2, elite=0.0, identity=False,
-                         features="paper", dispatch="fifo"),
+    "annealed": TrainConfig(teacher="annealing", elite=0.5, polish=0),
+    "reinforce": TrainConfig(polish=0),
+    "paper": TrainConfig(imitation=2000, simulated=2000, learning_rate=1e-3, mutations=0.0, entropy=1e-2, elite=0.0, polish=0,
+                         identity=False, features="paper", dispatch="fifo"),
 }
 
 
@@ -120,4 +124,5 @@ def stored_config(run_dir: Path) -> TrainConfig:
         raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
     if not isinstance(stored.get("config"), Mapping):
         raise field_error(CheckpointError, f"{run_dir}/config.json", "", "config", "an object of settings", stored.get("config"))
-    return TrainConfig.from_json({"dispatch": "fifo", **stored["config"]}, f"{run_dir}/config.json")  # as before there was a choice
+    before = {"dispatch": "fifo", "polish": 0}  # before there was a choice
+    return TrainConfig.from_json({**before, **stored["config"]}, f"{run_dir}/config.json")

@@ -1,4 +1,4 @@
-"""Stage II: REINFORCE on simulated seconds; temperatures bring the samples closer and closer to the greedy episode."""
+"""Stage II: REINFORCE on simulated seconds, and climbs from samples; temperatures bring samples closer and closer to the greedy episode."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from agents import summaries
 from agents.agent import UpdateInfo
 from agents.driver import FusedDriver
 from agents.metrics import EpisodeRate, Makespans, update_scalars
+from agents.polishing import Polish
 from agents.shards import Shards, Workers
 from agents.stages import Training
 from agents.task import Task
@@ -27,7 +28,7 @@ class SimulatedStage:
 
     def __init__(self, training: Training, workers: Workers | None = None):
         """Args: workers: which make the batches and learn from them; None: this process does."""
-        self._training = training
+        self._training, self._polish = training, Polish(training)
         self._makespans, self._rate = Makespans(training.task), EpisodeRate(training.task)
         self.metrics = [self._makespans, self._rate]
         agent, observers = training.learner.agent, [training.best, *self.metrics]
@@ -47,6 +48,7 @@ class SimulatedStage:
         self._rate.reset()
         experience = self._driver.run((self._training.task.config.seed, step))
         self._training.best.require_memory(experience)
+        self._polish(experience, step)
         report, rate = self.learn(experience, progress), float(self._rate.result())
         return {name: {**scalars, summaries.RATE: rate} for name, scalars in report.items()}
 

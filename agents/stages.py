@@ -38,13 +38,16 @@ class Best:
         """Observes a batch."""
         task, seconds = self._task, seconds_of(experience)
         for g, rows in enumerate(task.rows_by_graph):
-            b = rows.start + int(np.argmin(seconds[rows]))
-            if seconds[b] < self.episodes[g].makespan_s:
-                self.episodes[g] = task.episode(experience, b)
+            self.offer(g, task.episode(experience, rows.start + int(np.argmin(seconds[rows]))))
         now = [float(seconds[rows.start]) for rows in task.rows_by_graph]
         if task.over_bounds(now) < task.over_bounds(self.greedy_s):
             self.greedy_s = now
             self._learner.copy(self._learner.network, self._learner.best_network)
+
+    def offer(self, g: int, episode: Episode) -> None:
+        """Remembers an episode of graph g if it is the best so far."""
+        if episode.makespan_s < self.episodes[g].makespan_s:
+            self.episodes[g] = episode
 
     def require_memory(self, experience: Trajectory) -> None:
         """Raises DeadlockError for a graph of which no episode has ever fitted in memory."""
@@ -130,7 +133,8 @@ class Training:
       learner: its agents change the policies, `best` and stage III copy them.
       environment: simulates episodes with the task's costs, in stage III with refitted ones.
       driver: runs batches without observers.
-      best: drivers, an annealed teacher and the choice of stage III change it; elite: updates change it.
+      best: drivers, climbs, an annealed teacher and the choice of stage III change it; elite: updates change it.
+      costs: by graph the costs that `environment` simulates with.
     """
 
     task: Task
@@ -139,6 +143,7 @@ class Training:
     driver: FusedDriver
     best: Best
     elite: Elite
+    costs: list[CostModel]
 
     @staticmethod
     def of(task: Task, learner: Learner) -> Training:
@@ -146,7 +151,7 @@ class Training:
         environment = AssignmentEnvironment(task.arrays, task.makespans(task.costs), len(task.graph), task.graph)
         driver = FusedDriver(environment, learner.agent.collect_policy, greedy=task.is_greedy)
         best = Best(task, learner)
-        return Training(task, learner, environment, driver, best, Elite(task, learner, best, driver))
+        return Training(task, learner, environment, driver, best, Elite(task, learner, best, driver), list(task.costs))
 
     def greedy(self, network: tf.Module) -> list[Episode]:
         """The greedy episode of each graph by the policies of `network`."""
@@ -156,6 +161,7 @@ class Training:
 
     def judge_by(self, costs: Sequence[CostModel]) -> None:
         """From now on simulates with these costs, the best episodes too; the policies' features do not change."""
+        self.costs[:] = costs
         self.environment.judge_by(self.task.makespans(costs))
         self.best.judge(self.environment, [episode.makespan_s for episode in self.greedy(self.learner.best_network)])
 

@@ -108,9 +108,12 @@ class Task:
         padded_device[:, :arrays.num_work] = device
         return padded_order, padded_device
 
-    def as_episode(self, g: int, assignment: Assignment) -> Episode:
-        """An assignment of graph g as if it were an episode: in the order of its simulated starts if the order counts."""
-        graph, costs, rule = self.graphs[g], self.costs[g], self.config.rule
+    def as_episode(self, g: int, assignment: Assignment, costs: CostModel | None = None) -> Episode:
+        """An assignment of graph g as if it were an episode: in the order of its simulated starts if the order counts.
+
+        Args: costs: to simulate with; None: the task's.
+        """
+        graph, costs, rule = self.graphs[g], costs or self.costs[g], self.config.rule
         order = _order_of_starts(graph, costs, assignment) if rule == "order" else assignment.order
         makespan_s = float(FastSimulator(graph, costs, rule).makespans(assignment.device[None], order[None])[0])
         padded_order, padded_device = self.padded(g, order[None], assignment.device[order][None])

@@ -105,7 +105,7 @@ def measure_training(name: str, size: int) -> dict:
     from agents.task import Task
 
     graph = _graph(name, size)
-    task = Task.of([graph], [build_costs(graph, v100x8())], TrainConfig(batch=EPISODES))
+    task = Task.of([graph], [build_costs(graph, v100x8())], TrainConfig(batch=EPISODES, polish=0))
     stage = SimulatedStage(Training.of(task, Learner(task)))
     _, first = _timed(lambda: stage.update(0, 0.0))
     _, later = _timed(lambda: stage.update(1, 0.0))

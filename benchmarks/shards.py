@@ -58,7 +58,7 @@ def main() -> None:
 def measured(case: str, batch: int, updates: int, workers: Workers) -> dict[str, float]:
     """One row."""
     graph, topology = case_of(case)
-    config = TrainConfig(batch=batch, simulated=25_600)
+    config = TrainConfig(batch=batch, simulated=25_600, polish=0)
     task = Task.of([graph], [build_costs(graph, preset(topology))], config)
     alone, together = (Training.of(task, Learner(task, worth_compiling(config, task.graphs))) for _ in range(2))
     stages = {"one_process": SimulatedStage(alone), "one_core": SimulatedStage(alone), "workers": SimulatedStage(together, workers)}

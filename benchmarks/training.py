@@ -36,7 +36,7 @@ def main() -> None:
     result = {}
     for name in ("chainmm", "llama_layer"):
         graph = build_workload(name, 4)
-        task = Task.of([graph], [build_costs(graph, p100x4())], TrainConfig(batch=BATCH))
+        task = Task.of([graph], [build_costs(graph, p100x4())], TrainConfig(batch=BATCH, polish=0))
         training = Training.of(task, Learner(task))
         encoded = training.learner.agent.collect_policy.graphs
         eager = EagerTrainer(task.arrays[0], lambda network, encoded=encoded: network.encode(encoded), task.config)

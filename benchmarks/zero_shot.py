@@ -58,7 +58,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             started = time.perf_counter()
             train([counted(name, devices) for devices in TRAINED_DEVICES for name in WORKLOADS], ideal(max(TRAINED_DEVICES)), folder,
-                  TrainConfig(identity=False, batch=48, simulated=args.episodes, seed=seed), progress=False)
+                  TrainConfig(identity=False, polish=0, batch=48, simulated=args.episodes, seed=seed), progress=False)
             training_s.append(time.perf_counter() - started)
             print(f"seed {seed}: trained in {training_s[-1]:.0f} s", flush=True)
             for graph, costs, best_s in cases:

@@ -13,7 +13,8 @@ from doppler_tf.errors import ConfigError, field_error
 
 EXAMPLE = "python -m doppler_tf completion bash"
 SHELLS, PROGRAM = ("bash", "zsh", "tcsh"), "doppler-tf"
-CONFIGS = ("default", "annealed", "paper")  # `agents` has them too, but importing it brings TensorFlow; a test compares the two
+# `agents` has them, too, but importing it brings TensorFlow; a test compares the two.
+CONFIGS = ("default", "annealed", "reinforce", "paper")
 COUNTED = tuple(f"{kind}:{number}" for kind in ("cpu", "ideal") for number in (2, 4, 8))  # a few presets that take a number
 _KINDS = dict.fromkeys(("RUN", "DIR", "RUN|CHECKPOINT"), "directory") | dict.fromkeys(
     ("GRAPH", "FILE", "G.json", "A.json", "OUT.json", "OUT.png", "SUITE.toml", "FILE.md", "PAGE.html", "FILE.npz"), "file")

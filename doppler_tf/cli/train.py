@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="rule that orders the queues; auto: by the order in which SEL chose, and at the end the fastest rule "
                              "(default: auto)")
     add_workers(parser, "parts of each simulated batch")
-    parser.add_argument("--config", metavar="NAME|FILE", help="settings: default, annealed, paper, or a file with a JSON object")
+    parser.add_argument("--config", metavar="NAME|FILE", help="settings: default, annealed, reinforce, paper, or a file with a JSON object")
     parser.add_argument("--set", type=key_value, action="append", default=[], metavar="KEY=VALUE", help="one setting; repeatable")
     parser.set_defaults(seed=None)  # --seed, even 0, must win over --config and --set, so it must be known whether it was given
 

@@ -27,7 +27,8 @@ EVERY = pytest.mark.parametrize("name", METHODS)
 UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
                                                             for name in ("sel_only", "plc_only", "placeto"))], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
-SMALL = {"imitation": 32, "simulated": 640, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7, "elite": 0.5}
+SMALL = {"imitation": 32, "simulated": 640, "polish": 0, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7,
+         "elite": 0.5}
 
 
 def prepared(name: str, graphs, topology):

@@ -23,7 +23,7 @@ from tests.quiet_training import load_policy, train
 
 PLANNED = Topology.from_json({"devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 10.0}})
 TRUTH = replace(PLANNED, bandwidth_bytes_per_s=PLANNED.bandwidth_bytes_per_s / 100)
-CONFIG = TrainConfig(imitation=32, simulated=320, real=48, real_batch=8, real_updates=4, batch=16, hidden=16, rounds=2)
+CONFIG = TrainConfig(imitation=32, simulated=320, polish=0, real=48, real_batch=8, real_updates=4, batch=16, hidden=16, rounds=2)
 
 
 class Measured:

@@ -28,7 +28,7 @@ from doppler_tf.topology import ideal
 from tests import faulty_work
 from tests.quiet_training import train
 
-SMALL = TrainConfig(imitation=0, simulated=480, batch=16, hidden=16, rounds=2)
+SMALL = TrainConfig(imitation=0, simulated=480, polish=0, batch=16, hidden=16, rounds=2)
 
 
 class InTurn:

@@ -37,7 +37,7 @@ from doppler_tf.topology import Topology, ideal, preset
 from tests.quiet_training import load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
-SMALL = TrainConfig(imitation=32, simulated=480, batch=16, hidden=16, rounds=2, checkpoint_every=7)
+SMALL = TrainConfig(imitation=32, simulated=480, polish=0, batch=16, hidden=16, rounds=2, checkpoint_every=7)
 
 
 @pytest.fixture(scope="module")
@@ -124,18 +124,18 @@ MORTALS = KeptLearner(lambda task: Mortal(task, NOTHING))
 
 # Trainings of usual length are compiled with XLA; those as short as here are not.
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["not compiled", "compiled"])
-def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, mortal, compiled):
-    graph, whole, broken = chains(2), tmp_path / "whole", tmp_path / "broken"
+def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, random_graph, mortal, compiled):
+    graph, config, whole, broken = random_graph(14, 1), replace(SMALL, polish=5), tmp_path / "whole", tmp_path / "broken"
     kept = KeptLearner(lambda task: Mortal(task, Compiled(True, True))) if compiled else MORTALS
-    expected = train([graph], ideal(2), whole, SMALL, kept=kept)
+    expected = train([graph], ideal(2), whole, config, kept=kept)
     for mortal.lifetime in (1, 12, 25):  # within stage I, between checkpoints of stage II, again
         with pytest.raises(Killed):
-            train([graph], ideal(2), broken, SMALL, resume=broken.exists(), kept=kept)
+            train([graph], ideal(2), broken, config, resume=broken.exists(), kept=kept)
     mortal.lifetime = np.inf
     kept.forget()  # what is resumed must all come from the checkpoint
-    got = train([graph], ideal(2), broken, SMALL, resume=True, kept=kept)
+    got = train([graph], ideal(2), broken, config, resume=True, kept=kept)
     for result in (expected, got):
-        result["chains"].pop("seconds")
+        result[graph.name].pop("seconds")
     assert got == expected
     other = chains(3)  # as in the test before, for what is compiled
     policies = [load_policy(folder)(other, build_costs(other, ideal(3)), 8, 3) for folder in (whole, broken)]

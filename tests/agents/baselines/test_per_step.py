@@ -117,7 +117,8 @@ def test_without_the_placement_it_is_doppler(random_graph):
 
 @pytest.mark.thorough
 def test_it_learns_the_optimum_of_a_tiny_graph_and_resumes(tmp_path, chains):
-    config = TrainConfig(method="per_step", imitation=32, simulated=400, batch=16, hidden=16, rounds=1, checkpoint_every=10, elite=0.5)
+    config = TrainConfig(method="per_step", imitation=32, simulated=400, polish=0, batch=16, hidden=16, rounds=1, checkpoint_every=10,
+                         elite=0.5)
     result = train([chains(2)], ideal(2), tmp_path / "run", config)["chains"]
     assert result["greedy_makespan_s"] == result["best_makespan_s"] == result["lower_bound_s"] == 3.0
     shutil.rmtree(checkpoint_folders(tmp_path / "run" / "checkpoints")[-1])

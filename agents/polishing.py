@@ -35,5 +35,6 @@ class Polish:
                 continue  # no sample fits in memory, or nothing can be faster than the best
             rng, start = np.random.default_rng([task.config.seed, step, g]), task.assignment(g, task.episode(experience, b))
             found = climb(graph, costs, rng, budget, start, task.config.rule)
+            training.climbed[g] += found.simulations
             if found.makespan_s < training.best.episodes[g].makespan_s:
                 training.best.offer(g, task.as_episode(g, replace(found.assignment, method="policy"), costs))

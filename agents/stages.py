@@ -134,7 +134,7 @@ class Training:
       environment: simulates episodes with the task's costs, in stage III with refitted ones.
       driver: runs batches without observers.
       best: drivers, climbs, an annealed teacher and the choice of stage III change it; elite: updates change it.
-      costs: by graph the costs that `environment` simulates with.
+      costs: by graph the costs that `environment` simulates with; climbed: by graph the simulations of climbs so far.
     """
 
     task: Task
@@ -144,6 +144,7 @@ class Training:
     best: Best
     elite: Elite
     costs: list[CostModel]
+    climbed: list[int]
 
     @staticmethod
     def of(task: Task, learner: Learner) -> Training:
@@ -151,7 +152,8 @@ class Training:
         environment = AssignmentEnvironment(task.arrays, task.makespans(task.costs), len(task.graph), task.graph)
         driver = FusedDriver(environment, learner.agent.collect_policy, greedy=task.is_greedy)
         best = Best(task, learner)
-        return Training(task, learner, environment, driver, best, Elite(task, learner, best, driver), list(task.costs))
+        elite = Elite(task, learner, best, driver)
+        return Training(task, learner, environment, driver, best, elite, list(task.costs), [0] * len(task.graphs))
 
     def greedy(self, network: tf.Module) -> list[Episode]:
         """The greedy episode of each graph by the policies of `network`."""

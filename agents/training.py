@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +76,7 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
 
     Returns:
       By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
-      `seconds`, with an annealed teacher `annealing_simulations`, and after stage III `measured` (see `RealStage.choose`).
+      `search_simulations` (of an annealed teacher and of climbs), `seconds`, and after stage III `measured` (see `RealStage.choose`).
 
     Raises:
       ConfigError, CheckpointError: the run folder is in use, or made for something else.
@@ -211,7 +212,8 @@ class Run:
                               "runs": [[m.runs, m.failed] for m in self.real.measured]}
         order = self.training.elite.order
         state = {"seconds": self.progress.seconds, "best": best, "greedy_s": [_finite(s) for s in self.training.best.greedy_s],
-                 "real": real, "annealed": self.progress.annealed, "elite_order": None if order is None else order.tolist()}
+                 "real": real, "annealed": self.progress.annealed, "climbed": self.training.climbed,
+                 "elite_order": None if order is None else order.tolist()}
         save_checkpoint(self.folder / "checkpoints", self.progress.updates, self.training.learner.checkpointed, state, self.config.keep)
 
     def restore(self) -> None:
@@ -222,6 +224,7 @@ class Run:
         state, best = read_state(folders[-1]), self.training.best
         restore_variables(folders[-1], self.training.learner.checkpointed)
         self.progress = Progress(state["step"], state["seconds"], state["annealed"], state["real"] and state["real"]["measured"])
+        self.training.climbed[:] = state.get("climbed", self.training.climbed)  # runs of before have none
         if self.real:
             self.real.budget.resume(state["real"]["used"], state["real"]["spent_s"])
             for measured, (runs, failed) in zip(self.real.measured, state["real"]["runs"], strict=True):
@@ -243,14 +246,14 @@ class Run:
     def outcome(self) -> dict[str, dict]:
         """Writes the best assignment of each graph; returns the figures."""
         result, chosen = {}, self.progress.measured or {}
+        searched = [sum(both) for both in zip_longest(self.progress.annealed, self.training.climbed, fillvalue=0)]
         learned = sum(self.planned.values()) * self.task.rows
         for g, greedy_s in enumerate(self.training.final(self.progress.measured is not None)):
             name, best = self.task.graphs[g].name, self.training.best.episodes[g]
             best_s = self._write(g, best, ".json")
             result[name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best_s, "lower_bound_s": self.task.bounds_s[g],
                             "episodes": learned + (chosen[name]["runs"] if name in chosen else 0),
-                            "seconds": round(self.progress.seconds, 3),
-                            **({"annealing_simulations": self.progress.annealed[g]} if self.progress.annealed else {}),
+                            "search_simulations": searched[g], "seconds": round(self.progress.seconds, 3),
                             **({"measured": chosen[name]} if name in chosen else {})}
         if self.pictures:
             self.summaries.policy(self.training.driver.computation())

@@ -89,6 +89,7 @@ def test_every_method_learns_from_climbs(random_graph, method):
     stage = SimulatedStage(training)
     sampled_s = [stage.update(step, 0.0)[graph.name][summaries.SAMPLED] for step in range(3)]
     assert training.best.episodes[0].makespan_s < min(sampled_s)
+    assert training.climbed == [3 * 400]
     assert np.isfinite(training.learner.weights()).all()
 
 

@@ -223,9 +223,9 @@ def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph
     annealed = place(graph, topology, "annealing", seed=2).makespan_s
     assert result["best_makespan_s"] <= annealed * (1 + 1e-12)
     assert result["greedy_makespan_s"] == pytest.approx(result["best_makespan_s"])
-    assert 1 <= result["annealing_simulations"] <= 1_500_000  # 7.5 times what `place` makes; fewer where the bound is reached
+    assert 1 <= result["search_simulations"] <= 1_500_000  # 7.5 times what `place` makes; fewer where the bound is reached
     again = train([graph], topology, tmp_path / "run", config, resume=True)[graph.name]
-    assert again["annealing_simulations"] == result["annealing_simulations"]
+    assert again["search_simulations"] == result["search_simulations"]
 
 
 def training_of(graphs, topology, config) -> Training:

@@ -192,6 +192,7 @@ def test_cells_start_from_others_and_may_spend_as_much(bench, suite, tmp_path):
     changed = suite(('[methods.slow]\nmethod = "one_device"', """
 [methods.learned]
 method = "doppler"
+config = "reinforce"
 settings = { imitation = 2, simulated = 4, batch = 2, hidden = 8, rounds = 1 }
 [methods.elsewhere]
 method = "doppler"

@@ -99,7 +99,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
     if len(loaded) > 1:
         return {"best_makespan_s": None, "seconds": train_s, "episodes": sum(row["episodes"] for row in rows), "graphs": trained}
     figures, row = _sampled(folder, cell, load_policy(run_dir, kept().samplers), *loaded[0]), rows[0]
-    figures["simulations"] += row.get("annealing_simulations", 0)
+    figures["simulations"] += row.get("search_simulations", 0)
     figures |= {"seconds": train_s + figures["seconds"], "best_seen_s": row["best_makespan_s"], "episodes": row["episodes"],
                 "learned": True, "trained": config.method, "measured": row.get("measured"),
                 "curve": learning_curve(run_dir, config.batch, loaded[0][0].name)}

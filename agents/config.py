@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -118,11 +118,25 @@ CONFIGS = {
 
 def stored_config(run_dir: Path) -> TrainConfig:
     """The settings of a run. Raises CheckpointError, FormatError: there is none, or of another schema."""
-    stored = read_json(run_dir / "config.json")
-    if not isinstance(stored, dict) or stored.get("schema") != RUN_SCHEMA:
-        got = stored.get("schema") if isinstance(stored, dict) else stored
-        raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
+    stored = _stored(run_dir)
     if not isinstance(stored.get("config"), Mapping):
         raise field_error(CheckpointError, f"{run_dir}/config.json", "", "config", "an object of settings", stored.get("config"))
     before = {"dispatch": "fifo", "polish": 0}  # before there was a choice
     return TrainConfig.from_json({**before, **stored["config"]}, f"{run_dir}/config.json")
+
+
+def stored_graphs(run_dir: Path) -> frozenset[str]:
+    """The hashes of the graphs that a run was made for. Raises: as `stored_config`."""
+    graphs = _stored(run_dir).get("graphs")
+    if not isinstance(graphs, Mapping):
+        raise field_error(CheckpointError, f"{run_dir}/config.json", "", "graphs", "an object of hashes by graph", graphs)
+    return frozenset(graphs.values())
+
+
+def _stored(run_dir: Path) -> dict[str, Any]:
+    """What a run was made with."""
+    stored = read_json(run_dir / "config.json")
+    if not isinstance(stored, dict) or stored.get("schema") != RUN_SCHEMA:
+        got = stored.get("schema") if isinstance(stored, dict) else stored
+        raise CheckpointError(f"{run_dir}/config.json: schema: expected {RUN_SCHEMA}, got {got!r}; train again with this version")
+    return stored

@@ -12,13 +12,14 @@ import numpy as np
 import tensorflow as tf
 
 from agents.checkpoints import policy_checkpoint, restore_variables
-from agents.config import TrainConfig, stored_config
+from agents.config import TrainConfig, stored_config, stored_graphs
 from agents.features import graph_arrays
 from agents.methods import METHODS
 from agents.rollout import Episodes
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.tied_graph import tie
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]
 # Records and states of a batch of episodes take about half a GiB, so that 100,000 vertices need less than 4 GiB in all.
@@ -61,6 +62,9 @@ class KeptSamplers:
 def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes: int = BATCH_BYTES) -> Policy:
     """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
 
+    Of a graph in which something repeats, as the layers of a model do, it places two copies that share devices (see `tie`), and all other
+    copies like these; a graph that it was trained on it places as it is.
+
     Args:
       kept: shares compiled functions with the policies that were loaded with it before; None: this policy compiles its own.
       batch_bytes: limit for the records and states of the episodes that run at once; at least one episode runs.
@@ -75,9 +79,14 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes:
     config = stored_config(checkpoint.parent.parent)
     kind = TrainConfig(method=config.method, hidden=config.hidden, rounds=config.rounds, features=config.features)
     sampler = (kept or KeptSamplers()).sampler(kind)
-    weights = sampler.restored(checkpoint)
+    weights, trained_on = sampler.restored(checkpoint), stored_graphs(checkpoint.parent.parent)
 
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
+        tied = None if graph.graph_hash in trained_on else tie(graph, costs)
+        drawn = draw(graph, costs, samples, seed) if tied is None else map(tied.whole, draw(tied.graph, tied.costs, samples, seed))
+        yield from drawn
+
+    def draw(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs, identity=config.identity)
         graphs = METHODS[config.method].graphs([arrays])
         rows = min(samples, max(1, batch_bytes // (BYTES_A_CHOICE * arrays.num_vertices * costs.num_devices)))

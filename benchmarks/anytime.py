@@ -1,8 +1,8 @@
 """Quality over seconds on graphs where search is slow: `make bench NAME=anytime`.
 
 Stacks of Llama layers are placed on eight V100 within budgets of seconds: by the portfolio, by each search alone, and by the best heuristic
-without search. Figures are makespans over the lower bound. A search alone uses one core, the portfolio several. Everything is compiled
-before it is timed. `--picture FILE` draws it.
+without search; with `--policy RUN` also by that policy. Figures are makespans over the lower bound. A search alone uses one core, the
+portfolio several. Everything is compiled before it is timed. `--picture FILE` draws it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ import numpy as np
 
 from benchmarks.tables import finish, show
 from data import build_workload
+from doppler_tf.cli.inputs import load_policy
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.formats.files import write_bytes
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE
-from doppler_tf.placement import place
+from doppler_tf.placement import Policy, place
 from doppler_tf.report.figures import INK, PALETTE, new_figure, png_bytes, style_axes
 
 LAYERS, BUDGETS, SEEDS = (4, 20), (1.0, 3.0, 10.0), 3
 SEARCHES = {"portfolio": "auto", "tied search": "tied_search", "hill climbing": "local_search", "annealing": "annealing"}
-CONSTRUCTED = "best heuristic"
+CONSTRUCTED, LEARNED = "best heuristic", "policy"
 
 
 def main() -> None:
@@ -38,21 +39,24 @@ def main() -> None:
     parser.add_argument("--topology", default="v100x8", help="preset or file (default: v100x8)")
     parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS, help="seconds (default: 1 3 10)")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"number of seeds (default: {SEEDS})")
+    parser.add_argument("--policy", type=Path, help="run folder of a trained policy")
     parser.add_argument("--picture", type=Path, help="PNG file to write")
     args = parser.parse_args()
     topology = read_topology(args.topology)
     graphs = {f"stack of {layers}": build_workload("llama_stack", topology.num_devices, layers=layers) for layers in args.layers}
+    policy = None if args.policy is None else load_policy(args.policy)
     graphs |= {graph.name: graph for graph in map(read_graph, args.graphs)}
     found = {}
     for name, graph in graphs.items():
-        found[name] = curves(graph, build_costs(graph, topology), args.budgets, args.seeds)
+        found[name] = curves(graph, build_costs(graph, topology), args.budgets, args.seeds, policy)
         show(f"{name}, {graph.work_vertices.size:,} vertices on {topology.name}: makespan over the lower bound", found[name])
     if args.picture is not None:
         write_bytes(args.picture, picture(found))
     finish(found)
 
 
-def curves(graph: DataflowGraph, costs: CostModel, budgets: list[float], seeds: int) -> dict[str, dict[str, float | None]]:
+def curves(graph: DataflowGraph, costs: CostModel, budgets: list[float], seeds: int,
+           policy: Policy | None) -> dict[str, dict[str, float | None]]:
     """By method: the mean of seeds within each budget, None where it took half as long again; or the seconds that it took and the ratio."""
     place(graph, costs, "tied_search", samples=200, budget_s=60.0)  # compiles what is not on disk
     started = time.perf_counter()
@@ -60,6 +64,10 @@ def curves(graph: DataflowGraph, costs: CostModel, budgets: list[float], seeds: 
     constructed_s = time.perf_counter() - started
     bound_s = constructed.lower_bound_s
     rows = {CONSTRUCTED: {"took_s": constructed_s, "took_over_bound": constructed.makespan_s / bound_s}}
+    if policy is not None:
+        for _ in range(2):  # the first compiles
+            placed = place(graph, costs, LEARNED, learned={LEARNED: policy})
+        rows[LEARNED] = {"took_s": placed.seconds, "took_over_bound": placed.makespan_s / bound_s}
     for name, method in SEARCHES.items():
         rows[name] = {}
         for budget_s in budgets:

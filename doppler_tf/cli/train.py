@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from doppler_tf.costs import CostModel
     from doppler_tf.executor import Executor
     from doppler_tf.graph import DataflowGraph
+    from doppler_tf.heuristics.tied_graph import TiedGraph
     from doppler_tf.tasks import Here, OnRay
 
     Loaded = Sequence[tuple[DataflowGraph, CostModel]]
@@ -56,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="emulated: the true topology of the devices, hidden from training (default: --topology)")
     parser.add_argument("--init", type=Path, metavar="RUN|CHECKPOINT",
                         help="start from another run's best policies instead of untrained ones; its graphs and devices may differ")
+    parser.add_argument("--tie", action="store_true",
+                        help="learn from two copies of what repeats in a graph, such as the layers of a model, which share devices; the "
+                             "best assignment and `place --policy RUN` then place all copies alike (default rule: b_level)")
     parser.add_argument("--resume", action="store_true", help="continue from the run folder's last checkpoint")
     parser.add_argument("--dispatch", type=any_rule, metavar=ANY_DISPATCH,
                         help="rule that orders the queues; auto: by the order in which SEL chose, and at the end the fastest rule "
@@ -76,6 +80,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise field_error(ConfigError, "train", "", "--executor", "tf or emulated", args.executor)
     loaded = [load_costs(path, args.topology) for path in args.graphs]
     _check_names(args.graphs, [graph for graph, _ in loaded])
+    wholes, tied = loaded, _tied(args, loaded)
+    if tied:
+        loaded = [(each.graph, each.costs) for each in tied]
     import_quietly("agents.config")
     config = _config(args, loaded)
     # The executor comes first. Its devices must exist before TensorFlow starts, and importing TF-GNN starts it.
@@ -87,7 +94,42 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
             note(f"{workers.tasks.workers} workers start; their first update takes about a minute")
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume,
                                  progress=bars_wanted(), init=args.init, workers=workers)
-    return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained}
+    repeated = [_repeat(args.run_dir, *case, each, config.dispatch) for case, each in zip(wholes, tied, strict=False)]
+    return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained,
+            **({"repeated": {row["graph"]: row for row in repeated}} if repeated else {})}
+
+
+def _tied(args: argparse.Namespace, loaded: Loaded) -> list[TiedGraph]:
+    """With --tie the small graphs, else none. Raises ConfigError if nothing repeats in a graph."""
+    from doppler_tf.heuristics.tied_graph import tie
+
+    found = []
+    for path, (graph, costs) in zip(args.graphs, loaded, strict=True):
+        tied = tie(graph, costs)
+        if args.tie and tied is None:
+            raise ConfigError(f"{path}: --tie: expected a graph in which something repeats at least three times, such as layers, got none; "
+                              "leave out --tie")
+        if args.tie:
+            found.append(tied)
+        elif tied is not None and not args.resume:
+            note(f"{path}: parts repeat; --tie learns {tied.graph.work_vertices.size:,} of {graph.work_vertices.size:,} vertices")
+    return found
+
+
+def _repeat(run_dir: Path, graph: DataflowGraph, costs: CostModel, tied: TiedGraph, dispatch: str) -> dict[str, Any]:
+    """Writes the best assignment of a small graph for the whole graph; returns its figures."""
+    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.formats.assignment_json import read_assignment, write_assignment
+    from doppler_tf.formats.files import file_name
+    from doppler_tf.heuristics.judging import judge
+
+    small = run_dir / "assignments" / f"{file_name(tied.graph.name)}.json"
+    best = tied.whole(read_assignment(small, tied.graph, tied.costs))
+    makespan_s, best = judge(graph, costs, [best], dispatch)[0]
+    path = small.with_name(f"{file_name(graph.name)}.json")
+    write_assignment(path, graph, costs, best, makespan_s)
+    return {"graph": graph.name, "vertices": int(graph.work_vertices.size), "makespan_s": makespan_s,
+            "lower_bound_s": lower_bounds(graph, costs).best_s, "assignment": path}
 
 
 def _tasks(args: argparse.Namespace, config: TrainConfig) -> contextlib.AbstractContextManager[Here | OnRay]:
@@ -124,7 +166,12 @@ def render(result: dict[str, Any]) -> list:
             runs.append((name, *shown, f"{measured['runs']:,}", f"{measured['failed']:,}"))
     columns = ("graph", "greedy", "best", "lower bound", "best above it", "episodes", "took")
     measured = ("graph", "greedy before", "greedy", "best", "runs", "failed")
+    repeated = result.get("repeated", {}).values()
+    unit = time_unit([row["makespan_s"] for row in repeated])
+    wholes = [(row["graph"], f"{row['vertices']:,}", unit.text(row["makespan_s"]), over(row["makespan_s"], row["lower_bound_s"]))
+              for row in repeated]
     return [grid(f"trained on {result['topology']}, simulated", columns, rows),
+            *([grid("all copies alike, simulated", ("graph", "vertices", "best", "above the lower bound"), wholes)] if wholes else []),
             *([grid("real runs: medians (of how many)", measured, runs)] if runs else []),
             facts("", {"policy": f"place --policy {result['run_dir']}", "best assignments": f"{result['run_dir']}/assignments/",
                        "watch": f"tensorboard --logdir {result['run_dir']}"})]
@@ -142,6 +189,7 @@ def _check_names(paths: Sequence[Path], graphs: Sequence[DataflowGraph]) -> None
 def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
     """The settings: `--config`, overridden by `--set`, overridden by single options. A resumed run keeps its own settings."""
     from agents.config import TrainConfig
+    from doppler_tf.assignment import AUTO
     from doppler_tf.cli.executors import has_kernels
 
     given = {key: _value(text) for key, text in args.set}
@@ -157,6 +205,8 @@ def _config(args: argparse.Namespace, loaded: Loaded) -> TrainConfig:
             note(f"--resume: the settings stored in {args.run_dir} hold; those given now are not used")
         return stored_config(args.run_dir)
     base = _base(args.config)
+    if args.tie and base.dispatch == AUTO:  # the order of two copies says little about more, b-levels hold for any number
+        given.setdefault("dispatch", "b_level")
     if "real" not in given and not base.real:
         if "real_minutes" in given:
             given["real"] = MOST_REAL

@@ -22,7 +22,7 @@ from agents.stages import Training
 from agents.task import Task
 from data.imitation_dataset import read_episodes
 from data.layered import Layered, layered_graph
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import Assignment, check_constraints
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
@@ -30,10 +30,12 @@ from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.graph_records import graph_from_records
+from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
+from tests.heuristics.stacks import stack
 from tests.quiet_training import load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
@@ -94,6 +96,22 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
     assert one_by_one[0] == tuple(placed[0].order.tolist()) + tuple(placed[0].device.tolist())
     assert len(one_by_one) == 8
     assert len(set(one_by_one)) > 2
+
+
+def test_what_repeats_is_placed_alike_but_a_graph_that_was_trained_on_as_it_is(tmp_path):
+    small, large = stack(4, 6), stack(9, 6)
+    train([small], ideal(2), tmp_path, SMALL)
+    policy, alike = load_policy(tmp_path), []
+    for graph in (small, large):
+        costs = build_costs(graph, ideal(2))
+        repetition, placed = find_repetition(graph, costs), list(policy(graph, costs, 8, 0))
+        assert len(placed) == 8
+        for assignment in placed:
+            check_constraints(graph, costs, assignment.device, "policy")
+            assert sorted(assignment.order.tolist()) == graph.work_vertices.tolist()
+        alike.append([len(set(a.device[repetition.chain == c].tolist())) == 1 for a in placed for c in range(len(repetition.lengths))])
+    assert not all(alike[0])
+    assert all(alike[1])
 
 
 class Killed(BaseException):

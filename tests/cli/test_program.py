@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
 from doppler_tf.cli import app
 from doppler_tf.cli.app import COMMANDS, main
+from doppler_tf.formats.files import read_json
+from doppler_tf.formats.graph_json import write_graph
+from tests.heuristics.stacks import stack
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -138,6 +142,28 @@ def test_train_a_little_then_place_with_what_was_learned_and_report_it(cli, diam
     assert reported["graphs"]["diamond"]["simulated_makespan_s"] == row["best_makespan_s"]
     page = Path(reported["page"]).read_text()
     assert all(title in page for title in ("Stage I: imitation of the teacher", "Stage II: simulated episodes"))
+
+
+def test_train_on_two_copies_then_place_stacks_of_any_height(cli, tmp_path):
+    """The real trainer with tiny settings."""
+    low, high, single, run = (tmp_path / name for name in ("low.json", "high.json", "single.json", "run"))
+    for path, layers in ((low, 5), (high, 9), (single, 1)):
+        write_graph(path, stack(layers, 6))
+    train = ("--topology", "ideal:2", "--tie", "--imitation", 4, "--simulated", 16)
+    settings = [argument for pair in ("batch=4", "hidden=8", "rounds=1", "polish=200") for argument in ("--set", pair)]
+    trained = cli("train", low, "--run-dir", run, *train, *settings)
+    assert trained.code == 0, trained.err
+    assert "all copies alike" in trained.out
+    assert read_json(run / "config.json")["config"]["dispatch"] == "b_level"
+    stored = cli("simulate", low, "--topology", "ideal:2", "--assignment", run / "assignments/stack.json", "--json").json
+    again = cli("train", low, "--run-dir", run, *train, "--resume", "--json").json
+    assert list(again["graphs"]) == ["stack_tied"]
+    assert again["repeated"]["stack"]["makespan_s"] == stored["makespan_s"] >= again["repeated"]["stack"]["lower_bound_s"]
+    placed = cli("place", high, "--topology", "ideal:2", "--method", "policy", "--policy", run, "--samples", 4, "--json").json
+    assert placed["lower_bound_s"] <= placed["makespan_s"] < np.inf
+    alone = cli("train", single, "--run-dir", tmp_path / "other", *train)
+    assert (alone.code, alone.err) == (2, f"error: {single}: --tie: expected a graph in which something repeats at least three times, "
+                                          "such as layers, got none; leave out --tie\n")
 
 
 def test_a_real_run_matches_the_unsharded_program(tmp_path):

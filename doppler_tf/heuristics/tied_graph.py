@@ -1,0 +1,56 @@
+"""A graph in which something repeats, as a small graph: two copies of it, in which counterparts share a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.move_sets import units
+from doppler_tf.heuristics.repetition import find_repetition
+from doppler_tf.heuristics.shortened import Shortened, shorten
+
+# As many copies have transfers from one to the next.
+_COPIES = 2
+
+
+class TiedGraph(NamedTuple):
+    """A small graph whose assignments are assignments of a whole one.
+
+    Attributes:
+      graph, costs: the small graph, without kernels; each of its vertices is in a colocation group.
+      of_whole: int32 [N], the colocation group of each vertex of the whole graph, -1 for inputs.
+      order: int32, the work vertices of the whole graph, level by level.
+    """
+
+    graph: DataflowGraph
+    costs: CostModel
+    of_whole: np.ndarray
+    order: np.ndarray
+
+    def whole(self, assignment: Assignment) -> Assignment:
+        """An assignment of the small graph for the whole graph: vertices go to the devices of their groups, in the order of levels."""
+        work = self.graph.work_vertices
+        device = np.full(len(self.graph.groups) + 1, -1, np.int32)  # the last is for inputs
+        device[self.graph.colocate[work]] = assignment.device[work]
+        return Assignment(device[self.of_whole], self.order, assignment.method)
+
+
+def tie(graph: DataflowGraph, costs: CostModel) -> TiedGraph | None:
+    """The small graph; None if nothing repeats often enough (see `find_repetition`).
+
+    Where copies cannot be left out (see `shorten`) it has all of them.
+    """
+    repetition = find_repetition(graph, costs)
+    if repetition is None:
+        return None
+    short = shorten(graph, costs, repetition, _COPIES) or Shortened(graph, costs, np.arange(graph.num_vertices, dtype=np.int32))
+    of_whole = units(graph, costs, repetition.chain).unit_of
+    group, groups = of_whole[short.vertex], tuple(map(str, range(of_whole.max() + 1)))
+    small = replace(short.graph, name=f"{graph.name}_tied", colocate=group, groups=groups, kernel=(None,) * len(group))
+    order = graph.topological_order[~graph.is_input[graph.topological_order]]
+    return TiedGraph(small, replace(short.costs, colocate=group), of_whole, order)

@@ -127,8 +127,8 @@ def stored_config(run_dir: Path) -> TrainConfig:
 
 def stored_graphs(run_dir: Path) -> frozenset[str]:
     """The hashes of the graphs that a run was made for. Raises: as `stored_config`."""
-    graphs = _stored(run_dir).get("graphs")
-    if not isinstance(graphs, Mapping):
+    graphs = _stored(run_dir).get("graphs", {})
+    if not isinstance(graphs, Mapping) or not all(isinstance(each, str) for each in graphs.values()):
         raise field_error(CheckpointError, f"{run_dir}/config.json", "", "graphs", "an object of hashes by graph", graphs)
     return frozenset(graphs.values())
 

@@ -18,6 +18,7 @@ from agents.methods import METHODS
 from agents.rollout import Episodes
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.tied_graph import tie
 
@@ -63,7 +64,7 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes:
     """A policy from a run folder (its last checkpoint) or from one checkpoint; it places any graph on any number of devices.
 
     Of a graph in which something repeats, as the layers of a model do, it places two copies that share devices (see `tie`), and all other
-    copies like these; a graph that it was trained on it places as it is.
+    copies like these; a graph that it was trained on it places as it is, and one where none of these assignments fits in memory.
 
     Args:
       kept: shares compiled functions with the policies that were loaded with it before; None: this policy compiles its own.
@@ -83,8 +84,13 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes:
 
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         tied = None if graph.graph_hash in trained_on else tie(graph, costs)
-        drawn = draw(graph, costs, samples, seed) if tied is None else map(tied.whole, draw(tied.graph, tied.costs, samples, seed))
-        yield from drawn
+        if tied is not None:
+            found = [tied.whole(assignment) for assignment in draw(tied.graph, tied.costs, samples, seed)]
+            simulator = FastSimulator(graph, costs)
+            if not costs.limited_memory or any(np.isfinite(simulator.makespans_of([assignment])[0]) for assignment in found):
+                yield from found
+                return
+        yield from draw(graph, costs, samples, seed)
 
     def draw(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
         arrays = graph_arrays(graph, costs, identity=config.identity)

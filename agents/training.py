@@ -75,7 +75,8 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
       workers: processes that share the work of stage II; None: this process does it.
 
     Returns:
-      By graph name: `greedy_makespan_s` and `best_makespan_s` (simulated with the costs of `topology`), `lower_bound_s`, `episodes`,
+      By graph name: `greedy_makespan_s` (infinite where it does not fit in memory; null in result.json) and `best_makespan_s` (simulated
+      with the costs of `topology`), `lower_bound_s`, `episodes`,
       `search_simulations` (of an annealed teacher and of climbs), `seconds`, and after stage III `measured` (see `RealStage.choose`).
 
     Raises:
@@ -262,7 +263,8 @@ class Run:
         self.summaries.outcome(settings, {summaries.OUTCOME_GREEDY: np.mean(over[0]), summaries.OUTCOME_BEST: np.mean(over[1]),
                                           summaries.OUTCOME_SECONDS: self.progress.seconds})
         self.summaries.flush()
-        write_json(self.folder / "result.json", {"graphs": result}, indent=1)
+        stored = {name: {**row, "greedy_makespan_s": _finite(row["greedy_makespan_s"])} for name, row in result.items()}
+        write_json(self.folder / "result.json", {"graphs": stored}, indent=1)
         return result
 
 

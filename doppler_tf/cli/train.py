@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -107,8 +108,8 @@ def _tied(args: argparse.Namespace, loaded: Loaded) -> list[TiedGraph]:
     for path, (graph, costs) in zip(args.graphs, loaded, strict=True):
         tied = tie(graph, costs)
         if args.tie and tied is None:
-            raise ConfigError(f"{path}: --tie: expected a graph in which something repeats at least three times, such as layers, got none; "
-                              "leave out --tie")
+            raise ConfigError(f"{path}: --tie: expected a graph in which something repeats at least three times, such as layers, and some "
+                              "of it can be left out, got none; leave out --tie")
         if args.tie:
             found.append(tied)
         elif tied is not None and not args.resume:
@@ -117,7 +118,7 @@ def _tied(args: argparse.Namespace, loaded: Loaded) -> list[TiedGraph]:
 
 
 def _repeat(run_dir: Path, graph: DataflowGraph, costs: CostModel, tied: TiedGraph, dispatch: str) -> dict[str, Any]:
-    """Writes the best assignment of a small graph for the whole graph; returns its figures."""
+    """Writes the best assignment of a small graph for the whole graph; returns its figures. What does not fit in memory is not written."""
     from doppler_tf.bounds import lower_bounds
     from doppler_tf.formats.assignment_json import read_assignment, write_assignment
     from doppler_tf.formats.files import file_name
@@ -126,8 +127,9 @@ def _repeat(run_dir: Path, graph: DataflowGraph, costs: CostModel, tied: TiedGra
     small = run_dir / "assignments" / f"{file_name(tied.graph.name)}.json"
     best = tied.whole(read_assignment(small, tied.graph, tied.costs))
     makespan_s, best = judge(graph, costs, [best], dispatch)[0]
-    path = small.with_name(f"{file_name(graph.name)}.json")
-    write_assignment(path, graph, costs, best, makespan_s)
+    path = run_dir / "whole" / f"{file_name(graph.name)}.json" if math.isfinite(makespan_s) else None
+    if path is not None:
+        write_assignment(path, graph, costs, best, makespan_s)
     return {"graph": graph.name, "vertices": int(graph.work_vertices.size), "makespan_s": makespan_s,
             "lower_bound_s": lower_bounds(graph, costs).best_s, "assignment": path}
 
@@ -168,10 +170,11 @@ def render(result: dict[str, Any]) -> list:
     measured = ("graph", "greedy before", "greedy", "best", "runs", "failed")
     repeated = result.get("repeated", {}).values()
     unit = time_unit([row["makespan_s"] for row in repeated])
-    wholes = [(row["graph"], f"{row['vertices']:,}", unit.text(row["makespan_s"]), over(row["makespan_s"], row["lower_bound_s"]))
-              for row in repeated]
+    wholes = [(row["graph"], f"{row['vertices']:,}", unit.text(row["makespan_s"]) if row["assignment"] else "out of memory",
+               over(row["makespan_s"], row["lower_bound_s"]), str(row["assignment"] or NOTHING)) for row in repeated]
+    columns_of_wholes = ("graph", "vertices", "best", "above the lower bound", "written to")
     return [grid(f"trained on {result['topology']}, simulated", columns, rows),
-            *([grid("all copies alike, simulated", ("graph", "vertices", "best", "above the lower bound"), wholes)] if wholes else []),
+            *([grid("all copies alike, simulated", columns_of_wholes, wholes)] if wholes else []),
             *([grid("real runs: medians (of how many)", measured, runs)] if runs else []),
             facts("", {"policy": f"place --policy {result['run_dir']}", "best assignments": f"{result['run_dir']}/assignments/",
                        "watch": f"tensorboard --logdir {result['run_dir']}"})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from doppler_tf.formats.chrome_trace import TraceFile, read_trace
 from doppler_tf.formats.files import file_name, read_json
 from doppler_tf.graph import DataflowGraph
 
-_FIGURES = ("greedy_makespan_s", "best_makespan_s", "lower_bound_s", "episodes", "seconds")
+_GREEDY = "greedy_makespan_s"
+_FIGURES = (_GREEDY, "best_makespan_s", "lower_bound_s", "episodes", "seconds")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,10 @@ class Trained:
 
 
 def read_figures(run: Path) -> dict[str, Mapping[str, Any]]:
-    """The figures of a finished run by graph. Raises CheckpointError if the run is not finished."""
+    """The figures of a finished run by graph; infinite for a greedy assignment that does not fit in memory.
+
+    Raises: CheckpointError if the run is not finished.
+    """
     path = run / "result.json"
     if not path.exists():
         raise CheckpointError(f"{run}: result.json: expected a finished training run, got none; train one, or end it with train --resume")
@@ -37,7 +42,7 @@ def read_figures(run: Path) -> dict[str, Mapping[str, Any]]:
     graphs = record.get("graphs") if isinstance(record, Mapping) else None
     if not isinstance(graphs, Mapping) or not graphs or not all(isinstance(row, Mapping) and _has_figures(row) for row in graphs.values()):
         raise CheckpointError(f"{path}: graphs: expected {', '.join(_FIGURES)} of each graph, got something else; train again")
-    return dict(graphs)
+    return {name: {**row, _GREEDY: math.inf if row[_GREEDY] is None else row[_GREEDY]} for name, row in graphs.items()}
 
 
 def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Trained]:
@@ -77,4 +82,4 @@ def read_traces(folder: Path) -> tuple[dict[Path, TraceFile], list[str]]:
 
 
 def _has_figures(row: Mapping[str, Any]) -> bool:
-    return all(isinstance(row.get(key), int | float) for key in _FIGURES)
+    return _GREEDY in row and all(isinstance(row.get(key), int | float) or (key == _GREEDY and row[key] is None) for key in _FIGURES)

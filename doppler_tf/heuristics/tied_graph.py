@@ -12,7 +12,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.repetition import find_repetition
-from doppler_tf.heuristics.shortened import Shortened, shorten
+from doppler_tf.heuristics.shortened import shorten
 
 # As many copies have transfers from one to the next.
 _COPIES = 2
@@ -22,7 +22,7 @@ class TiedGraph(NamedTuple):
     """A small graph whose assignments are assignments of a whole one.
 
     Attributes:
-      graph, costs: the small graph, without kernels; each of its vertices is in a colocation group.
+      graph, costs: the small graph, without kernels; each of its work vertices is in a colocation group.
       of_whole: int32 [N], the colocation group of each vertex of the whole graph, -1 for inputs.
       order: int32, the work vertices of the whole graph, level by level.
     """
@@ -41,16 +41,20 @@ class TiedGraph(NamedTuple):
 
 
 def tie(graph: DataflowGraph, costs: CostModel) -> TiedGraph | None:
-    """The small graph; None if nothing repeats often enough (see `find_repetition`).
+    """The small graph; None if nothing repeats often enough (see `find_repetition`), or no copy can be left out (see `shorten`).
 
-    Where copies cannot be left out (see `shorten`) it has all of them.
+    All that its costs depend on is written into it, as what is left out may have decided it.
     """
     repetition = find_repetition(graph, costs)
-    if repetition is None:
+    short = None if repetition is None else shorten(graph, costs, repetition, _COPIES)
+    if short is None:
         return None
-    short = shorten(graph, costs, repetition, _COPIES) or Shortened(graph, costs, np.arange(graph.num_vertices, dtype=np.int32))
     of_whole = units(graph, costs, repetition.chain).unit_of
-    group, groups = of_whole[short.vertex], tuple(map(str, range(of_whole.max() + 1)))
-    small = replace(short.graph, name=f"{graph.name}_tied", colocate=group, groups=groups, kernel=(None,) * len(group))
+    group, digits = of_whole[short.vertex], len(str(of_whole.max()))
+    pin = (int(np.argmax(row)) if row.sum() == 1 < row.size else None for row in short.costs.allowed)
+    small = replace(
+        short.graph, name=f"{graph.name}_tied", colocate=group, groups=tuple(f"{g:0{digits}}" for g in range(of_whole.max() + 1)),
+        pin=tuple(pin), exec_s=short.costs.exec_s,
+        tensor_bytes=np.where(np.isnan(short.graph.tensor_bytes), short.costs.tensor_bytes, short.graph.tensor_bytes))
     order = graph.topological_order[~graph.is_input[graph.topological_order]]
     return TiedGraph(small, replace(short.costs, colocate=group), of_whole, order)

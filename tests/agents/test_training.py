@@ -29,9 +29,11 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.heuristics import CriticalPath
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found
+from doppler_tf.heuristics.tied_graph import tie
 from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
@@ -112,6 +114,25 @@ def test_what_repeats_is_placed_alike_but_a_graph_that_was_trained_on_as_it_is(t
         alike.append([len(set(a.device[repetition.chain == c].tolist())) == 1 for a in placed for c in range(len(repetition.lengths))])
     assert not all(alike[0])
     assert all(alike[1])
+
+
+def test_what_fits_in_memory_twice_but_not_often_is_placed_as_it_is(trained):
+    """The first vertex of each layer keeps much for a way back. Alike they are too much for a device."""
+    nodes, edges, attributes = graph_to_records(stack(9, 6))
+    for node in nodes:
+        if str(node["id"]).endswith(".0"):
+            node["output_bytes"] = 30
+    for i in range(9):
+        nodes.append({"id": f"back {i}", "exec_s": 1.0, "output_bytes": 1})
+        before = f"back {i + 1}" if i < 8 else "last"
+        edges += [{"source": source, "target": f"back {i}", "transfer_s": 0.5} for source in (f"{i}.0", before)]
+    graph = graph_from_records(nodes, edges, attributes)
+    costs = build_costs(graph, Topology.from_json({"devices": [{"name": f"d{d}", "memory_bytes": 230} for d in range(2)],
+                                                   "links": {"bandwidth_bytes_per_s": 1e9, "latency_s": 0.1}}))
+    simulator, tied = FastSimulator(graph, costs), tie(graph, costs)
+    alike = [tied.whole(CriticalPath(tied.graph, tied.costs).sample(np.random.default_rng(seed))) for seed in range(8)]
+    assert not np.isfinite(simulator.makespans_of(alike)).any()
+    assert np.isfinite(simulator.makespans_of(list(load_policy(trained[1])(graph, costs, 64, 0)))).any()
 
 
 class Killed(BaseException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 
 import numpy as np
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from data.workloads import build_workload
 from doppler_tf.assignment import check_constraints
 from doppler_tf.costs import build_costs
+from doppler_tf.graph_records import graph_from_records, graph_to_records
 from doppler_tf.heuristics import Budget, CriticalPath, climb
 from doppler_tf.heuristics.repetition import find_repetition
+from doppler_tf.heuristics.shortened import shorten
 from doppler_tf.heuristics.tied_graph import tie
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import ideal, preset
@@ -27,9 +30,10 @@ from tests.strategies import examples
 def test_an_assignment_of_the_small_graph_places_the_whole_within_its_constraints(graph, seed):
     costs = build_costs(graph, ideal(3))
     tied, repetition = tie(graph, costs), find_repetition(graph, costs)
-    assert (tied is None) == (repetition is None)
     if tied is None:
+        assert repetition is None or shorten(graph, costs, repetition, 2) is None
         return
+    same_when_read(tied, costs.topology)
     small = CriticalPath(tied.graph, tied.costs).sample(np.random.default_rng(seed))
     check_constraints(tied.graph, tied.costs, small.device, "small")
     whole = tied.whole(small)
@@ -42,23 +46,45 @@ def test_an_assignment_of_the_small_graph_places_the_whole_within_its_constraint
     validate_trace(graph, costs, whole, simulate(graph, costs, whole))
 
 
-def test_the_small_graph_has_two_copies_and_costs_as_if_it_were_read_from_a_file():
+def same_when_read(tied, topology):
+    """The small graph is the same in a file, and what its costs depend on is in it."""
+    read = graph_from_records(*json.loads(json.dumps(graph_to_records(tied.graph))))
+    assert read.graph_hash == tied.graph.graph_hash
+    again = build_costs(read, topology)
+    for field in fields(again):
+        if field.name != "topology":
+            np.testing.assert_array_equal(getattr(again, field.name), getattr(tied.costs, field.name))
+
+
+def test_a_pin_holds_even_where_its_vertex_is_left_out():
+    nodes, edges, attributes = graph_to_records(stack(9, 6))
+    for node in nodes:
+        if node["id"].endswith(".0"):
+            node["colocate"] = "first of each"
+        if node["id"] == "4.0":
+            node["pin"] = 1
+    graph = graph_from_records(nodes, edges, attributes)
+    tied = tie(graph, build_costs(graph, ideal(3)))
+    assert "4.0" not in tied.graph.ids
+    assert all(tied.graph.pin[v] == 1 for v, name in enumerate(tied.graph.ids) if name.endswith(".0"))
+    same_when_read(tied, ideal(3))
+
+
+def test_the_small_graph_has_two_copies():
     graph = stack(9, 6, constrained=True)
     tied = tie(graph, build_costs(graph, ideal(3)))
     assert tied.graph.name == "stack_tied"
     assert tied.graph.num_vertices == 2 + 2 * 7
     assert len(tied.graph.groups) == 2 + 5  # a vertex at each end; six of a layer, two of which are a group
-    again = build_costs(tied.graph, ideal(3))
-    for field in fields(again):
-        if field.name != "topology":
-            np.testing.assert_array_equal(getattr(again, field.name), getattr(tied.costs, field.name))
 
 
 def test_stacks_of_any_height_have_the_same_small_graph():
     small = []
     for layers in (5, 12):
         graph = build_workload("llama_stack", 4, layers=layers)
-        small.append(tie(graph, build_costs(graph, preset("p100x4"))).graph)
+        tied = tie(graph, build_costs(graph, preset("p100x4")))
+        same_when_read(tied, preset("p100x4"))
+        small.append(tied.graph)
     for name in ("exec_s", "colocate", "sources", "targets", "transfer_s", "edge_bytes", "flops", "tensor_bytes", "is_input"):
         np.testing.assert_array_equal(*(getattr(graph, name) for graph in small))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -23,7 +24,7 @@ from doppler_tf.heuristics.starting_point import starting_point
 _MOST_PAIRS = 400
 # Seconds per vertex and edge to set up the searches. If the set-up would outlast the budget, no search starts.
 _SETUP_S = 5e-5
-# The longest share of the seconds that a race takes.
+# The longest share of the seconds that go to further starts, and then of those left that a race takes.
 _RACE = 0.4
 TOGETHER = {"annealing": anneal, "local_search": climb, "cp_sat": solve}
 
@@ -55,7 +56,8 @@ def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: B
     small = small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS
     searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}
     incumbent = Incumbent(budget.target_s, shared=budget.simulations is None)
-    start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known[0])
+    for_starts_s = _RACE * budget.seconds if budget.simulations is None else math.inf
+    start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known[0], for_starts_s)
     distinct = dict[bytes, Assignment]()
     for each in (start, *known):
         distinct.setdefault(each.device.tobytes(), each)

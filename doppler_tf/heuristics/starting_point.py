@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -24,16 +26,20 @@ _ON_FEWER = (critical_path, heft, etf)
 
 
 def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, dispatch: str,
-                   known: Assignment | None = None) -> Assignment:
+                   known: Assignment | None = None, seconds: float = math.inf) -> Assignment:
     """The fastest of some constructed assignments by `judge`; ties go to the first.
 
     They are one assignment each by critical path, HEFT, ETF, the enumerative optimizer and METIS, or `known` instead of the five; and the
     first three on fewer devices, which win if transfers are costly. Graphs above 20,000 vertices get critical path and HEFT only.
+
+    Args: seconds: after so many, none is made on fewer devices.
     """
-    small = graph.num_vertices <= _MOST_VERTICES
+    started, small = time.perf_counter(), graph.num_vertices <= _MOST_VERTICES
     found = [make(graph, costs, rng) for make in _CONSTRUCTORS[:None if small else 2]] if known is None else [known]
-    if small:
-        found += [make(graph, fewer, rng) for fewer in _on_fewer_devices(graph, costs) for make in _ON_FEWER]
+    for fewer in _on_fewer_devices(graph, costs) if small else ():
+        for make in _ON_FEWER:
+            if time.perf_counter() - started < seconds:
+                found.append(make(graph, fewer, rng))
     return min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])[1]
 
 

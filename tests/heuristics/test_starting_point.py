@@ -49,3 +49,11 @@ def test_what_is_known_takes_part():
     for order in (known.order, None):
         start = starting_point(graph, build_costs(graph, topology), np.random.default_rng(0), "fifo", replace(known, order=order))
         assert start.method == "known"
+
+
+def test_once_its_seconds_are_over_none_is_made_on_fewer_devices():
+    graph = layered_graph(Layered(110, 12, 2.0, 2, 6, 3e9, 8e6, 0.5), 0)
+    costs = build_costs(graph, preset("v100x8"))
+    known = heft(graph, costs, np.random.default_rng(0))
+    in_time, late = (starting_point(graph, costs, np.random.default_rng(0), "fifo", known, seconds) for seconds in (60.0, 0.0))
+    assert late.device.tolist() == known.device.tolist() != in_time.device.tolist()

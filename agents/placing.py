@@ -71,7 +71,8 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes:
       batch_bytes: limit for the records and states of the episodes that run at once; at least one episode runs.
 
     Returns:
-      (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones, drawn as they are asked for.
+      (graph, costs, samples, seed) -> the greedy assignment and `samples` - 1 sampled ones, drawn as they are asked for (of two copies
+      all at once).
 
     Raises:
       CheckpointError: no complete checkpoint is there.

@@ -7,8 +7,9 @@ from importlib import import_module
 from doppler_tf.errors import ConfigError
 
 # TensorFlow and TF-GNN read this variable when they are imported. The values are those that they take for a yes.
+# The module `tf.keras` has several names, its classes come from one place.
 _wanted, _loaded = os.environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True"), sys.modules.get("tensorflow")
-if not _wanted or (_loaded is not None and not _loaded.keras.__name__.startswith("tf_keras")):
+if not _wanted or (_loaded is not None and not _loaded.keras.Model.__module__.startswith("tf_keras.")):
     raise ConfigError("agents: Keras: expected Keras 2, which TF-GNN and TF-Agents need, got Keras 3; set TF_USE_LEGACY_KERAS=1 in the "
                       "environment before TensorFlow is imported")
 

@@ -35,6 +35,14 @@ def test_the_command_line_chooses_keras_2():
     assert "tf_keras" in done.stdout
 
 
+def test_scripts_may_import_tf_agents_first():
+    """It imports `tensorflow.keras`, after which `tf.keras` has another name."""
+    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
+    program = "from tf_agents.networks import q_rnn_network; import agents; print('imported')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout == "imported\n", done.stderr[-2000:]
+
+
 def test_importing_the_agents_changes_neither_the_environment_nor_the_cache(tmp_path):
     program = """
 import os

@@ -7,9 +7,8 @@ import subprocess
 import sys
 
 import pytest
-import tensorflow as tf
 
-from tests.commands import ROOT, example, example_alone
+from tests.commands import ROOT, example
 
 
 def test_every_example_is_tested():
@@ -34,7 +33,7 @@ def test_keras_2_is_chosen_before_tensorflow_is_imported(name):
 
 
 def test_place_networkx_names_a_device_for_every_vertex():
-    *placed, last = example_alone("place_networkx").splitlines()
+    *placed, last = example("place_networkx").splitlines()
     assert [line.split(": ")[0] for line in placed] == ["load", "left", "right", "join"]
     assert all(re.fullmatch(r"\w+: GPU:[0-3]", line) for line in placed)
     makespan_ms, bound_ms = map(float, re.fullmatch(r"([\d.]+) ms, at best ([\d.]+) ms", last).groups())
@@ -48,7 +47,7 @@ def test_the_readme_shows_that_very_example():
 
 
 def test_run_on_devices_computes_what_the_program_says():
-    printed = example_alone("run_on_devices")
+    printed = example("run_on_devices")
     assert "relative error against the unsharded program" in printed
     assert "(ok)" in printed
     assert "trace valid: True, work conserving: True" in printed
@@ -56,7 +55,7 @@ def test_run_on_devices_computes_what_the_program_says():
 
 
 def test_a_keras_model_is_placed_and_handed_back_to_tensorflow_alone(tmp_path):
-    printed = example_alone("keras_model", tmp_path / "placed")
+    printed = example("keras_model", tmp_path / "placed")
     assert "(ok)" in printed
     assert len(re.search(r"predicted ([\d.]+) ms, measured ([\d.]+) ms", printed).groups()) == 2
     alone = f"""import sys, tensorflow as tf
@@ -72,7 +71,7 @@ assert not any(name.partition(".")[0] in ("doppler_tf", "runtime", "data", "agen
 @pytest.mark.thorough
 @pytest.mark.parametrize(("name", "expected"), [("training_step", "(ok)"), ("batches_in_flight", "2 in flight")])
 def test_examples_of_captured_functions(name, expected):
-    assert expected in example_alone(name)
+    assert expected in example(name)
 
 
 @pytest.mark.thorough
@@ -86,7 +85,6 @@ def test_collecting_with_the_standard_driver_learns():
 def test_training_goes_on_from_a_checkpoint(tmp_path):
     printed = []
     for _ in range(2):
-        tf.compat.v1.train.get_or_create_global_step().assign(0)  # as in a new process; TF-Agents counts updates here
         printed += example("train_with_checkpointer", tmp_path).splitlines()
     said, greedy_ms = zip(*(re.fullmatch(r"(.*): greedy ([\d.]+) ms", line).groups() for line in printed), strict=True)
     assert said == ("starts at update 0", "stops at update 20", "continues at update 20", "stops at update 40")
@@ -95,7 +93,7 @@ def test_training_goes_on_from_a_checkpoint(tmp_path):
 
 @pytest.mark.thorough
 def test_stage_three_learns_on_a_custom_executor():
-    runs, planned, measured = example_alone("custom_executor").splitlines()
+    runs, planned, measured = example("custom_executor").splitlines()
     count, failed, invalid = map(int, re.fullmatch(r"(\d+) runs, (\d+) failed, (\d+) with an invalid trace", runs).groups())
     assert 40 <= count <= 48
     assert (failed, invalid) == (count // 10, 0)

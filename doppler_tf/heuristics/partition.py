@@ -12,8 +12,9 @@ from doppler_tf.heuristics.move_sets import units
 
 # METIS needs integer weights. The largest is scaled to this.
 _LARGEST_WEIGHT = 10_000
-# With at most this many units per device, METIS can produce empty parts and complains on standard output.
-_FEW_UNITS = 2
+# With at most this many units per device METIS produces empty parts. With no more than MANY, or one unit that outweighs others, a half of
+# its recursion may be empty, about which METIS complains on standard output.
+_FEW_UNITS, _MANY_UNITS = 2, 8
 
 
 def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
@@ -57,18 +58,37 @@ def _balanced_parts(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 def _metis_parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: np.ndarray, seed: int) -> np.ndarray:
     """int64 [U]: METIS's part of each unit."""
+    from scipy.sparse import csr_array
+
+    edges = graph.work_edges
+    ends = unit_of[graph.sources[edges]], unit_of[graph.targets[edges]]
+    across = ends[0] != ends[1]
+    one_way = csr_array((costs.mean_transfer_s[edges][across], (ends[0][across], ends[1][across])), (len(exec_s), len(exec_s)))
+    transfer_s, unit_s, shares = (one_way + one_way.T).tocsr(), exec_s.mean(axis=1), work_shares(graph, costs)
+    if len(unit_s) > _MANY_UNITS * len(shares) and unit_s.max() < shares.min() * unit_s.sum() / 2:
+        return _metis(transfer_s, unit_s, shares, seed)
+    part = np.zeros(len(unit_s), np.int64)
+    halves = [(np.arange(len(unit_s)), 0, len(shares))]
+    while halves:  # METIS's recursion, which ends at an empty half
+        members, first, end = halves.pop()
+        if end - first == 1 or not members.size:
+            part[members] = first
+            continue
+        middle = (first + end) // 2
+        both = np.array([shares[first:middle].sum(), shares[middle:end].sum()])
+        second = _metis(transfer_s[members][:, members], unit_s[members], both / both.sum(), seed) == 1
+        halves += [(members[~second], first, middle), (members[second], middle, end)]
+    return part
+
+
+def _metis(transfer_s, unit_s: np.ndarray, shares: np.ndarray, seed: int) -> np.ndarray:
+    """int64 [U]: the parts in one call. Args: transfer_s: sparse [U, U], between units; shares: of the work, by part."""
     import pymetis
 
-    count, edges = len(exec_s), graph.work_edges
-    a, b = unit_of[graph.sources[edges]].astype(np.int64), unit_of[graph.targets[edges]].astype(np.int64)
-    across = a != b
-    keys, inverse = np.unique(np.concatenate([a * count + b, b * count + a])[np.tile(across, 2)], return_inverse=True)
-    transfer_s = np.bincount(inverse, np.tile(costs.mean_transfer_s[edges], 2)[np.tile(across, 2)], len(keys))
-    pointers = np.concatenate([[0], np.cumsum(np.bincount(keys // count, minlength=count))])
-    found = pymetis.part_graph(costs.num_devices, xadj=pointers.tolist(), adjncy=(keys % count).tolist(),
-                               vweights=_integers(exec_s.mean(axis=1)).tolist(), eweights=np.maximum(_integers(transfer_s), 1).tolist(),
-                               tpwgts=work_shares(graph, costs).tolist(), recursive=costs.num_devices <= 8,
-                               options=pymetis.Options(seed=seed))
+    transfer_s.sort_indices()
+    found = pymetis.part_graph(len(shares), xadj=transfer_s.indptr.tolist(), adjncy=transfer_s.indices.tolist(),
+                               vweights=_integers(unit_s).tolist(), eweights=np.maximum(_integers(transfer_s.data), 1).tolist(),
+                               tpwgts=shares.tolist(), recursive=len(shares) <= 8, options=pymetis.Options(seed=seed))
     return np.array(found.vertex_part, np.int64)
 
 

@@ -6,6 +6,7 @@ import argparse
 import functools
 import logging
 import sys
+import warnings
 
 _ROOMS = ("doppler_tf", "data", "runtime", "agents")
 _LOG = logging.getLogger("doppler_tf.cli")
@@ -15,13 +16,15 @@ def add_verbosity(parser: argparse.ArgumentParser, default: bool | str = argpars
     """Adds -v and -q. Args: default: False for the main parser; a command's parser must not overwrite the main parser's values."""
     either = parser.add_mutually_exclusive_group()
     either.add_argument("-v", "--verbose", action="store_true", default=default,
-                        help="log each step and its time on stderr; after an error, show the traceback")
+                        help="log each step and its time on stderr, and what TensorFlow logs; after an error, show the traceback")
     either.add_argument("-q", "--quiet", action="store_true", default=default,
                         help="print only errors and the --json object: no tables, notes or progress bars")
 
 
 def set_verbosity(verbose: bool = False, quiet: bool = False) -> None:
-    """From now on the loggers of our packages, and no others, write to stderr."""
+    """From now on the loggers of our packages, and no others, write to stderr; Python's warnings are shown to the verbose alone."""
+    if not (verbose or sys.warnoptions):
+        warnings.simplefilter("ignore")
     for room in _ROOMS:
         log = logging.getLogger(room)
         log.setLevel(logging.DEBUG if verbose else logging.WARNING if quiet else logging.INFO)
@@ -29,6 +32,18 @@ def set_verbosity(verbose: bool = False, quiet: bool = False) -> None:
         for handler in [each for each in log.handlers if isinstance(each, _OnStderr)]:
             log.removeHandler(handler)
         log.addHandler(_OnStderr(verbose))
+
+
+def is_verbose() -> bool:
+    """Whether the user wants to read all that is logged."""
+    return _LOG.isEnabledFor(logging.DEBUG)
+
+
+def hush_libraries() -> None:
+    """In a process that runs a command without -v, TensorFlow's Python code logs errors alone. Call it after importing TensorFlow."""
+    if not is_verbose() and any(isinstance(each, _OnStderr) for each in logging.getLogger("doppler_tf").handlers):
+        for library in ("tensorflow", "absl"):
+            logging.getLogger(library).setLevel(logging.ERROR)
 
 
 def note(message: str) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from types import ModuleType
 
-_MESSAGES_WANTED = "TF_CPP_MIN_LOG_LEVEL" in os.environ
+from doppler_tf.cli.messages import hush_libraries, is_verbose
 
 
 @functools.cache  # so that the folder of compiled code is searched only once
@@ -22,12 +22,12 @@ def import_quietly(name: str) -> ModuleType:
     """Imports a module of `agents` or `runtime`.
 
     While TensorFlow and Gym (which TF-Agents imports) are imported, they write lines to file descriptor 2, whatever TF_CPP_MIN_LOG_LEVEL
-    says. Unless the user has set that variable, these lines are dropped. Errors are exceptions and are not lost.
+    says. Unless -v is given, these lines are dropped, and TensorFlow logs nothing later. Errors are exceptions and are not lost.
     """
     os.environ["TF_USE_LEGACY_KERAS"] = "1"
     if name.partition(".")[0] == "agents":
         prepare_tensorflow()
-    if _MESSAGES_WANTED:
+    if is_verbose():
         return importlib.import_module(name)
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     sys.stderr.flush()
@@ -39,3 +39,4 @@ def import_quietly(name: str) -> ModuleType:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(nowhere)
+        hush_libraries()

@@ -242,6 +242,7 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None, clus
     """The real stage's executor, or None without real runs. Its threads are joined at the end."""
     from doppler_tf.cli.executors import ByGraph, load_program, make_executor, true_topology
     from doppler_tf.cli.inputs import load_cluster
+    from doppler_tf.cli.tensorflow import import_quietly
 
     if cluster_file is not None and not (config.real and config.executor == "tf"):
         raise ConfigError("--cluster: expected real runs of kernels (--real N, --executor tf), got none; leave it out")
@@ -252,12 +253,10 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None, clus
             truth = true_topology(config.emulate, loaded)
             yield stack.enter_context(make_executor("emulated", None, config.time_scale, config.seed, timeout_s, truth))
         else:
-            from runtime import prepare_devices
-
             # Before training runs TensorFlow's first operation.
             cluster = load_cluster(cluster_file, loaded[0][1].topology)
             if cluster is None:
-                prepare_devices(loaded[0][1].num_devices)
+                import_quietly("runtime").prepare_devices(loaded[0][1].num_devices)
             yield ByGraph([(graph, stack.enter_context(make_executor("tf", load_program(graph), 1.0, config.seed, timeout_s,
                                                                      keep_inputs=cluster is not None, cluster=cluster)))
                            for graph, _ in loaded])

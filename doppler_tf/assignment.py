@@ -121,7 +121,7 @@ def check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray
     if broken.size:
         v = int(broken[0])
         raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected one of {np.flatnonzero(costs.allowed[v]).tolist()} "
-                              f"(its pin or that of its colocate group), got {device[v]}")
+                              f"({_reason(graph, costs, v)}), got {device[v]}")
     members = work[costs.colocate[work] >= 0]
     group = costs.colocate[members]
     lowest, highest = np.full(len(graph.groups), costs.num_devices), np.full(len(graph.groups), -1)
@@ -132,6 +132,11 @@ def check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray
         used = np.unique(device[members[group == split[0]]])
         raise AssignmentError(f"{where}: colocate group {graph.groups[split[0]]!r}: device: expected one device for the whole group, "
                               f"got {used.tolist()}")
+
+
+def _reason(graph: DataflowGraph, costs: CostModel, v: int) -> str:
+    """Why a vertex may use some devices only."""
+    return f"{'' if costs.eligible.all() else 'the others cannot run it, or '}its pin or that of its colocate group"
 
 
 def _check_order(graph: DataflowGraph, order: Sequence, where: str) -> np.ndarray:

@@ -19,12 +19,14 @@ class CostModel:
 
     Attributes:
       topology: where the graph runs.
-      exec_s: float64 [N, D]; 0 for input vertices.
+      exec_s: float64 [N, D]; 0 for input vertices. Where a device cannot run a vertex, the mean over those that can: all figures are
+        finite, and means over all devices are means over these.
       edge_bytes: float64 [E], bytes that cross a link (0 where the cost is explicit).
       explicit_transfer_s: float64 [E], NaN where the cost comes from the link.
       tensor_bytes: float64 [T], what a tensor occupies, in whole bytes (so that sums are exact).
       output_bytes: float64 [N], what all outputs of a vertex occupy.
-      allowed: bool [N, D], False where a pin (its own or of its colocation group) forbids the device.
+      eligible: bool [N, D], False where the device cannot run the vertex.
+      allowed: bool [N, D], False where a device is not eligible or a pin forbids it, for the vertex or one of its colocation group.
       colocate: int32 [N], group index or -1.
     """
 
@@ -34,6 +36,7 @@ class CostModel:
     explicit_transfer_s: np.ndarray
     tensor_bytes: np.ndarray
     output_bytes: np.ndarray
+    eligible: np.ndarray
     allowed: np.ndarray
     colocate: np.ndarray
 
@@ -113,7 +116,8 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
 
     Raises:
       CostError: a vertex or edge with neither an explicit cost nor what is needed to compute it; lists of another length than
-        the number of devices; pins to unknown devices, or pins that contradict a colocation group; costs beyond float64.
+        the number of devices; pins to unknown devices, or pins that contradict a colocation group; a vertex or a colocation group that no
+        device may run; costs beyond float64.
     """
     where = where or graph.name
     edge_bytes = np.where(np.isnan(graph.edge_bytes), graph.tensor_bytes[graph.edge_tensor], graph.edge_bytes)
@@ -127,10 +131,12 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
     explicit = np.where(from_input, 0.0, graph.transfer_s)
     with np.errstate(all="ignore"):
         tensor_bytes = _tensor_bytes(graph, edge_bytes)
-        costs = CostModel(topology, _exec_costs(graph, topology, edge_bytes, where),
+        exec_s = _exec_costs(graph, topology, edge_bytes, where)
+        eligible = ~np.isinf(graph.exec_s) | graph.is_input[:, None] | np.zeros(exec_s.shape, bool)
+        costs = CostModel(topology, _finite(exec_s, eligible),
                           np.where(np.isnan(explicit), edge_bytes, 0.0), explicit, tensor_bytes,
                           tensor_bytes if graph.single_outputs else np.add.reduceat(tensor_bytes, graph.tensor_ptr[:-1]),
-                          _allowed(graph, topology, where), graph.colocate)
+                          eligible, _allowed(graph, topology, eligible, where), graph.colocate)
         _check_finite(graph, costs, where)
     return costs
 
@@ -183,8 +189,15 @@ def _exec_costs(graph: DataflowGraph, topology: Topology, edge_bytes: np.ndarray
     return costs
 
 
-def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray:
-    allowed = np.ones((graph.num_vertices, topology.num_devices), bool)
+def _finite(exec_s: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+    """Means of each vertex's eligible devices instead of what the others have."""
+    if eligible.all():
+        return exec_s
+    return np.where(eligible, exec_s, np.mean(exec_s, axis=1, keepdims=True, where=eligible))
+
+
+def _allowed(graph: DataflowGraph, topology: Topology, eligible: np.ndarray, where: str) -> np.ndarray:
+    allowed = eligible.copy()
     names = {name: d for d, name in enumerate(topology.device_names)}
     for v, pin in enumerate(graph.pin):
         if pin is None:
@@ -193,6 +206,10 @@ def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray
         if not 0 <= d < topology.num_devices:
             raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device of {topology.name} (0 to "
                             f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}")
+        if not eligible[v, d] and not graph.is_input[v]:
+            able = ", ".join(np.array(topology.device_names)[eligible[v]])
+            raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device that can run it ({able}), got {pin!r}, where its "
+                            f"exec_s is null; mend one of them")
         allowed[v] = False
         allowed[v, d] = True
     members = np.flatnonzero((graph.colocate >= 0) & ~graph.is_input)
@@ -201,8 +218,12 @@ def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray
     nowhere = np.flatnonzero(~common.any(axis=1))
     if nowhere.size:
         g = int(nowhere[0])
-        pinned = [repr(graph.ids[v]) for v in members[graph.colocate[members] == g].tolist() if graph.pin[v] is not None]
-        raise CostError(f"{where}: colocate group {graph.groups[g]!r}: pin: expected pins of its vertices to agree, got different "
-                        f"devices for {', '.join(pinned)}; mend the pins")
+        bound = [v for v in members[graph.colocate[members] == g].tolist() if not allowed[v].all()]
+        if all(graph.pin[v] is not None for v in bound):
+            raise CostError(f"{where}: colocate group {graph.groups[g]!r}: pin: expected pins of its vertices to agree, got different "
+                            f"devices for {', '.join(repr(graph.ids[v]) for v in bound)}; mend the pins")
+        raise CostError(f"{where}: colocate group {graph.groups[g]!r}: exec_s: expected a device that all its vertices may use, got "
+                        f"{'; '.join(f'{graph.ids[v]!r}: {np.flatnonzero(allowed[v]).tolist()}' for v in bound[:4])}; mend the group, or "
+                        f"what its vertices allow")
     allowed[members] = common[graph.colocate[members]]
     return allowed

@@ -10,12 +10,13 @@ from doppler_tf.graph import DataflowGraph
 
 
 def one_device(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """All vertices on the device with the least total exec; pinned vertices on theirs."""
-    return all_on(graph, costs, int(np.argmin(costs.exec_s[graph.work_vertices].sum(axis=0))))
+    """All vertices on the device that can run most of them, with the least total exec; others, and pinned ones, where they may go."""
+    work = graph.work_vertices
+    return all_on(graph, costs, int(np.lexsort((costs.exec_s[work].sum(axis=0), (~costs.eligible[work]).sum(axis=0)))[0]))
 
 
 def all_on(graph: DataflowGraph, costs: CostModel, device: int) -> Assignment:
-    """All vertices on `device`; pinned vertices on theirs."""
+    """All vertices on `device`; those that may not go there on the next device where they may."""
     ranked = np.tile(np.roll(np.arange(costs.num_devices), -device), (graph.num_vertices, 1))
     return Assignment(_first_allowed(graph, costs, ranked), graph.topological_order[~graph.is_input[graph.topological_order]], "one_device")
 

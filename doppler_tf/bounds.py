@@ -103,7 +103,7 @@ class _LinkKinds(NamedTuple):
 def _link_kinds(topology: Topology) -> _LinkKinds:
     ptr, kinds, numbers = [0], [], dict[bytes, int]()
     for d in range(topology.num_devices):
-        others = np.delete(np.arange(topology.num_devices), d)
+        others = np.flatnonzero(topology.links[:, d])
         links = np.stack([topology.latency_s[others, d], topology.bandwidth_bytes_per_s[others, d]], axis=1)
         values, kind = np.unique(links, axis=0, return_inverse=True)
         kinds += [(*value, numbers.setdefault(others[kind.ravel() == k].tobytes(), len(numbers))) for k, value in enumerate(values)]

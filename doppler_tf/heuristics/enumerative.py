@@ -12,12 +12,14 @@ from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import edge_cost
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
+from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.planning import PlanningData, planning_data
 
 # The most distributions that are enumerated, and the most vertices that are distributed together.
 _MOST_DISTRIBUTIONS, _MOST_AT_ONCE = 50_000, 128
 
 
+@over_links
 def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """Takes meta-ops in topological order, and distributes first their shards, then their other vertices, evenly with the least transfer.
 

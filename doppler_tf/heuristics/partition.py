@@ -8,6 +8,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
+from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.move_sets import units
 
 # METIS needs integer weights. The largest is scaled to this.
@@ -16,6 +17,7 @@ _LARGEST_WEIGHT = 10_000
 _FEW_UNITS = 2
 
 
+@over_links
 def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """METIS: one part per device, with the device's share of the work and the least transfer between parts.
 

@@ -81,6 +81,35 @@ def check_devices(graph: DataflowGraph, costs: CostModel, devices: np.ndarray) -
                               f"({costs.topology.name} has {costs.num_devices} devices), got {assigned[tuple(wrong[0])]}")
 
 
+def runnable(graph: DataflowGraph, costs: CostModel, devices: np.ndarray) -> np.ndarray:
+    """bool [...]: whether every vertex is on a device that can run it, and links exist for all transfers. Args: devices: int [..., N]."""
+    able, linked, work = np.True_, costs.topology.linked, graph.work_vertices
+    if not costs.eligible.all():
+        able = costs.eligible[work, devices[..., work]].all(axis=-1)
+    if not linked.all():
+        sources, targets = graph.sources[graph.work_edges], graph.targets[graph.work_edges]
+        able = able & linked[devices[..., sources], devices[..., targets]].all(axis=-1)
+    return np.broadcast_to(able, devices.shape[:-1])
+
+
+def check_runnable(graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str) -> None:
+    """Raises AssignmentError where `device` (int [N]) is not `runnable`."""
+    names, work, edges = costs.topology.device_names, graph.work_vertices, graph.work_edges
+    unable = work[~costs.eligible[work, device[work]]]
+    if unable.size:
+        v = int(unable[0])
+        able = ", ".join(names[d] for d in np.flatnonzero(costs.eligible[v]))
+        raise AssignmentError(f"{where}: vertex {graph.ids[v]!r}: device: expected one that can run it ({able}), got "
+                              f"{names[device[v]]!r}, where its exec_s is null")
+    missing = edges[~costs.topology.linked[device[graph.sources[edges]], device[graph.targets[edges]]]]
+    if missing.size:
+        u, v = int(graph.sources[missing[0]]), int(graph.targets[missing[0]])
+        more = f"; {missing.size - 1:,} more edges need links that do not exist" if missing.size > 1 else ""
+        raise AssignmentError(f"{where}: edge {graph.ids[u]!r} -> {graph.ids[v]!r}: device: expected devices that are linked, got "
+                              f"{names[device[u]]!r} and {names[device[v]]!r}, between which {costs.topology.name} has no link in this "
+                              f"direction{more}; move one of the vertices")
+
+
 def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Sequence, order: Sequence | None = None,
                             method: str = "", where: str = "assignment") -> Assignment:
     """Checks a list of device indices in node order (None for inputs) and makes an Assignment.
@@ -115,8 +144,9 @@ def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Seq
 
 
 def check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str) -> None:
-    """Raises AssignmentError where `device` (int [N]) breaks a pin or splits a colocation group."""
+    """Raises AssignmentError where `device` (int [N]) cannot run, breaks a pin or splits a colocation group."""
     work = graph.work_vertices
+    check_runnable(graph, costs, device, where)
     broken = work[~costs.allowed[work, device[work]]]
     if broken.size:
         v = int(broken[0])

@@ -50,17 +50,19 @@ def rounding(graph: DataflowGraph, costs: CostModel) -> float:
 def _work_bound(graph: DataflowGraph, costs: CostModel) -> float:
     """Dual of the fractional scheduling program: for weights w >= 0, makespan >= sum_v min_d w_d exec(v, d) / sum_d w_d slots_d.
 
-    Weights tried: equal ones (bound by each vertex's best device) and the devices' speeds (tight for uniformly faster devices).
+    Weights tried: equal ones (bound by each vertex's best device), the devices' speeds (tight for uniformly faster devices), and equal ones
+    of the devices that some vertex is restricted to, which bound what these alone may run.
     (Lenstra, Shmoys and Tardos 1990 give the linear program of unrelated machines.)
     """
     work = graph.work_vertices
-    exec_s = np.where(costs.allowed[work], costs.exec_s[work], np.inf)
+    allowed = costs.allowed[work]
     total = costs.exec_s[work].sum(axis=0)
 
     def bound(weights: np.ndarray) -> float:
-        return float(np.sum(np.min(exec_s * weights, axis=1)) / np.sum(weights * costs.slots))
+        return float(np.sum(np.min(costs.exec_s[work] * weights, axis=1, where=allowed, initial=np.inf)) / np.sum(weights * costs.slots))
 
-    equal = bound(np.ones(costs.num_devices))
+    restricted = () if allowed.all() else np.unique(allowed, axis=0)
+    equal = max(map(bound, (np.ones(costs.num_devices), *restricted)))
     if not (total > 0).all():
         return equal
     # The speeds are rounded even where all costs are integers.
@@ -101,7 +103,7 @@ class _LinkKinds(NamedTuple):
 def _link_kinds(topology: Topology) -> _LinkKinds:
     ptr, kinds, numbers = [0], [], dict[bytes, int]()
     for d in range(topology.num_devices):
-        others = np.delete(np.arange(topology.num_devices), d)
+        others = np.flatnonzero(topology.links[:, d])
         links = np.stack([topology.latency_s[others, d], topology.bandwidth_bytes_per_s[others, d]], axis=1)
         values, kind = np.unique(links, axis=0, return_inverse=True)
         kinds += [(*value, numbers.setdefault(others[kind.ravel() == k].tobytes(), len(numbers))) for k, value in enumerate(values)]

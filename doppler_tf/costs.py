@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from doppler_tf.errors import CostError
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.links import narrow, neighbours
 from doppler_tf.topology import Topology
 
 
@@ -19,12 +21,15 @@ class CostModel:
 
     Attributes:
       topology: where the graph runs.
-      exec_s: float64 [N, D]; 0 for input vertices.
+      exec_s: float64 [N, D]; 0 for input vertices. Where a device cannot run a vertex, the mean over those that can: all figures are
+        finite, and means over all devices are means over these.
       edge_bytes: float64 [E], bytes that cross a link (0 where the cost is explicit).
       explicit_transfer_s: float64 [E], NaN where the cost comes from the link.
       tensor_bytes: float64 [T], what a tensor occupies, in whole bytes (so that sums are exact).
       output_bytes: float64 [N], what all outputs of a vertex occupy.
-      allowed: bool [N, D], False where a pin (its own or of its colocation group) forbids the device.
+      eligible: bool [N, D], False where the device cannot run the vertex.
+      allowed: bool [N, D], False where a device is not eligible or a pin forbids it, for the vertex or one of its colocation group, or
+        where no link leads there from any device of a neighbour.
       colocate: int32 [N], group index or -1.
     """
 
@@ -34,6 +39,7 @@ class CostModel:
     explicit_transfer_s: np.ndarray
     tensor_bytes: np.ndarray
     output_bytes: np.ndarray
+    eligible: np.ndarray
     allowed: np.ndarray
     colocate: np.ndarray
 
@@ -58,11 +64,12 @@ class CostModel:
         return bool(np.isfinite(self.memory_bytes).any())
 
     def transfer_s(self, edge: int | np.ndarray, source: int | np.ndarray, target: int | np.ndarray):
-        """Seconds that edge(s) take from device(s) `source` to `target`: the explicit cost, else latency + bytes / bandwidth."""
-        explicit = self.explicit_transfer_s[edge]
+        """Seconds that edge(s) take from device(s) `source` to `target`: the explicit cost, else latency + bytes / bandwidth; infinity
+        where there is no link."""
+        explicit, linked = self.explicit_transfer_s[edge], self.topology.linked[source, target]
         link = (self.topology.latency_s[source, target]
-                + self.edge_bytes[edge] / self.topology.bandwidth_bytes_per_s[source, target])
-        return np.where(np.equal(source, target), 0.0, np.where(np.isnan(explicit), link, explicit))
+                + self.edge_bytes[edge] / np.where(linked, self.topology.bandwidth_bytes_per_s[source, target], 1.0))
+        return np.where(np.equal(source, target), 0.0, np.where(linked, np.where(np.isnan(explicit), link, explicit), np.inf))
 
     @cached_property
     def mean_exec_s(self) -> np.ndarray:
@@ -71,14 +78,32 @@ class CostModel:
 
     @cached_property
     def mean_transfer_s(self) -> np.ndarray:
-        """float64 [E]: transfer averaged over the links (0 with one device)."""
-        count = self.num_devices
-        if count == 1:
+        """float64 [E]: transfer averaged over the links (0 without any)."""
+        return self._over_links(np.mean, np.mean)
+
+    @cached_property
+    def slowest_transfer_s(self) -> np.ndarray:
+        """float64 [E]: no transfer takes longer (0 without links)."""
+        return self._over_links(np.max, np.max)
+
+    def _over_links(self, of_latencies: Callable, of_inverses: Callable) -> np.ndarray:
+        links = self.topology.links
+        if not links.any():
             return np.zeros(len(self.edge_bytes))
-        other = ~np.eye(count, dtype=bool)
-        link = (self.topology.latency_s[other].mean()
-                + self.edge_bytes * (1.0 / self.topology.bandwidth_bytes_per_s[other]).mean())
+        s_per_byte = 1.0 / self.topology.bandwidth_bytes_per_s[links]
+        link = of_latencies(self.topology.latency_s[links]) + self.edge_bytes * of_inverses(s_per_byte)
         return np.where(np.isnan(self.explicit_transfer_s), link, self.explicit_transfer_s)
+
+    @cached_property
+    def planned_latency_s(self) -> np.ndarray:
+        """float64 [D, D]: latencies to plan with; where there is no link, more than any schedule takes, so that it is taken last."""
+        return np.where(self.topology.linked, self.topology.latency_s, 1.0 + 4.0 * self.longest_s)
+
+    @cached_property
+    def longest_s(self) -> float:
+        """An upper bound on schedules without needless waiting: all vertices on their slowest device and all transfers over the slowest
+        link, one after another."""
+        return float(self.exec_s.max(axis=1).sum() + self.num_devices * self.slowest_transfer_s.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +138,8 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
 
     Raises:
       CostError: a vertex or edge with neither an explicit cost nor what is needed to compute it; lists of another length than
-        the number of devices; pins to unknown devices, or pins that contradict a colocation group; costs beyond float64.
+        the number of devices; pins to unknown devices, or pins that contradict a colocation group; a vertex or a colocation group that no
+        device may run; links that no assignment can do with; costs beyond float64.
     """
     where = where or graph.name
     edge_bytes = np.where(np.isnan(graph.edge_bytes), graph.tensor_bytes[graph.edge_tensor], graph.edge_bytes)
@@ -127,21 +153,20 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
     explicit = np.where(from_input, 0.0, graph.transfer_s)
     with np.errstate(all="ignore"):
         tensor_bytes = _tensor_bytes(graph, edge_bytes)
-        costs = CostModel(topology, _exec_costs(graph, topology, edge_bytes, where),
+        exec_s = _exec_costs(graph, topology, edge_bytes, where)
+        eligible = ~np.isinf(graph.exec_s) | graph.is_input[:, None] | np.zeros(exec_s.shape, bool)
+        costs = CostModel(topology, _finite(exec_s, eligible),
                           np.where(np.isnan(explicit), edge_bytes, 0.0), explicit, tensor_bytes,
                           tensor_bytes if graph.single_outputs else np.add.reduceat(tensor_bytes, graph.tensor_ptr[:-1]),
-                          _allowed(graph, topology, where), graph.colocate)
+                          eligible, _allowed(graph, topology, eligible, where), graph.colocate)
         _check_finite(graph, costs, where)
     return costs
 
 
 def _check_finite(graph: DataflowGraph, costs: CostModel, where: str) -> None:
     """Raises CostError unless the sums of all costs and of all bytes are finite: then every time and every memory level is finite."""
-    topology = costs.topology
-    link = topology.latency_s.max() + costs.edge_bytes * (1.0 / topology.bandwidth_bytes_per_s.min())
-    transfer = np.where(np.isnan(costs.explicit_transfer_s), link, costs.explicit_transfer_s)
-    by_vertex = costs.exec_s.sum(axis=1) + np.bincount(graph.sources, transfer, graph.num_vertices)
-    for values, name in ((by_vertex, "exec_s, transfer_s"), (costs.output_bytes * topology.num_devices, "output_bytes")):
+    by_vertex = costs.exec_s.sum(axis=1) + np.bincount(graph.sources, costs.slowest_transfer_s, graph.num_vertices)
+    for values, name in ((by_vertex, "exec_s, transfer_s"), (costs.output_bytes * costs.num_devices, "output_bytes")):
         if not math.isfinite(values.sum()):
             v = int(np.argmax(values))
             raise CostError(f"{where}: vertex {graph.ids[v]!r}: {name}: expected figures whose sum over the graph is finite in float64, "
@@ -183,8 +208,15 @@ def _exec_costs(graph: DataflowGraph, topology: Topology, edge_bytes: np.ndarray
     return costs
 
 
-def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray:
-    allowed = np.ones((graph.num_vertices, topology.num_devices), bool)
+def _finite(exec_s: np.ndarray, eligible: np.ndarray) -> np.ndarray:
+    """Means of each vertex's eligible devices instead of what the others have."""
+    if eligible.all():
+        return exec_s
+    return np.where(eligible, exec_s, np.mean(exec_s, axis=1, keepdims=True, where=eligible))
+
+
+def _allowed(graph: DataflowGraph, topology: Topology, eligible: np.ndarray, where: str) -> np.ndarray:
+    allowed = eligible.copy()
     names = {name: d for d, name in enumerate(topology.device_names)}
     for v, pin in enumerate(graph.pin):
         if pin is None:
@@ -193,6 +225,10 @@ def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray
         if not 0 <= d < topology.num_devices:
             raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device of {topology.name} (0 to "
                             f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}")
+        if not eligible[v, d] and not graph.is_input[v]:
+            able = ", ".join(np.array(topology.device_names)[eligible[v]])
+            raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device that can run it ({able}), got {pin!r}, where its "
+                            f"exec_s is null; mend one of them")
         allowed[v] = False
         allowed[v, d] = True
     members = np.flatnonzero((graph.colocate >= 0) & ~graph.is_input)
@@ -201,8 +237,28 @@ def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray
     nowhere = np.flatnonzero(~common.any(axis=1))
     if nowhere.size:
         g = int(nowhere[0])
-        pinned = [repr(graph.ids[v]) for v in members[graph.colocate[members] == g].tolist() if graph.pin[v] is not None]
-        raise CostError(f"{where}: colocate group {graph.groups[g]!r}: pin: expected pins of its vertices to agree, got different "
-                        f"devices for {', '.join(pinned)}; mend the pins")
+        bound = [v for v in members[graph.colocate[members] == g].tolist() if not allowed[v].all()]
+        if all(graph.pin[v] is not None for v in bound):
+            raise CostError(f"{where}: colocate group {graph.groups[g]!r}: pin: expected pins of its vertices to agree, got different "
+                            f"devices for {', '.join(repr(graph.ids[v]) for v in bound)}; mend the pins")
+        raise CostError(f"{where}: colocate group {graph.groups[g]!r}: exec_s: expected a device that all its vertices may use, got "
+                        f"{'; '.join(f'{graph.ids[v]!r}: {np.flatnonzero(allowed[v]).tolist()}' for v in bound[:4])}; mend the group, or "
+                        f"what its vertices allow")
     allowed[members] = common[graph.colocate[members]]
+    return allowed if topology.linked.all() else _reachable(graph, topology, allowed, where)
+
+
+def _reachable(graph: DataflowGraph, topology: Topology, allowed: np.ndarray, where: str) -> np.ndarray:
+    """Without the devices to which no link leads from any device of a neighbour, or back."""
+    near, work = neighbours(graph.sources, graph.targets, graph.is_input, graph.colocate, topology.linked), graph.work_vertices
+    of_unit = np.empty((len(near.ptr) - 1, topology.num_devices), bool)
+    of_unit[near.unit_of[work]] = allowed[work]
+    lacking = narrow(near, of_unit)
+    if lacking >= 0:
+        v = int(np.argmax(near.unit_of == lacking))
+        names = np.array(topology.device_names)
+        raise CostError(f"{where}: vertex {graph.ids[v]!r}: links of {topology.name}: expected that one of its devices "
+                        f"({', '.join(names[allowed[v]])}) is linked with devices that may run its neighbours, got none, which proves that "
+                        f"no assignment is possible; add links, or let vertices run on more devices")
+    allowed[work] = of_unit[near.unit_of[work]]
     return allowed

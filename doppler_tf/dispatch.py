@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, Transfers, check_devices, plan_transfers
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, Transfers, check_devices, check_runnable, plan_transfers
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.memory import MORE_MEMORY, never_fits
 from doppler_tf.ranks import b_levels
 from doppler_tf.trace import Trace
 from doppler_tf.waiting import FittingQueue, Queue, SharedQueue
@@ -68,6 +69,7 @@ class Dispatcher:
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str | None = None):
         """Args: rule: `fifo`, `b_level` or `order`; None: the assignment's own. Raises: ConfigError, AssignmentError (see `queue_keys`)."""
         check_devices(graph, costs, assignment.device)
+        check_runnable(graph, costs, assignment.device, graph.name)
         self.rule = assignment.dispatch if rule is None else rule
         self.transfers = plan_transfers(graph, costs, assignment.device)
         self._graph, self._costs = graph, costs
@@ -239,6 +241,9 @@ class Dispatcher:
     def stuck(self) -> str:
         """The text of a deadlock message: which vertex waits, where, how much is resident and how much is needed."""
         graph, costs = self._graph, self._costs
+        proof = never_fits(graph, costs)
+        if proof is not None:
+            return f"{graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}"
         sent = [entry for queue in self._link_queue if (entry := queue.first()) is not None]
         for d, left in enumerate(self._memory_left):
             waiting = [(entry[1], self._vertex_bytes[entry[1]]) for entry in (self._device_queue[d].first(),) if entry is not None]
@@ -248,7 +253,8 @@ class Dispatcher:
                 (v, needed), used = waiting[0], costs.memory_bytes[d] - left
                 return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex "
                         f"{graph.vertex_label(v)!r} needs {needed:.6g} bytes, {used:.6g} of "
-                        f"{costs.memory_bytes[d]:.6g} are resident and nothing that runs will free any; spread the vertices wider")
+                        f"{costs.memory_bytes[d]:.6g} are resident and nothing that runs will free any; another assignment or order may "
+                        f"fit: `place --method auto`, with a `--budget-s`, looks for one")
         return f"{graph.name}: {self.remaining} vertices wait and none is queued"
 
     def trace(self, device_kind: str = "virtual") -> Trace:

@@ -50,7 +50,8 @@ class DataflowGraph:
     Made by `graph_records.graph_from_records`, which checks the RULES: vertex ids are unique; edges join known vertices, at
     most one for each source, target and output; there is no cycle; there is at least one vertex that is not an input; input vertices
     have no predecessors; a kernel's operands arrive by edges; the steps of a `fused` kernel (see `data.fuse`) take its operands and
-    earlier steps; every number given is finite and >= 0.
+    earlier steps; every number given is finite and >= 0, but that an `exec_s` may be
+    infinite on some devices.
 
     Attributes:
       name: the workload's name.
@@ -59,7 +60,8 @@ class DataflowGraph:
       flops: float64 [N], NaN where not given.
       tensor_ptr: int32 [N + 1], the tensors of vertex v are those from `tensor_ptr[v]` to `tensor_ptr[v + 1]`; at least one.
       tensor_bytes: float64 [T], NaN where not given.
-      exec_s: float64 [N, K], explicit cost in seconds, K = 1 (all devices alike) or the number of devices; NaN where not given.
+      exec_s: float64 [N, K], explicit cost in seconds, K = 1 (all devices alike) or the number of devices; infinite where the device
+        cannot run the vertex; NaN where not given.
       is_input: bool [N], resident everywhere at time 0, costs nothing, never assigned.
       kernel: N kernels or None.
       pin: N device indices, device names or None.

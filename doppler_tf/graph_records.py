@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -104,8 +104,9 @@ def graph_to_records(graph: DataflowGraph) -> tuple[list[dict], list[dict], dict
     nodes = [{"id": key, "name": name, "kind": kind} for key, name, kind in zip(ids, graph.names, graph.kinds, strict=True)]
     _fill(nodes, "flops", _plain(graph.flops))
     _fill(nodes, "output_bytes", _output_bytes(graph))
-    exec_s = [_plain(column) for column in graph.exec_s.T]
-    _fill(nodes, "exec_s", exec_s[0] if len(exec_s) == 1 else [None if row[0] is None else list(row) for row in zip(*exec_s, strict=True)])
+    exec_s, given = [_plain(column) for column in graph.exec_s.T], ~np.isnan(graph.exec_s[:, 0])
+    _fill(nodes, "exec_s", exec_s[0] if len(exec_s) == 1 else [list(row) if row_given else None for row, row_given in zip(
+        zip(*exec_s, strict=True), given.tolist(), strict=True)])
     _fill(nodes, "input", [fixed or None for fixed in graph.is_input.tolist()])
     for key, column in (("meta_op", graph.meta_op), ("role", graph.role), ("pin", graph.pin),
                         ("colocate", [groups[g] for g in graph.colocate.tolist()])):
@@ -127,8 +128,8 @@ def _fill(records: list[dict], key: str, column: Iterable) -> None:
 
 
 def _plain(numbers: np.ndarray) -> list[int | float | None]:
-    """JSON numbers, None for NaN. A whole number becomes an integer if float64 holds it exactly."""
-    return [None if x != x else int(x) if x.is_integer() and abs(x) < 2**53 else x for x in numbers.tolist()]
+    """JSON numbers, None for NaN and infinity. A whole number becomes an integer if float64 holds it exactly."""
+    return [None if not math.isfinite(x) else int(x) if x.is_integer() and abs(x) < 2**53 else x for x in numbers.tolist()]
 
 
 def _output_bytes(graph: DataflowGraph) -> list:
@@ -191,7 +192,7 @@ def _exec_table(nodes: list[Mapping], where: str) -> np.ndarray:
     if not lengths:
         return _numbers(nodes, _vertex_label, "exec_s", where)[:, None]
     if not is_of(values, list[list[NotNegative] | NotNegative | None]):
-        values = [[_number(x, _vertex_label(node), f"exec_s[{d}]", where) for d, x in enumerate(value)] if isinstance(value, LISTS)
+        values = [_exec_row(value, node, where) if isinstance(value, LISTS)
                   else None if value is None else _number(value, _vertex_label(node), "exec_s", where)
                   for node, value in zip(nodes, values, strict=True)]
     table = np.full((len(nodes), lengths.pop()), math.nan)
@@ -199,6 +200,16 @@ def _exec_table(nodes: list[Mapping], where: str) -> np.ndarray:
         if value is not None:
             table[v] = value
     return table + 0.0
+
+
+def _exec_row(row: Sequence, node: Mapping, where: str) -> list[float]:
+    """Seconds by device; infinite for null or infinity, where the device cannot run the vertex."""
+    label = _vertex_label(node)
+    seconds = [math.inf if x is None or x == math.inf else _number(x, label, f"exec_s[{d}]", where) for d, x in enumerate(row)]
+    if min(seconds) == math.inf and node.get("input") is not True:
+        raise field_error(GraphError, where, label, "exec_s", "a number for at least one device, as null means that a device cannot run "
+                          "the vertex", row)
+    return seconds
 
 
 def _column(nodes: list[Mapping], name: str, kind: Any, where: str, default: Any = None) -> list:

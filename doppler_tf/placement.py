@@ -13,16 +13,17 @@ from doppler_tf.assignment import AUTO, DISPATCH_RULES, Assignment, check_constr
 from doppler_tf.batches import Batches
 from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.errors import AssignmentError, ConfigError, field_error
+from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, Budget, CriticalPath, climb
-from doppler_tf.heuristics.judging import Steadiness, by_order, judge, noisy_means
+from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, CriticalPath, climb
+from doppler_tf.heuristics.judging import Steadiness, by_order, judge, judge_frugal, noisy_means
 from doppler_tf.heuristics.local_search import PATIENCE
 from doppler_tf.heuristics.portfolio import search_together
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.heuristics.tied_search import place_tied
+from doppler_tf.memory import MORE_MEMORY, never_fits
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology
 
@@ -92,7 +93,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
 
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.
-      DeadlockError: every assignment found runs out of memory.
+      DeadlockError: no assignment fits in memory, or none was found that does; the message says which.
+      CostError: no assignment does with the links that there are, or none was found.
     """
     learned = learned or {}
     check_method(method, learned)
@@ -107,6 +109,8 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     started = time.perf_counter()
     costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
     building_until = deadline = np.inf if budget_s is None else started + budget_s
+    if (proof := never_fits(graph, costs)) is not None:
+        raise DeadlockError(f"{graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
     bound_s = lower_bounds(graph, costs).best_s
     best: dict[str, _Found] = {}
     improvements: list[_Found] = []
@@ -146,7 +150,10 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
             best[name] = makespan_s, replace(winner, method=name)
             if budget_s is not None:
                 further.extend(enumerate(others, 1))
-    known_s, known = min(best.values(), key=lambda pair: pair[0])
+    name = min(best, key=lambda key: best[key][0])
+    if not np.isfinite(best[name][0]):
+        best[name] = judge_frugal(graph, costs, best[name][1], dispatch, name not in YARDSTICKS)
+    known_s, known = best[name]
     if method == "auto" and budget_s is not None:
         budget = Budget(samples, max(0.0, deadline - time.perf_counter()), bound_s)
         ranked = sorted([*((0, found) for found in best.values()), *further], key=lambda pair: (pair[0], pair[1][0]))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -21,6 +21,7 @@ from doppler_tf.schema import check, check_fields
 TOPOLOGY_SCHEMA = "doppler-topology/1"
 _SHARES = ("source_share", "destination_share")
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "card", *_SHARES)
+_INFINITE = "inf"  # as JSON has no infinite numbers
 _MAX = sys.float_info.max
 Number = Annotated[float, Meta(ge=-_MAX)]  # infinity, too
 Positive = Annotated[float, Meta(gt=0, le=_MAX, description="a finite number > 0")]
@@ -46,7 +47,7 @@ class Device:
 class Topology:
     """Devices and links.
 
-    RULES: device names are unique; the link matrices are [D, D] with bandwidth > 0 (infinite allowed) and latency >= 0; the
+    RULES: device names are unique; the link matrices are [D, D] with bandwidth >= 0 (infinite allowed, 0: no link) and latency >= 0; the
     diagonals are infinite and 0 (a tensor costs nothing where it is), whatever a file says there.
 
     Attributes:
@@ -81,6 +82,16 @@ class Topology:
         return tuple(device.name for device in self.devices)
 
     @cached_property
+    def linked(self) -> np.ndarray:
+        """bool [D, D], from row to column: whether there is a link; True on the diagonal."""
+        return self.bandwidth_bytes_per_s > 0
+
+    @cached_property
+    def links(self) -> np.ndarray:
+        """bool [D, D]: `linked`, but False on the diagonal."""
+        return self.linked & ~np.eye(self.num_devices, dtype=bool)
+
+    @cached_property
     def lanes(self) -> np.ndarray:
         """int32 [D, D]: the queue of each link; links that share a card have one. They are numbered as their first links are, by row."""
         links = np.arange(self.num_devices**2).reshape(self.latency_s.shape)
@@ -106,6 +117,8 @@ class Topology:
     def topology_hash(self) -> str:
         """SHA-256 of all that decides costs, whatever the numbers of cards."""
         record = self.to_json()
+        record["links"]["bandwidth_bytes_per_s"] = [[x if math.isfinite(x) else None for x in row]
+                                                    for row in self.bandwidth_bytes_per_s.tolist()]
         record["links"].pop("card", None)
         if self.shares is None:
             for name in _SHARES:
@@ -115,8 +128,9 @@ class Topology:
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict:
-        """The fields of `doppler-topology/1`; an infinite bandwidth is null."""
-        bandwidth = [[float(x) if math.isfinite(x) else None for x in row] for row in self.bandwidth_bytes_per_s]
+        """The fields of `doppler-topology/1`; an infinite bandwidth is "inf", and where there is no link it is null."""
+        bandwidth = [[None if s == d or x == 0 else x if math.isfinite(x) else _INFINITE for d, x in enumerate(row)]
+                     for s, row in enumerate(self.bandwidth_bytes_per_s.tolist())]
         links = {"bandwidth_bytes_per_s": bandwidth, "latency_s": self.latency_s.tolist()}
         if self.card is not None:
             links["card"] = [[None if card < 0 else card for card in row] for row in self.card.tolist()]
@@ -146,11 +160,12 @@ class Topology:
         check_fields({"name": name, "link_slots": slots}, Topology, TopologyError, where, "")
         count = len(devices)
         bandwidth = _matrix(links.get("bandwidth_bytes_per_s"), math.inf, count, "links.bandwidth_bytes_per_s", where)
+        bandwidth[np.isnan(bandwidth)] = 0.0
         latency = _matrix(links.get("latency_s"), 0.0, count, "links.latency_s", where)
         np.fill_diagonal(bandwidth, math.inf)
         np.fill_diagonal(latency, 0.0)
-        if not (bandwidth > 0).all():
-            raise field_error(TopologyError, where, "", "links.bandwidth_bytes_per_s", "numbers > 0", float(bandwidth.min()))
+        if not (bandwidth >= 0).all():
+            raise field_error(TopologyError, where, "", "links.bandwidth_bytes_per_s", "numbers >= 0", float(bandwidth.min()))
         bad = latency[~(np.isfinite(latency) & (latency >= 0))]
         if bad.size:
             raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(bad[0]))
@@ -164,13 +179,12 @@ def _device(entry, d: int, where: str) -> Device:
 
 
 def _matrix(value, default: float, count: int, name: str, where: str) -> np.ndarray:
-    """One number for all links, or [D][D] numbers; a missing or null figure is the default, null in a row an infinite bandwidth."""
+    """One number for all links, or [D][D] numbers; a missing or null figure is the default, null in a row of bandwidths NaN."""
     length = Meta(min_length=count, max_length=count)
-    row = Annotated[list[Number | None if default == math.inf else Number], length]
+    row = Annotated[list[Number | Literal[_INFINITE] | None if default == math.inf else Number], length]
     words = Meta(description=f"a number or {count} rows of {count} numbers")
     check(value, Annotated[Number | Annotated[list[row], length] | None, words], TopologyError, where, "", name)
-    table = np.full((count, count), np.array(default if value is None else value, np.float64))
-    return np.where(np.isnan(table), math.inf, table)
+    return np.full((count, count), np.array(default if value is None else value, np.float64))
 
 
 def _share(value, count: int, name: str, where: str) -> np.ndarray:

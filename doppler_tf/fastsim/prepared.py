@@ -23,7 +23,8 @@ class Prepared(NamedTuple):
         patience_limited: the same if memory may run short; they then become tournament trees.
       ptr: int32 [N + 1], edges: EDGE [E], by producer, then by tensor; maker: int32 [T], the producer of each tensor.
       incoming: int32 [N], edges from work vertices, -1 for inputs.
-      exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D]; factor: float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
+      exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D], 0 where there is no link; partial: whether a link is missing; factor:
+        float64 [N, D] on transfers, or [1, 1]; slots: int32 [D].
       link_slots: -1 if links never wait; link_lane: int32 [D, D], the lane of each link, counted from 0; num_link_lanes: how many of these
         there are; shared: whether links share lanes; shares: float64 [2, D, D], what transfers take from sources and destinations, or
         [0, 0, 0]: nothing.
@@ -46,6 +47,7 @@ class Prepared(NamedTuple):
     exec_s: np.ndarray
     latency_s: np.ndarray
     bandwidth: np.ndarray
+    partial: bool
     factor: np.ndarray
     slots: np.ndarray
     link_slots: int
@@ -78,6 +80,18 @@ def held_bytes(device, p):
                 seen[d] = tensor
                 held[d] += item_bytes[count + tensor]
     return held
+
+
+@numba.njit(nogil=True)
+def missing_links(device, p):
+    """How many edges cross between devices without a link. Args: device: int32 [N]; p: Prepared."""
+    count = 0
+    if p.partial:
+        for v in range(len(device)):
+            if p.incoming[v] >= 0:
+                for i in range(p.ptr[v], p.ptr[v + 1]):
+                    count += p.bandwidth[device[v], device[p.edges[i].vertex]] == 0.0
+    return count
 
 
 @compiled
@@ -121,11 +135,13 @@ def makespan_bound(devices, p, limit_s, tail):
 
 @numba.njit(nogil=True, inline="always")  # otherwise Numba would also compile its long code separately
 def makespan(devices, p, limit_s, tail, waited_for, begun_s):
-    """The makespan of `devices` (int32 [1, N]); infinity at a deadlock; if it must exceed `limit_s`, a lower bound above it.
+    """The makespan of `devices` (int32 [1, N]); infinity at a deadlock and without a link; if it must exceed `limit_s`, a bound above it.
 
     Args: p: Prepared; tail: float64 [N]; waited_for: int32 [N + T * D + 1] or [0], begun_s: float64 [N] or [0], see
     `queued_links.simulate`.
     """
+    if missing_links(devices[0], p):
+        return np.inf
     limited = p.limited and may_run_short(devices, p)[0]
     if limited or p.link_slots >= 0 or len(p.shares):
         return _simulate_queued(devices, p, limited, limit_s, tail, waited_for, begun_s)[0]

@@ -140,7 +140,10 @@ def touch(lanes, touched, count, k):
 
 @numba.njit(nogil=True, forceinline=True)
 def edge_cost(cost, source, destination, latency_s, bandwidth):
-    """Seconds of a transfer: the edge's explicit cost or, if `cost` is minus its bytes, the link's."""
+    """Seconds of a transfer: the edge's explicit cost or, if `cost` is minus its bytes, the link's; without a link its `latency_s` alone,
+    which the caller sets as it likes."""
+    if bandwidth[source, destination] == 0.0:
+        return latency_s[source, destination]
     if np.signbit(cost):
         return latency_s[source, destination] + -cost / bandwidth[source, destination]
     return cost

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices
+from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices, runnable
 from doppler_tf.costs import CostModel, Noise
 from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
@@ -54,7 +54,8 @@ class FastSimulator:
             patience_limited=self._size * (_PATIENCE_LIMITED if patience is None else patience),
             ptr=out.ptr.astype(np.int32), edges=edge_records(graph, out, costs), maker=graph.tensor_producer, incoming=incoming,
             exec_s=np.ascontiguousarray(costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]),
-            latency_s=topology.latency_s, bandwidth=topology.bandwidth_bytes_per_s,
+            latency_s=np.where(topology.linked, topology.latency_s, 0.0), bandwidth=topology.bandwidth_bytes_per_s,
+            partial=not topology.linked.all(),
             factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
             link_slots=-1 if topology.link_slots is None else topology.link_slots, link_lane=topology.lanes,
             num_link_lanes=int(topology.lanes.max()) + 1, shared=topology.shares_cards,
@@ -73,7 +74,7 @@ class FastSimulator:
           orders: int [B, M], the work vertices in the order of choice; dispatch rule `order` needs them, other rules ignore them.
 
         Returns:
-          float64 [B] seconds; infinity at a deadlock.
+          float64 [B] seconds; infinity at a deadlock, on a device that cannot run a vertex and over a link that does not exist.
 
         Raises:
           AssignmentError: a device does not exist, or orders are missing for rule `order`.
@@ -86,6 +87,9 @@ class FastSimulator:
         return self._run_all(devices, self._ordered(len(devices), orders))
 
     def _run_all(self, devices: np.ndarray, prepared: Prepared) -> np.ndarray:
+        return np.where(runnable(self._graph, self._costs, devices), self._simulate_all(devices, prepared), np.inf)
+
+    def _simulate_all(self, devices: np.ndarray, prepared: Prepared) -> np.ndarray:
         if len(devices) * self._size < _SERIAL_SIZE:
             return _run(devices, prepared)
         rows = np.array_split(np.arange(len(devices)), min(_THREADS, max(len(devices), 1)))
@@ -101,9 +105,11 @@ class FastSimulator:
         return self._run_all(np.ascontiguousarray(devices, np.int32), self._prepared._replace(priority=keys))
 
     def starts_s(self, assignment: Assignment) -> np.ndarray | None:
-        """float64 [N]: when each vertex starts (inputs: 0); None at a deadlock. Rules and errors as in `makespans_of`."""
+        """float64 [N]: when each vertex starts (inputs: 0); None where the makespan is infinite. Rules and errors as in `makespans_of`."""
         devices = np.ascontiguousarray(assignment.device[None], np.int32)
         check_devices(self._graph, self._costs, devices)
+        if not runnable(self._graph, self._costs, assignment.device):
+            return None
         prepared = self._prepared
         if self._dispatch == "order":
             prepared = prepared._replace(priority=queue_keys(self._graph, self._costs, assignment, "order")[None])

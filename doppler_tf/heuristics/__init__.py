@@ -21,10 +21,12 @@ SEARCHES = {"annealing": anneal, "local_search": climb, "tied_search": search_ti
             "cp_sat": solve}
 HEURISTICS = {**CONSTRUCTIVE, "annealing": annealing, "local_search": local_search, "tied_search": tied_search,
               "random_search": random_search, "cp_sat": cp_sat}
+# Constructive heuristics to compare with, which look at neither time nor memory.
+YARDSTICKS = ("round_robin", "one_device", "random")
 # Heuristics that take a second at most for 100,000 vertices.
 FAST = ("critical_path", "heft", "cpop", "peft", "fcp", "round_robin", "one_device", "random")
 # Constructive heuristics that always make the same assignment.
 DETERMINISTIC = ("heft", "cpop", "peft", "etf", "fcp", "min_min", "enumerative", "round_robin", "one_device")
 
-__all__ = ["CONSTRUCTIVE", "DETERMINISTIC", "FAST", "HEURISTICS", "SEARCHES", "Budget", "CriticalPath", *HEURISTICS, "anneal", "climb",
-           "draw_best", "search_tied", "solve"]
+__all__ = ["CONSTRUCTIVE", "DETERMINISTIC", "FAST", "HEURISTICS", "SEARCHES", "YARDSTICKS", "Budget", "CriticalPath", *HEURISTICS,
+           "anneal", "climb", "draw_best", "search_tied", "solve"]

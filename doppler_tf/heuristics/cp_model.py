@@ -101,6 +101,8 @@ class Model:
         if topology.shares_cards:
             return False
         other = ~np.eye(costs.num_devices, dtype=bool)
+        if not topology.linked.all():
+            return False
         alike = (topology.latency_s[other], topology.bandwidth_bytes_per_s[other], costs.slots, costs.memory_bytes)
         return bool((costs.exec_s == costs.exec_s[:, :1]).all()) and all(len(np.unique(values)) <= 1 for values in alike)
 
@@ -120,8 +122,11 @@ class Model:
                 model.add(departure >= self.end[u])
             begin = departure if link_slots else self.end[u]
             copied = model.new_bool_var(f"copied{t},{d}")
-            ticks = {s: [self._ticks(float(costs.transfer_s(e, s, d))) for e in edges] for s in devices if s != d}
+            links = costs.topology.links[:, d]
+            ticks = {s: [self._ticks(float(costs.transfer_s(e, s, d))) for e in edges] for s in devices if links[s]}
             alike = len({tuple(row) for row in ticks.values()}) == 1
+            for s, e in itertools.product((s for s in devices if s != d and not links[s]), edges):
+                model.add_bool_or(self._on(u, s).negated(), self._on(int(graph.targets[e]), d).negated())
             for at, e in enumerate(edges):
                 v = int(graph.targets[e])
                 needed_here, made_elsewhere = self._on(v, d), self._on(u, d).negated()

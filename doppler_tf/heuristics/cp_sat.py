@@ -18,7 +18,7 @@ from doppler_tf.errors import ConfigError, DeadlockError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.cp_model import Model
 from doppler_tf.heuristics.judging import judge, ranks
-from doppler_tf.heuristics.search import ROUNDING, Budget, Found, Incumbent, default_budget, serial_s
+from doppler_tf.heuristics.search import ROUNDING, Budget, Found, Incumbent, default_budget
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.simulator import Simulator
 
@@ -78,7 +78,7 @@ def solve(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budg
     begin = starting_point(graph, costs, rng, dispatch) if start is None else start
     best_s, best = judge(graph, costs, [replace(begin, method="cp_sat")], dispatch)[0]
     known_s = lower_bounds(graph, costs).best_s
-    latest_s = best_s if math.isfinite(best_s) else serial_s(costs)
+    latest_s = best_s if math.isfinite(best_s) else costs.longest_s
     optimal = best_s <= known_s * (1 + ROUNDING)
     if optimal or budget.reached(best_s):
         return Proven(best, best_s, 1, time.perf_counter() - started, known_s, optimal=optimal)

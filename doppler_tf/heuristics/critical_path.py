@@ -9,6 +9,7 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled, prefetch
 from doppler_tf.fastsim.queues import AHEAD, ENTRY, edge_cost, edge_records, pop, push
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.mending import legal
 from doppler_tf.ranks import b_levels
 
 _TIES = 2.0**31
@@ -48,16 +49,17 @@ class CriticalPath:
             edges.append(records)
         uniform = bool((costs.exec_s == costs.exec_s[:, :1]).all())
         constrained = bool((costs.colocate >= 0).any() or not costs.allowed.all())
+        self._graph, self._costs = graph, costs
         # Every sample reuses these arrays. Allocating them would cost more than filling them.
         self._device_tie, self._vertices = np.empty((graph.num_vertices, costs.num_devices)), np.empty_like(vertices)
         self._arrays = (vertices, edges[0], edges[1]["vertex"].copy(), uniform, costs.exec_s, constrained, costs.allowed, costs.colocate,
-                        costs.memory_bytes, costs.topology.latency_s, costs.topology.bandwidth_bytes_per_s)
+                        costs.memory_bytes, costs.planned_latency_s, costs.topology.bandwidth_bytes_per_s)
 
     def sample(self, rng: np.random.Generator) -> Assignment:
         """One assignment with the order in which the vertices were chosen. Only one thread at a time may call this."""
         choice_tie = rng.random(len(self._vertices))
         device, order = _schedule(choice_tie, rng.random(out=self._device_tie), self._vertices, *self._arrays)
-        return Assignment(device, order, "critical_path")
+        return legal(self._graph, self._costs, Assignment(device, order, "critical_path"))
 
 
 def critical_path(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:

@@ -12,12 +12,14 @@ from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import edge_cost
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
+from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.planning import PlanningData, planning_data
 
 # The most distributions that are enumerated, and the most vertices that are distributed together.
 _MOST_DISTRIBUTIONS, _MOST_AT_ONCE = 50_000, 128
 
 
+@over_links
 def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """Takes meta-ops in topological order, and distributes first their shards, then their other vertices, evenly with the least transfer.
 
@@ -25,7 +27,8 @@ def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator
     that is already on a device costs nothing. Ties go to devices with less work. Up to 50,000 distributions are enumerated. If there are
     more, a linear assignment problem over each vertex's own transfers is solved exactly; its result differs only if vertices of one group
     share inputs. Vertices without a meta-op form groups by level. A group of more than 128 is distributed in portions. Pinned vertices
-    count towards their device's share. If a device's memory is full, its vertices go to the cheapest device with room.
+    count towards their device's share. Vertices that only some devices can run are distributed first, over these. If a device's memory is
+    full, its vertices go to the cheapest device with room.
     """
     p = planning_data(graph, costs)
     state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_tensors, costs.num_devices)),
@@ -89,19 +92,25 @@ class _State:
             d = int(np.argmax(p.allowed[v])) if p.allowed[v].sum() == 1 else int(self._group_device[p.colocate[v]])
             self._put(v, d)
             num_fixed[d] += 1
-        if free:
-            count = len(free)
-            places = np.maximum(np.floor(len(vertices) * share + 1e-9).astype(np.int64) - num_fixed, 0)
-            while places.sum() > count:
+        unplaced = np.array(free, np.int64)
+        for allowed in sorted(np.unique(p.allowed[unplaced], axis=0), key=np.sum):
+            alike = (p.allowed[unplaced] == allowed).all(axis=1)
+            members, unplaced = unplaced[alike], unplaced[~alike]
+            due = (len(vertices) - len(unplaced)) * share * allowed / share[allowed].sum()
+            places = np.maximum(np.floor(due + 1e-9).astype(np.int64) - num_fixed, 0)
+            while places.sum() > len(members):
                 places[np.argmax(places)] -= 1
-            for v, d in zip(free, self._distribution(np.array(free), places, count - int(places.sum())), strict=True):
-                self._put(v, self._with_room(v, int(d)))
+            devices = self._distribution(members, places, len(members) - int(places.sum()), allowed)
+            num_fixed += np.bincount(devices, minlength=len(share))
+            for v, d in zip(members.tolist(), devices.tolist(), strict=True):
+                self._put(v, self._with_room(v, d))
         for v in colocated:
             self._put(v, int(self._group_device[p.colocate[v]]))
 
-    def _distribution(self, free: np.ndarray, places: np.ndarray, extras: int) -> np.ndarray:
-        """int64 [len(free)] devices: `places` [D] on each device, and one more on `extras` of them, or more than one if D < extras."""
-        extra_places = np.full(len(places), -(-extras // len(places)), np.int64)
+    def _distribution(self, free: np.ndarray, places: np.ndarray, extras: int, allowed: np.ndarray) -> np.ndarray:
+        """int64 [len(free)] devices: `places` [D] on each device, and one more on `extras` of those allowed, or more than one if these are
+        fewer."""
+        extra_places = np.where(allowed, -(-extras // int(allowed.sum())), 0)
         most = places + extra_places
         # An upper bound: the number of distributions if every device had its most places.
         distributions = math.lgamma(most.sum() + 1) - sum(math.lgamma(n + 1) for n in most.tolist())
@@ -118,8 +127,8 @@ class _State:
         return columns[linear_sum_assignment(cost)[:len(free)]]
 
     def _with_room(self, v: int, d: int) -> int:
-        """d if its memory has room, else the cheapest device with room, else d."""
-        room = self._room >= self._p.output_bytes[v]
+        """d if its memory has room, else the cheapest permitted device with room, else d."""
+        room = (self._room >= self._p.output_bytes[v]) & self._p.allowed[v]
         if room[d] or not room.any():
             return d
         cost = _transfers(self._p, np.array([v]), self.device, self._sent_s)[0]

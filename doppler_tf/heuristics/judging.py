@@ -12,6 +12,8 @@ from doppler_tf.costs import CostModel, draw_noise
 from doppler_tf.dispatch import queue_keys
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.heuristics.mending import frugal_orders, legal
+from doppler_tf.memory import never_fits
 
 # The shape of the noise under which assignments are judged where nobody says.
 _NOISE = 0.01
@@ -20,9 +22,12 @@ _NOISE = 0.01
 def judge(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], dispatch: str) -> list[tuple[float, Assignment]]:
     """Simulated seconds of each assignment, and the assignment with the rule.
 
+    An assignment over links that do not exist is mended first (see `mending.legal`).
+
     Args: dispatch: a rule, or `auto`: the fastest rule for each assignment. Among equals the first of `DISPATCH_RULES` wins. `order` is
       tried where the assignment has a priority or an order.
     """
+    assignments = [legal(graph, costs, a) for a in assignments]
     best = [(np.inf, a if dispatch == AUTO else replace(a, dispatch=dispatch)) for a in assignments]
     for rule in DISPATCH_RULES if dispatch == AUTO else (dispatch,):
         rows = [i for i, a in enumerate(assignments)
@@ -33,6 +38,20 @@ def judge(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignme
                 if makespan_s < best[i][0]:
                     best[i] = makespan_s, replace(assignments[i], dispatch=rule)
     return best
+
+
+def judge_frugal(graph: DataflowGraph, costs: CostModel, assignment: Assignment, dispatch: str,
+                 moves: bool = True) -> tuple[float, Assignment]:
+    """For an assignment that runs out of memory: seconds, and the assignment in an order that fits; if none does and `moves`, the fastest
+    of other assignments that fit (see `mending.frugal_orders`). Infinity and the assignment as it is if none fits. Args: as of `judge`."""
+    if never_fits(graph, costs) is not None:
+        return np.inf, assignment
+    same, *others = frugal_orders(graph, costs, assignment)
+    for tried in ([same], others if moves else []):
+        makespan_s, best = min(judge(graph, costs, tried, dispatch), key=lambda pair: pair[0], default=(np.inf, assignment))
+        if np.isfinite(makespan_s):
+            return makespan_s, best
+    return np.inf, assignment
 
 
 def noisy_means(graph: DataflowGraph, costs: CostModel, assignments: Sequence[Assignment], sigma: float, seed: int,

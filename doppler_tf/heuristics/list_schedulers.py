@@ -9,12 +9,14 @@ from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import by_priority, by_ready
+from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.planning import planned, planning_data
 from doppler_tf.ranks import b_levels, t_levels
 
 _NOTHING_EXTRA = np.zeros((1, 1))
 
 
+@over_links
 def heft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """HEFT: vertices by upward rank (the b-level), each where it ends soonest. A vertex may fill a gap between earlier ones.
 
@@ -24,6 +26,7 @@ def heft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
     return planned(made, "heft")
 
 
+@over_links
 def cpop(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """CPoP: the critical path's vertices on the device that runs them fastest, every other vertex where it ends soonest.
 
@@ -42,6 +45,7 @@ def cpop(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
     return planned(by_priority.schedule(planning_data(graph, costs), priority, _NOTHING_EXTRA, preferred, True, False), "cpop")
 
 
+@over_links
 def peft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """PEFT: vertices by mean optimistic cost, each where its end plus its optimistic cost is least. A vertex may fill a gap.
 
@@ -51,6 +55,7 @@ def peft(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> As
     return planned(by_priority.schedule(planning_data(graph, costs), table.mean(axis=1), table, _anywhere(graph), True, False), "peft")
 
 
+@over_links
 def fcp(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """FCP: vertices by b-level, each on the better of two devices: the one that sends its last input and the one that is free first.
 
@@ -62,6 +67,7 @@ def fcp(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Ass
     return planned(made, "fcp")
 
 
+@over_links
 def etf(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """ETF: takes the pair of candidate and device that starts first; ties go to the larger b-level.
 
@@ -71,6 +77,7 @@ def etf(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Ass
     return planned(by_ready.schedule(planning_data(graph, costs), np.argsort(name), name, False), "etf")
 
 
+@over_links
 def min_min(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """Min-min: takes the pair of candidate and device that ends first; ties go to the larger b-level.
 

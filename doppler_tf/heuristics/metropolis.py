@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound
+from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound, missing_links
 from doppler_tf.heuristics.proposals import new_schedule, propose, read_schedule
 
 # Random numbers in [0, 1) that one step takes.
@@ -29,6 +29,8 @@ _ORDER, _PRIORITIES = 0.1, (0.3325, 0.3325, 0.285, 0.05)
 # too rare to be judged by the last ones. A gain counts half after so many steps of its kind.
 _FIXED, _HALF_LIFE = 0.3, 140
 _FADING = 0.5 ** (1 / _HALF_LIFE)
+# What a missing link counts, where a device with twice as many bytes as it holds counts 1.
+_WITHOUT_LINK = 1e6
 # Bounds add seconds in a different order than makespans. An excess below this share may be rounding, and is simulated to its end.
 _MARGIN = 1e-9
 # Of so many assignments the first are looked through before they are simulated, the others if that has shown this share to be hopeless.
@@ -196,11 +198,11 @@ def _change(sets, kind, draw, critical, unit_device, devices, changed, old):
 @numba.njit(nogil=True, inline="always")
 def _energy(devices, prepared, ceiling_s, limit_s, tail, waited_for, begun_s):
     """Makespan of `devices` (int32 [1, N]), or of one above `limit_s` a lower bound; where memory runs out, above `ceiling_s`, and more so
-    the more bytes there are too many; tail, waited_for, begun_s: see `makespan`."""
+    the more bytes there are too many, or links that are missing; tail, waited_for, begun_s: see `makespan`."""
     seconds = makespan(devices, prepared, limit_s, tail, waited_for, begun_s)
     if seconds < np.inf:
         return seconds
-    held, over = held_bytes(devices[0], prepared), 0.0
+    held, over = held_bytes(devices[0], prepared), _WITHOUT_LINK * missing_links(devices[0], prepared)
     for d in range(len(held)):
         if held[d] > prepared.memory_bytes[d]:
             over += held[d] / max(prepared.memory_bytes[d], 1.0) - 1.0

@@ -10,6 +10,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.critical_path import CriticalPath
+from doppler_tf.heuristics.mending import legal
 from doppler_tf.heuristics.simple import one_device, random
 
 ONE_TO_RANDOM, ONE_TO_CRITICAL_PATH = "one device to random", "one device to critical path"
@@ -34,7 +35,8 @@ def spread_assignments(graph: DataflowGraph, costs: CostModel, count: int, rng: 
         # Only the first family starts at its corner, because the corners of the families coincide.
         share = step / max(steps - 1, 1) if family == ONE_TO_RANDOM else (step + 1) / steps
         start, end = (corner().device for corner in corners[family])
-        made.append(Assignment(np.where(_random_subset(graph, costs, share, rng), end, start).astype(np.int32), None, family))
+        device = np.where(_random_subset(graph, costs, share, rng), end, start).astype(np.int32)
+        made.append(legal(graph, costs, Assignment(device, None, family)))
     return made
 
 

@@ -8,6 +8,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
+from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.move_sets import units
 
 # METIS needs integer weights. The largest is scaled to this.
@@ -17,12 +18,13 @@ _LARGEST_WEIGHT = 10_000
 _FEW_UNITS, _MANY_UNITS = 2, 8
 
 
+@over_links
 def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
     """METIS: one part per device, with the device's share of the work and the least transfer between parts.
 
     (Karypis and Kumar, SIAM J. Scientific Computing 20(1), 1998.) With up to two units per device it balances the work only. Weights are
-    the mean exec and transfer. Each part then goes to the device that suits its pins and exec best. If a device is full, vertices move to
-    the device with most room.
+    the mean exec and transfer. Each part then goes to the device that suits its pins and exec best. What may not go there goes to the
+    fastest device that may run it. If a device is full, vertices move to the device with most room.
     """
     own = units(graph, costs)
     unit_of = own.unit_of[graph.work_vertices]
@@ -38,8 +40,8 @@ def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
     unit_cost = np.where(own.allowed, exec_s, 1.0 + exec_s.sum())
     np.add.at(cost, part, unit_cost)
     device = linear_sum_assignment(cost)[part]
-    forced = own.allowed.sum(axis=1) == 1
-    device[forced] = np.argmax(own.allowed[forced], axis=1)
+    forbidden = ~own.allowed[np.arange(own.num_units), device]
+    device[forbidden] = np.argmin(np.where(own.allowed, exec_s, np.inf)[forbidden], axis=1)
     output_bytes = np.bincount(unit_of, costs.output_bytes[graph.work_vertices], own.num_units)
     _relieve_full_devices(device, own.allowed, output_bytes, costs.memory_bytes)
     placed = np.full(graph.num_vertices, -1, np.int32)

@@ -49,7 +49,7 @@ def planning_data(graph: DataflowGraph, costs: CostModel) -> PlanningData:
     into, out, topology = graph.predecessors, graph.successors, costs.topology
     share = 0.0 if topology.link_slots is None else 1.0 / topology.link_slots
     return PlanningData(into.ptr, edge_records(graph, into, costs), out.ptr, out.vertex, missing, np.ascontiguousarray(costs.exec_s),
-                        costs.allowed, costs.colocate, costs.output_bytes, costs.memory_bytes, topology.latency_s,
+                        costs.allowed, costs.colocate, costs.output_bytes, costs.memory_bytes, costs.planned_latency_s,
                         topology.bandwidth_bytes_per_s, share, topology.lanes, graph.num_tensors)
 
 

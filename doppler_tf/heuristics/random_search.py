@@ -54,4 +54,6 @@ def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, 
             if best is None or makespans[first] < best_s:
                 best, best_s = Assignment(devices[first], order, "random_search", rule), float(makespans[first])
         made += count
+    if not math.isfinite(best_s):
+        best_s, best = judge(graph, costs, [best], dispatch)[0]
     return Found(best, best_s, made, time.perf_counter() - started)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 
@@ -124,11 +123,3 @@ class Incumbent:
         if self.over:
             for stop in self._at_end:
                 stop()
-
-
-def serial_s(costs: CostModel) -> float:
-    """An upper bound on schedules without needless waiting: all vertices on their slowest device and all transfers over the slowest link,
-    one after another."""
-    slowest_s = costs.topology.latency_s.max() + costs.edge_bytes / costs.topology.bandwidth_bytes_per_s.min()
-    transfer_s = np.where(np.isnan(costs.explicit_transfer_s), slowest_s, costs.explicit_transfer_s)
-    return float(costs.exec_s.max(axis=1).sum() + costs.num_devices * transfer_s.sum())

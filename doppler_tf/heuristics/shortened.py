@@ -70,6 +70,6 @@ def shorten(graph: DataflowGraph, costs: CostModel, repetition: Repetition, copi
         edge_output=graph.edge_output[edges], edge_bytes=graph.edge_bytes[edges], transfer_s=graph.transfer_s[edges])
     short_costs = replace(
         costs, exec_s=costs.exec_s[kept], edge_bytes=costs.edge_bytes[edges], explicit_transfer_s=costs.explicit_transfer_s[edges],
-        tensor_bytes=costs.tensor_bytes[tensors], output_bytes=costs.output_bytes[kept], allowed=costs.allowed[kept],
-        colocate=costs.colocate[kept])
+        tensor_bytes=costs.tensor_bytes[tensors], output_bytes=costs.output_bytes[kept], eligible=costs.eligible[kept],
+        allowed=costs.allowed[kept], colocate=costs.colocate[kept])
     return Shortened(short_graph, short_costs, kept.astype(np.int32)) if short_graph.topological_order.size == kept.size else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
+from doppler_tf.errors import CostError
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
-from doppler_tf.heuristics.judging import judge
+from doppler_tf.heuristics.judging import judge, judge_frugal
 from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
 
@@ -30,7 +32,8 @@ def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Genera
     """The fastest of some constructed assignments by `judge`; ties go to the first.
 
     They are one assignment each by critical path, HEFT, ETF, the enumerative optimizer and METIS, or `known` instead of the five; and the
-    first three on fewer devices, which win if transfers are costly. Graphs above 20,000 vertices get critical path and HEFT only.
+    first three on fewer devices, which win if transfers are costly. Graphs above 20,000 vertices get critical path and HEFT only. If none
+    fits in memory, `judge_frugal` looks for another one.
 
     Args: seconds: after so many, none is made on fewer devices.
     """
@@ -39,8 +42,10 @@ def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Genera
     for fewer in _on_fewer_devices(graph, costs) if small else ():
         for make in _ON_FEWER:
             if time.perf_counter() - started < seconds:
-                found.append(make(graph, fewer, rng))
-    return min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])[1]
+                with contextlib.suppress(CostError):  # what is linked with what may need more devices
+                    found.append(make(graph, fewer, rng))
+    makespan_s, best = min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])
+    return best if math.isfinite(makespan_s) else judge_frugal(graph, costs, best, dispatch)[1]
 
 
 def _on_fewer_devices(graph: DataflowGraph, costs: CostModel) -> Iterator[CostModel]:
@@ -62,7 +67,8 @@ def _by_proximity(graph: DataflowGraph, costs: CostModel) -> list[int]:
     work_s = costs.exec_s[graph.work_vertices].sum(axis=0) / max(1, graph.work_vertices.size)
     sent_bytes, link_s = costs.edge_bytes[np.isnan(costs.explicit_transfer_s)], np.zeros((costs.num_devices, costs.num_devices))
     if sent_bytes.size:
-        link_s = costs.topology.latency_s + sent_bytes.mean() / costs.topology.bandwidth_bytes_per_s
+        bandwidth = np.where(costs.topology.linked, costs.topology.bandwidth_bytes_per_s, np.inf)
+        link_s = costs.planned_latency_s + sent_bytes.mean() / bandwidth
     order, transfers_s = [int(np.argmin(work_s))], np.zeros(costs.num_devices)
     while len(order) < costs.num_devices:
         transfers_s += link_s[order[-1]] + link_s[:, order[-1]]

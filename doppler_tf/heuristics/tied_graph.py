@@ -51,10 +51,12 @@ def tie(graph: DataflowGraph, costs: CostModel) -> TiedGraph | None:
         return None
     of_whole = units(graph, costs, repetition.chain).unit_of
     group, digits = of_whole[short.vertex], len(str(of_whole.max()))
-    pin = (int(np.argmax(row)) if row.sum() == 1 < row.size else None for row in short.costs.allowed)
+    allowed = short.costs.allowed
+    pin = (int(np.argmax(row)) if row.sum() == 1 < row.size else None for row in allowed)
+    may_run = allowed | (short.costs.eligible & (allowed.sum(axis=1, keepdims=True) == 1))  # a pin says the rest
     small = replace(
         short.graph, name=f"{graph.name}_tied", colocate=group, groups=tuple(f"{g:0{digits}}" for g in range(of_whole.max() + 1)),
-        pin=tuple(pin), exec_s=short.costs.exec_s,
+        pin=tuple(pin), exec_s=np.where(may_run, short.costs.exec_s, np.inf),
         tensor_bytes=np.where(np.isnan(short.graph.tensor_bytes), short.costs.tensor_bytes, short.graph.tensor_bytes))
     order = graph.topological_order[~graph.is_input[graph.topological_order]]
     return TiedGraph(small, replace(short.costs, colocate=group), of_whole, order)

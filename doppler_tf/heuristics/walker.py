@@ -19,7 +19,7 @@ from doppler_tf.heuristics.judging import Steadiness, judge, ranks, static_prior
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import Proposals, shipped_proposals
-from doppler_tf.heuristics.search import Budget, Found, Incumbent, default_budget, serial_s
+from doppler_tf.heuristics.search import Budget, Found, Incumbent, default_budget
 from doppler_tf.heuristics.starting_point import starting_point
 
 # Vertices and edges simulated between two checks of the clock (some milliseconds).
@@ -66,7 +66,7 @@ class Walker:
         self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
         self._graph, self._costs = graph, costs
         self._rule = "order" if dispatch == AUTO else dispatch
-        self._ceiling_s = 1.0 + 2.0 * serial_s(costs)
+        self._ceiling_s = 1.0 + 2.0 * costs.longest_s
         self._slice = max(1, min(1000, _SLICE_SIZE // (graph.num_vertices + graph.num_edges)))
         ordered = self._rule == "order"
         if ordered:  # a priority can change where a device cannot

@@ -21,7 +21,7 @@ GOOD = {
     "schema": "doppler-topology/1", "name": "two", "link_slots": None,
     "devices": [{"name": "p", "flops_per_s": 1e12, "mem_bytes_per_s": 1e9, "launch_s": 1e-5, "memory_bytes": 16e9, "slots": 2},
                 {"name": "q", "flops_per_s": None}],
-    "links": {"bandwidth_bytes_per_s": [[0, 2.5], [None, 4]], "latency_s": 0.25},
+    "links": {"bandwidth_bytes_per_s": [[0, 2.5], ["inf", 4]], "latency_s": 0.25},
 }
 
 LINKS = "bandwidth_bytes_per_s, latency_s, card, source_share, destination_share"
@@ -146,12 +146,11 @@ MISTAKES = [
       for field in ("bandwidth_bytes_per_s", "latency_s", "source_share")
       for wrong in ("5", True, [1, 2], [[1, 2]], [[1, 2], [3]], [[1, "2"], [3, 4]], [[1, True], [1, 1]], {"0": 1}, 10**400)],
     (links(latency_s=[[0, None], [0, 0]]), "links.latency_s: expected a number or 2 rows of 2 numbers"),
-    (links(bandwidth_bytes_per_s=0), "links.bandwidth_bytes_per_s: expected numbers > 0, got 0.0"),
     (links(source_share=[[0, 1.5], [0, 0]]), "links.source_share: expected numbers from 0 to 1, got 1.5"),
     (links(destination_share=-1), "links.destination_share: expected numbers from 0 to 1, got -1.0"),
     (links(card=1), "links.card: expected 2 rows of 2 integers from 0 to 2^31 - 1, or null for a link that shares no card, got 1"),
     (links(card=[[0, -1], [0, 0]]), "links.card: expected 2 rows of 2 integers from 0 to 2^31 - 1, or null for a link that shares no card"),
-    (links(bandwidth_bytes_per_s=[[1, -2], [1, 1]]), "links.bandwidth_bytes_per_s: expected numbers > 0, got -2.0"),
+    (links(bandwidth_bytes_per_s=[[1, -2], [1, 1]]), "links.bandwidth_bytes_per_s: expected numbers >= 0, got -2.0"),
     (links(latency_s=[[0, -1], [0, 0]]), "links.latency_s: expected finite numbers >= 0, got -1.0"),
 ]
 

@@ -5,6 +5,7 @@ One file more here would read another format (ONNX, StableHLO): it has to make a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,8 @@ from data.capture.effects import EVERYTHING
 from data.capture.graph import build_graph
 from data.capture.model_folder import write_model
 from data.capture.pieces import Wiring
-from data.capture.reading import read_program
+from data.capture.raised import in_one_line
+from data.capture.reading import line_of, read_program
 from data.capture.source import Source, read_source
 from doppler_tf.graph import DataflowGraph
 
@@ -62,10 +64,12 @@ def capture_counted(function, example_inputs=None, *, model_folder: str | Path, 
         title = next((name for name in names if isinstance(name, str)), type(function).__name__)
         function = Source(function, example_inputs, title, title)
     where, folder = function.text, Path(model_folder)
-    source = concrete(function.function, function.example_inputs, where)
-    original, effects = read_program(source, where, allow)
-    program = original if pieces is None or pieces == 1 else cut_program(original, pieces)
-    wiring = Wiring(program, effects)
-    graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
-    write_model(folder, program, effects, source, where, original)
+    with in_one_line(where):
+        source = concrete(function.function, function.example_inputs, where)
+    with in_one_line(where, functools.partial(line_of, source.function.graph)):
+        original, effects = read_program(source, where, allow)
+        program = original if pieces is None or pieces == 1 else cut_program(original, pieces)
+        wiring = Wiring(program, effects)
+        graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
+        write_model(folder, program, effects, source, where, original)
     return Captured(graph, program.operations, len(Wiring(original, effects).core), len(original.nodes.keys() - program.nodes.keys()))

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import nest
 
+from data.capture.held import first_use
 from data.capture.program import Variable
 from doppler_tf.errors import ConfigError, UserError, field_error
 
@@ -77,10 +78,17 @@ def concrete(function, example_inputs, where: str) -> Concrete:
     constants = {inner.op.name: external for external, inner in captured if inner.op.name not in variables}
     for name, tensor in constants.items():
         if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "numpy") or tensor.dtype in (tf.resource, tf.variant):
-            raise ConfigError(f"{where}: {name!r}: expected variables and constants in the function, got "
-                              f"{getattr(tensor, 'dtype', type(tensor)).name if hasattr(tensor, 'dtype') else type(tensor).__name__} "
-                              "(a table, an iterator or the like); pass what it gives as an argument")
+            raise _held(traced, name, tensor, where)
     return Concrete(traced, _arguments(traced, given, where), _outputs(traced, where), variables, handles, constants)
+
+
+def _held(traced, placeholder: str, tensor, where: str) -> ConfigError:
+    """What says that the function holds something that is neither variable nor constant."""
+    use = first_use(traced.graph.as_graph_def(), placeholder)
+    kind = getattr(getattr(tensor, "dtype", None), "name", type(tensor).__name__)
+    told = f"{kind} {placeholder!r}" if use is None else f"{kind} {placeholder!r} for {use[0]!r} ({use[1]}), which {use[2].value[0]}"
+    remedy = "pass what it gives as an argument" if use is None else use[2].value[1]
+    return ConfigError(f"{where}: expected variables and constants in the function, got {told}; {remedy}")
 
 
 def users_line(traceback) -> str:
@@ -168,7 +176,9 @@ def _variables(traced, captured: Sequence[tuple]) -> tuple[dict[str, Variable], 
             count += 1
             name = f"{stem}_{count}"
         known = handle._handle_data.shape_and_type[0]
-        variables[inner.op.name] = Variable(name, inner.op.name, tuple(tf.TensorShape(known.shape).as_list()), tf.as_dtype(known.dtype))
+        shape, dtype = tf.TensorShape(known.shape), tf.as_dtype(known.dtype)
+        of_now = shape if shape.is_fully_defined() else tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).shape
+        variables[inner.op.name] = Variable(name, inner.op.name, tuple(of_now), dtype, not shape.is_fully_defined())
         handles[name] = handle
     return variables, handles
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from data.capture.operations import CALLS, CONTROL_FLOW, LOOPS, ORDERED, PURE, RANDOM, READERS, UNSAFE
+from data.capture.kinds import TAKEN, Kind, kind_of
+from data.capture.operations import BRANCHES, CONTROL_FLOW, READERS
 from data.capture.program import Node, Program, library_functions
 from doppler_tf.errors import ConfigError
 
@@ -28,8 +30,8 @@ class Effects:
       writes: the versions that it leaves there.
       writer: the operation that makes a version; none makes version 0.
       last: the version of each variable at the end, where that is not 0.
-      ordered: the other stateful operations, in the order in which they must run.
-      lasting: those among them that run even if nobody takes their outputs: all that do more than draw random numbers.
+      ordered: operations that draw random numbers, print, assert or more, in the order in which they must run.
+      lasting: operations that run even if nobody takes their outputs.
     """
 
     reads: dict[str, Version] = field(default_factory=dict)
@@ -41,36 +43,39 @@ class Effects:
     lasting: list[str] = field(default_factory=list)
 
 
+# What passes a resource on inside of a function.
+_PASSES = frozenset(("Identity", "Switch", "Enter", "Exit", "NextIteration"))
+# Kinds that need no place in the order of all that is stateful.
+_UNORDERED = frozenset((Kind.PURE, Kind.CHECK, Kind.VARIABLE, Kind.CALL))
+# Kinds that are as well left out if nobody takes their outputs.
+_PASSING = frozenset((Kind.PURE, Kind.RANDOM, Kind.VARIABLE, Kind.CALL))
+
+
 class Library:
     """What the functions that loops and branches call do to the variables that they are given, and which operations they hold."""
 
     def __init__(self, graph: tf.compat.v1.GraphDef):
         self._functions = {f.signature.name: f for f in graph.library.function}
-        self._operations: dict[str, set[str]] = {}
+        self._operations: dict[str, dict[str, Kind]] = {}
         self._written: dict[str, set[int]] = {}
 
-    def operations(self, node: Node) -> set[str]:
-        """Kinds of operations in the functions that an operation calls, however deep."""
-        found: set[str] = set()
-        for name in library_functions(node.attr):
-            found |= self._operations_of(name)
-        return found
+    def operations(self, node: Node) -> dict[str, Kind]:
+        """The operations in the functions that an operation calls, however deep, and what each does."""
+        return {op: kind for name in library_functions(node.attr) for op, kind in self._operations_of(name).items()}
 
     def written(self, node: Node) -> set[int]:
         """Positions among the inputs of a loop or branch of the variables that it may update."""
-        skipped = 0 if node.op in LOOPS else 1  # the condition
+        skipped = 1 if node.op in BRANCHES else 0  # the condition
         return {i + skipped for name in library_functions(node.attr) for i in self._written_by(name)}
 
-    def _operations_of(self, function: str) -> set[str]:
+    def _operations_of(self, function: str) -> dict[str, Kind]:
         if function not in self._operations:
-            found = self._operations[function] = set()
+            found = self._operations[function] = {}
             for node in self._functions[function].node_def:
-                if node.op in self._functions:
-                    found |= self._operations_of(node.op)
-                else:
-                    found.add(node.op)
+                kind = kind_of(node.op, node.attr)
+                found[node.op] = kind if kind not in TAKEN else found.get(node.op, kind)
                 for name in library_functions(node.attr):
-                    found |= self._operations_of(name)
+                    found.update(self._operations_of(name))
         return self._operations[function]
 
     def _written_by(self, function: str) -> set[int]:
@@ -79,54 +84,38 @@ class Library:
         self._written[function] = set()
         definition = self._functions[function]
         resources = {arg.name: {i} for i, arg in enumerate(definition.signature.input_arg) if arg.type == RESOURCE}
-        everything, written = set().union(*resources.values()), set()
-        for node in definition.node_def:
-            sources = [text.partition(":")[0] for text in node.input if not text.startswith("^")]
-            taken = [(k, resources[source]) for k, source in enumerate(sources) if source in resources]
-            if not taken or node.op in READERS:
-                continue
-            if node.op == "Identity":
-                resources[node.name] = taken[0][1]
-                continue
-            called = library_functions(node.attr) or ([node.op] if node.op in self._functions else [])
-            skipped = 1 if node.op in CONTROL_FLOW - LOOPS else 0
-            inner = {i + skipped for name in called for i in self._written_by(name)}
-            for k, which in taken:
-                if not called or k in inner:
-                    written |= which
-            # What comes out of it may be any of the variables.
-            resources[node.name] = everything
+        everything, written, known = set().union(*resources.values()), set(), -1
+        while len(resources) > known:  # operations stand in any order
+            known = len(resources)
+            for node in definition.node_def:
+                sources = [text.partition(":")[0] for text in node.input if not text.startswith("^")]
+                taken = [(k, resources[source]) for k, source in enumerate(sources) if source in resources]
+                if not taken or node.op in READERS:
+                    continue
+                if node.op in _PASSES:
+                    resources[node.name] = taken[0][1]
+                    continue
+                called = library_functions(node.attr)
+                skipped = 1 if node.op in BRANCHES else 0
+                inner = {i + skipped for name in called for i in self._written_by(name)}
+                for k, which in taken:
+                    if not called or k in inner:
+                        written |= which
+                # What comes out of it may be any of the variables.
+                resources[node.name] = everything
         self._written[function] = written
         return written
 
 
 def check_operations(program: Program, library: Library, where: str, allow: Collection[str]) -> None:
-    """Raises ConfigError for the first operation that touches files, the network, Python or hidden state, unless `allow` names it."""
+    """Raises ConfigError for the first operation that a capture does not take, unless `allow` names it."""
     for node in program.nodes.values():
-        for op in (node.op, *sorted(library.operations(node))):
-            if is_refused(op) and op not in allow and EVERYTHING not in allow:
+        for op, kind in {**library.operations(node), node.op: kind_of(node.op, node.attr)}.items():
+            if kind not in TAKEN and (kind is Kind.REFERENCE or (op not in allow and EVERYTHING not in allow)):
                 inside = "" if op == node.op else f" (inside {node.op})"
+                does, remedy = kind.value
                 raise ConfigError(f"{where}: operation {node.name!r}{program.line(node)}: expected one that computes from its inputs and "
-                                  f"variables, got {op}{inside}, which may touch files, the network, Python or hidden state; take it out "
-                                  f"of the function, or allow it (--allow-unsafe) if you trust the function")
-
-
-def is_refused(op: str) -> bool:
-    """Whether an operation may do more than compute, update variables, draw random numbers, print and assert."""
-    if op in UNSAFE:
-        return True
-    if op in ORDERED or op in PURE or op in CONTROL_FLOW or op in CALLS or op in READERS:
-        return False
-    definition = op_def_registry.get(op)
-    if definition is None:
-        return not op.startswith("__")  # a function of the library has no definition
-    return definition.is_stateful and not _updates_variables(definition)
-
-
-def _updates_variables(definition) -> bool:
-    """Whether all the state of an operation is in variables that it is given, as that of optimizers' and random generators' is."""
-    return (definition.name.startswith(("Assign", "Resource", "Stateful", "RngSkip", "RngReadAndSkip"))
-            and any(arg.type == RESOURCE for arg in definition.input_arg))
+                                  f"variables, got {op}{inside}, which {does}; {remedy}")
 
 
 def find_effects(program: Program, library: Library, where: str) -> Effects:
@@ -141,6 +130,10 @@ def find_effects(program: Program, library: Library, where: str) -> Effects:
         if node.op == "ReadVariableOp" and names:
             effects.reads[node.name] = (names[0][1], version[names[0][1]])
             continue
+        chosen = next((node.inputs[k][0] for k in _variables_taken(node.op) if node.inputs[k][0] not in program.variables), None)
+        if chosen is not None:
+            raise ConfigError(f"{where}: operation {node.name!r} ({node.op}){program.line(node)}: expected a variable of the function, got "
+                              f"one that {chosen!r} chooses while the function runs; take each variable by itself")
         if names:
             effects.takes[node.name] = [(name, version[name]) for name in dict.fromkeys(name for _, name in names)]
             written = library.written(node) if node.op in CONTROL_FLOW else () if node.op in READERS else [k for k, _ in names]
@@ -148,13 +141,21 @@ def find_effects(program: Program, library: Library, where: str) -> Effects:
                 version[name] += 1
                 effects.writes.setdefault(node.name, []).append((name, version[name]))
                 effects.writer[name, version[name]] = node.name
-        stateful = {op for op in (node.op, *library.operations(node)) if op in ORDERED or is_refused(op)}
-        if stateful:
+        kinds = {kind_of(node.op, node.attr), *library.operations(node).values()}
+        if kinds - _UNORDERED:
             effects.ordered.append(node.name)
-        if stateful - RANDOM:
+        if kinds - _PASSING:
             effects.lasting.append(node.name)
     effects.last.update({name: count for name, count in version.items() if count})
     return effects
+
+
+@functools.cache
+def _variables_taken(op: str) -> tuple[int, ...]:
+    """Positions of the variables among the inputs of an operation that reads or updates them."""
+    if kind_of(op, {}) is not Kind.VARIABLE:
+        return ()
+    return tuple(k for k, arg in enumerate(op_def_registry.get(op).input_arg) if arg.type == RESOURCE)
 
 
 def control_edges(effects: Effects) -> dict[str, list[str]]:

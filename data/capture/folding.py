@@ -8,24 +8,18 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from data.capture.effects import is_refused
-from data.capture.operations import CONTROL_FLOW, ORDERED, SHAPES
+from data.capture.kinds import Kind, kind_of
+from data.capture.operations import CONTROL_FLOW, SHAPES
 from data.capture.program import Node, Program, Tensor, constant, node_def, reached
-from doppler_tf.errors import ConfigError
 
 # A constant of more bytes than that is not written into the file, unless what it is made of was as large.
 MOST_BYTES = 1 << 16
 
 
-def fold(program: Program, where: str) -> Program:
-    """The program with all folded that can be. Raises ConfigError where shapes contradict each other."""
+def fold(program: Program) -> Program:
+    """The program with all folded that can be."""
     while True:
-        try:
-            graph = program.imported()
-        except ValueError as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"{where}: expected operations that fit the inputs' shapes, got {reason}; check the shapes "
-                              "(--input, --batch)") from error
+        graph = program.imported()
         folded = _computed(_shapes_as_constants(program, graph), graph)
         if folded is program:
             return program
@@ -90,7 +84,7 @@ def _computed(program: Program, graph: tf.Graph) -> Program:
 def _may_fold(node: Node, graph: tf.Graph) -> bool:
     """Whether an operation gives the same on every device at every time, and not too much of it."""
     definition = op_def_registry.get(node.op)
-    if (definition is None or definition.is_stateful or node.op in CONTROL_FLOW or node.op in ORDERED or is_refused(node.op)
+    if (definition is None or definition.is_stateful or node.op in CONTROL_FLOW or kind_of(node.op, node.attr) is not Kind.PURE
             or node.op.startswith("StatelessRandom")):
         return False
     outputs = graph.get_operation_by_name(node.name).outputs if _has(graph, node.name) else []

@@ -3,11 +3,58 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
 
 from data.capture.program import Node, library_functions
+from doppler_tf.errors import ConfigError
+
+
+def call_by_operation(graph: tf.compat.v1.GraphDef) -> None:
+    """Where the kind of an operation is the name of a function, an operation that calls it stands afterwards."""
+    functions = {f.signature.name: f for f in graph.library.function}
+    _call_in(graph.node, functions)
+    for function in functions.values():
+        moved = _call_in(function.node_def, functions)
+        for key in [key for key, text in function.ret.items() if text in moved]:
+            function.ret[key] = moved[function.ret[key]]
+        for node in function.node_def:
+            node.input[:] = [moved.get(text, text) for text in node.input]
+
+
+def _call_in(nodes: Iterable[tf.compat.v1.NodeDef], functions: Mapping) -> dict[str, str]:
+    """Returns what the outputs of such operations are called in a function now."""
+    moved = {}
+    for node in nodes:
+        if node.op in functions:
+            definition = functions[node.op]
+            node.attr["f"].func.name, types = node.op, (definition.signature.input_arg, definition.signature.output_arg)
+            for key, arguments in zip(("Tin", "Tout"), types, strict=True):
+                node.attr[key].list.type.extend(arg.type for arg in arguments)
+            node.op = "StatefulPartitionedCall"
+            moved |= {f"{node.name}:{arg.name}:0": f"{node.name}:output:{k}" for k, arg in enumerate(definition.signature.output_arg)}
+    return moved
+
+
+def check_functions(graph: tf.compat.v1.GraphDef, where: str) -> None:
+    """Raises ConfigError for a function that is called, however deep, and is not in the library, or calls itself."""
+    functions = {f.signature.name: f for f in graph.library.function}
+    done, open_ = set[str](), list[str]()
+
+    def visit(nodes: Iterable[tf.compat.v1.NodeDef]) -> None:
+        for node in nodes:
+            for name in library_functions(node.attr):
+                if name in open_ or name not in functions:
+                    problem = "calls itself" if name in open_ else "the graph does not hold"
+                    raise ConfigError(f"{where}: operation {node.name!r} ({node.op}): expected a function that the graph holds and that "
+                                      f"ends, got {name!r}, which {problem}; write it as a loop, or export the model again")
+                if name not in done:
+                    open_.append(name)
+                    visit(functions[name].node_def)
+                    done.add(open_.pop())
+
+    visit(graph.node)
 
 
 def named_by_content(nodes: Iterable[Node], library: tf.compat.v1.GraphDef) -> tuple[dict[str, Node], tf.compat.v1.GraphDef]:
@@ -35,15 +82,12 @@ class _Renaming:
 
     def rename(self, node: tf.compat.v1.NodeDef) -> None:
         """Gives all functions that a NodeDef names their new names."""
-        if node.op in self._functions:
-            node.op = self._name(node.op)
         for value in node.attr.values():
             for function in [value.func] if value.HasField("func") else value.list.func:
                 function.name = self._name(function.name)
 
     def _name(self, old: str) -> str:
         if old not in self._names:
-            self._names[old] = old  # a function that calls itself keeps its name
             function = type(self._functions[old])()
             function.CopyFrom(self._functions[old])
             function.signature.name = ""

@@ -63,7 +63,6 @@ def _meta(program: Program, effects: Effects, source: Concrete) -> dict:
         "arguments": [{"name": a.name, "tensor": f"{a.placeholder}:0", "shape": list(a.shape), "dtype": a.dtype.name}
                       for a in source.arguments],
         "outputs": _outputs(program, source),
-        "controls": [*dict.fromkeys([*effects.writes, *effects.ordered])],
         "updates": list(effects.last)}
 
 

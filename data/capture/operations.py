@@ -1,4 +1,4 @@
-"""What TensorFlow's operations mean to a capture: which compute, which only pass on, which touch the world outside."""
+"""What TensorFlow's operations mean to a capture: which compute, which only pass on, which keep functions."""
 
 from __future__ import annotations
 
@@ -11,20 +11,12 @@ ALIASES = frozenset(("Identity", "IdentityN", "StopGradient", "PreventGradient",
 SHAPES = frozenset(("Shape", "ShapeN", "Size", "Rank", "VariableShape"))
 LOOPS = frozenset(("While", "StatelessWhile"))
 BRANCHES = frozenset(("If", "StatelessIf", "Case", "StatelessCase"))
-CONTROL_FLOW = LOOPS | BRANCHES
+# A call that is left after inlining is a loop or branch of TensorFlow 1.
+CONTROL_FLOW = LOOPS | BRANCHES | CALLS
 # They read a variable and leave it as it is; all else that takes one updates it.
-READERS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp"))
-# Random numbers whose state TensorFlow hides.
-RANDOM = frozenset(("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "ParameterizedTruncatedNormal",
-                    "RandomShuffle", "RandomGamma", "RandomPoisson", "RandomPoissonV2", "Multinomial", "RandomCrop"))
-# Stateful, and yet safe to run in the function's order.
-ORDERED = RANDOM | {"Assert", "Print", "PrintV2"}
-# TensorFlow calls them stateful for reasons of its own.
-PURE = frozenset(("StatelessRandomGetAlg", "StatelessRandomGetKeyCounter", "EmptyTensorList", "TensorListReserve",
-                  "NoOp"))
-# Not stateful in TensorFlow's eyes; they reach files, the network or Python.
-UNSAFE = frozenset(("ReadFile", "MatchingFiles", "PyFuncStateless", "FileSystemSetConfiguration", "RemoteCall", "SymbolicGradient",
-                    "XlaHostCompute", "DecodeProtoV2", "EncodeProto", "InitializeTable"))
+READERS = frozenset(("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape", "VarIsInitializedOp", "DisableCopyOnRead"))
+# They change their first input where it lies.
+IN_PLACE = frozenset(("InplaceAdd", "InplaceSub", "InplaceUpdate"))
 # One pass over tensors of one size, or two.
 ELEMENTWISE = frozenset((
     "Abs", "Acos", "Acosh", "Add", "AddN", "AddV2", "Asin", "Asinh", "AssignAddVariableOp", "AssignSubVariableOp", "AssignVariableOp",

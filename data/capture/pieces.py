@@ -9,6 +9,7 @@ import networkx as nx
 import tensorflow as tf
 
 from data.capture.effects import Effects, Version
+from data.capture.operations import IN_PLACE
 from data.capture.program import Program, Tensor
 
 # Tensors of these types stay in the piece that makes them.
@@ -67,7 +68,8 @@ def indivisible(wiring: Wiring, graph: tf.Graph) -> list[list[str]]:
     """The operations in groups, as few together as can be.
 
     Two are together if a tensor between them cannot leave a device (a list of tensors, a text, a resource) or has a shape that depends on
-    data, or if one looks into a variable that the other has updated. All that lies on a path between two that are together is with them.
+    data, if one looks into a variable that the other has updated, or if a third changes it where it lies. All that lies on a path
+    between two that are together is with them.
     """
     joined = nx.Graph()
     joined.add_nodes_from(wiring.core)
@@ -76,6 +78,10 @@ def indivisible(wiring: Wiring, graph: tf.Graph) -> list[list[str]]:
             tensor = graph.get_operation_by_name(x).outputs[k]
             if x in wiring.after and (tensor.dtype in _KEPT or not tensor.shape.is_fully_defined()):
                 joined.add_edge(x, name)
+        if wiring.program.nodes[name].op in IN_PLACE:
+            changed = wiring.program.nodes[name].inputs[0]
+            users = (user for user in wiring.core if changed in wiring.program.nodes[user].inputs or user == changed[0])
+            joined.add_edges_from((user, name) for user in users)
         if name not in wiring.effects.writes:
             writers = map(wiring.effects.writer.get, wiring.effects.takes.get(name, ()))
             joined.add_edges_from((writer, name) for writer in writers if writer is not None)

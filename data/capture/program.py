@@ -33,12 +33,18 @@ class Node:
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable that the function reads or updates: its name in files, the placeholder of its resource, and its value's type."""
+    """A variable that the function reads or updates: its name in files, the placeholder of its resource, and its value's type.
+
+    Attributes:
+      shape: that of its present value.
+      open_shape: whether a value of another shape can be assigned to it.
+    """
 
     name: str
     placeholder: str
     shape: tuple[int, ...]
     dtype: tf.DType
+    open_shape: bool = False
 
 
 @dataclass(frozen=True)

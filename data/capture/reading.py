@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Collection
 from dataclasses import replace
@@ -11,10 +12,11 @@ import tensorflow as tf
 from data.capture.concrete import Concrete, users_line
 from data.capture.effects import Effects, Library, check_operations, control_edges, find_effects
 from data.capture.folding import fold
-from data.capture.functions import named_by_content
+from data.capture.functions import call_by_operation, check_functions, named_by_content
 from data.capture.inlining import Inliner
 from data.capture.operations import ALIASES, CONTROL_FLOW, LOOPS
-from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, reached, shape_attr
+from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, parse_inputs, reached, shape_attr
+from data.capture.references import read_as_resources
 from data.capture.shapes import with_found_shapes
 from doppler_tf.errors import ConfigError, field_error
 
@@ -33,11 +35,12 @@ def read_program(source: Concrete, where: str, allow: Collection[str] = ()) -> t
     check_operations(program, library, where, allow)
     effects = find_effects(program, library, where)
     program = _one_read_a_version(program, effects)
-    program = fold(_pruned(program, effects), where)
+    program = fold(_pruned(program, effects))
     shaped = with_found_shapes(program)
-    program = program if shaped is program else fold(shaped, where)
+    program = program if shaped is program else fold(shaped)
     program = _pruned(_without_aliases(program), effects)
     effects = _of(effects, program)
+    _check_shapes_assigned(program, library, effects, where)
     after = control_edges(effects)
     nodes = {name: replace(node, controls=after.get(name, [])) for name, node in program.nodes.items()}
     return program.with_nodes(in_order(nodes) or nodes), effects
@@ -51,8 +54,12 @@ def _inlined(source: Concrete, where: str) -> Program:
         raise ConfigError(f"{where}: graph: expected less than 2 GB, got more ({error}); make large constants variables") from error
     if size >= MOST_BYTES:
         raise ConfigError(f"{where}: graph: expected less than 2 GB, got {size:,} bytes; make large constants variables")
+    read_as_resources(graph, source, where)
+    call_by_operation(graph)
+    check_functions(graph, where)
     inliner = Inliner(graph, where)
-    names = inliner.expand(graph)
+    returned = parse_inputs(tensor for _, tensor in source.outputs)[0]
+    names = inliner.expand(graph, returned)
     if len(inliner.nodes) > MOST_OPERATIONS:
         raise field_error(ConfigError, where, "", "operations", f"at most {MOST_OPERATIONS:,}", len(inliner.nodes),
                           "capture parts of the function, or loop with tf.while_loop")
@@ -65,9 +72,36 @@ def _inlined(source: Concrete, where: str) -> Program:
     for name, tensor in source.constants.items():
         nodes[name] = constant(name, tensor.numpy(), tensor.dtype, (None, name))
     nodes, library = named_by_content(nodes.values(), graph)
-    outputs = tuple(names.tensor((op, int(k))) for _, tensor in source.outputs for op, k in [tensor.rsplit(":", 1)])
-    return Program(in_order(nodes) or nodes, tuple(a.placeholder for a in source.arguments), source.variables, outputs, library,
+    return Program(in_order(nodes) or nodes, tuple(a.placeholder for a in source.arguments), source.variables,
+                   tuple(map(names.tensor, returned)), library,
                    len(nodes), functools.partial(_line, source.function.graph))
+
+
+def _check_shapes_assigned(program: Program, library: Library, effects: Effects, where: str) -> None:
+    """Raises ConfigError where a variable of open shape is given another shape: the graph is made for the one that it has."""
+    open_ = {v.name: v for v in program.variables.values() if v.open_shape}
+    assigned = [(program.nodes[name], open_[variable]) for name, versions in effects.writes.items() for variable, _ in versions
+                if variable in open_]
+    graph = program.imported() if assigned else None
+    for node, variable in assigned:
+        shape = graph.get_operation_by_name(node.inputs[1][0]).outputs[node.inputs[1][1]].shape if node.op == "AssignVariableOp" else None
+        hidden = "AssignVariableOp" in library.operations(node)
+        if hidden or (shape is not None and tuple(shape) != variable.shape):
+            got = "a loop or branch that assigns to it" if hidden else f"one of shape {shape}"
+            raise ConfigError(f"{where}: operation {node.name!r}{program.line(node)}: variable {variable.name!r}: expected values of the "
+                              f"shape that it has now, {list(variable.shape)}, got {got}; keep it at its largest size, or pass it as an "
+                              "argument and return it")
+
+
+def line_of(graph: tf.Graph, name: str) -> str:
+    """The user's line that made an operation, wherever it is: what inlining and importing put before its name is left out."""
+    graphs = [graph, *(getattr(graph._get_function(key), "graph", None) for key in getattr(graph, "_functions", ()))]
+    parts = name.split("/")
+    for tail in ("/".join(parts[k:]) for k in range(len(parts))):
+        for each in graphs:
+            with contextlib.suppress(AttributeError, KeyError, ValueError):
+                return users_line(each.get_operation_by_name(tail).traceback)
+    return ""
 
 
 def _placeholder(node: Node, dtype: tf.DType, shape: tf.compat.v1.AttrValue | None) -> Node:

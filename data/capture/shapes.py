@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from data.capture.effects import Library
-from data.capture.operations import BRANCHES, LOOPS
+from data.capture.operations import CONTROL_FLOW
 from data.capture.program import SHAPES, Program, Tensor, node_def, reached, shape_attr
 
 # Behind these, TensorFlow may not know shapes that are fixed all the same. What a normalisation keeps for its gradient is one of them.
-_OPAQUE = LOOPS | BRANCHES | {"FusedBatchNormV3"}
+_OPAQUE = CONTROL_FLOW | {"FusedBatchNormV3"}
 # Their outputs' shapes depend on the values of their inputs.
 _BY_VALUE = ("Where", "Unique", "ListDiff", "DynamicPartition", "NonMaxSuppression", "Ragged", "Sparse", "StringSplit", "SetOperation")
 _TYPELESS = (tf.variant, tf.resource, tf.string)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from doppler_tf.device_scopes import devices_in_scope, is_scope
 from doppler_tf.errors import CostError
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.topology import Topology
@@ -185,23 +186,25 @@ def _exec_costs(graph: DataflowGraph, topology: Topology, edge_bytes: np.ndarray
 
 def _allowed(graph: DataflowGraph, topology: Topology, where: str) -> np.ndarray:
     allowed = np.ones((graph.num_vertices, topology.num_devices), bool)
-    names = {name: d for d, name in enumerate(topology.device_names)}
+    names = {name: [d] for d, name in enumerate(topology.device_names)}
+    meant = {pin: devices_in_scope(pin, topology.device_names) for pin in {*graph.pin} if is_scope(pin)} | names
     for v, pin in enumerate(graph.pin):
         if pin is None:
             continue
-        d = names.get(pin, -1) if isinstance(pin, str) else pin
-        if not 0 <= d < topology.num_devices:
-            raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device of {topology.name} (0 to "
-                            f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}")
+        devices = meant.get(pin, [pin])
+        if not devices or devices[0] not in range(topology.num_devices):
+            remedy = "; choose a topology that has it, or capture without --keep-devices" if is_scope(pin) else ""
+            raise CostError(f"{where}: vertex {graph.ids[v]!r} ({graph.names[v]}): pin: expected a device of {topology.name} (0 to "
+                            f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}{remedy}")
         allowed[v] = False
-        allowed[v, d] = True
+        allowed[v, devices] = True
     members = np.flatnonzero((graph.colocate >= 0) & ~graph.is_input)
     common = np.ones((len(graph.groups), topology.num_devices), bool)
     np.logical_and.at(common, graph.colocate[members], allowed[members])
     nowhere = np.flatnonzero(~common.any(axis=1))
     if nowhere.size:
         g = int(nowhere[0])
-        pinned = [repr(graph.ids[v]) for v in members[graph.colocate[members] == g].tolist() if graph.pin[v] is not None]
+        pinned = [f"{graph.ids[v]!r} ({graph.pin[v]})" for v in members[graph.colocate[members] == g].tolist() if graph.pin[v] is not None]
         raise CostError(f"{where}: colocate group {graph.groups[g]!r}: pin: expected pins of its vertices to agree, got different "
                         f"devices for {', '.join(pinned)}; mend the pins")
     allowed[members] = common[graph.colocate[members]]

@@ -9,6 +9,7 @@ from tensorflow.python.framework import function_def_to_graph
 
 from data.capture.operations import CALLS
 from data.capture.program import Node, Tensor, in_order, parse_inputs
+from data.capture.scopes import Scopes
 from doppler_tf.errors import ConfigError
 
 
@@ -20,23 +21,26 @@ class Inliner:
         self.nodes: dict[str, Node] = {}
         self._functions = {f.signature.name: f for f in library.library.function}
         self._bodies: dict[str, tuple] = {}
-        self._where = where
+        self._where, self._scopes = where, Scopes(self._functions)
 
     def expand(self, graph: tf.compat.v1.GraphDef, prefix: str = "", function: str | None = None,
-               arguments: Mapping[str, Tensor] | None = None, controls: Sequence[str] = ()) -> _Names:
+               arguments: Mapping[str, Tensor] | None = None, controls: Sequence[str] = (), scope: str = "") -> _Names:
         """Adds the operations of one graph.
 
         Args:
           function: its name in the library.
           arguments: what stands for its placeholders; without it they are kept.
           controls: what must have run before any of them.
+          scope: the device text of the call.
 
         Raises:
           ConfigError: the graph goes round in a circle, as loops of TensorFlow 1 do.
         """
         local: dict[str, Node] = {}
+        records = {record.name: record for record in graph.node}
         for record in graph.node:
-            local[record.name] = Node(record.name, record.op, *parse_inputs(record.input), record.attr, (function, record.name))
+            local[record.name] = Node(record.name, record.op, *parse_inputs(record.input), record.attr, (function, record.name),
+                                      self._scopes.of(record, scope))
         ordered = in_order(local)
         if ordered is None:
             raise ConfigError(f"{self._where}: expected loops of TensorFlow 2 (While), got a graph with loops of TensorFlow 1 (Enter, "
@@ -49,14 +53,15 @@ class Inliner:
             before = [*controls, *(name for c in node.controls for name in names.after(c))]
             called = self._called(node)
             if called is not None:
-                names.calls[node.name] = self._call(prefix + node.name, called, inputs, before)
+                names.calls[node.name] = self._call(prefix + node.name, called, inputs, before,
+                                                    self._scopes.merged(records[node.name], scope))
             else:
                 fresh = self._fresh(prefix + node.name)
                 names.names[node.name] = fresh
-                self.nodes[fresh] = Node(fresh, node.op, inputs, before, node.attr, node.origin)
+                self.nodes[fresh] = Node(fresh, node.op, inputs, before, node.attr, node.origin, node.scopes)
         return names
 
-    def _call(self, name: str, called: str, inputs: list[Tensor], controls: list[str]) -> tuple[list[Tensor], list[str]]:
+    def _call(self, name: str, called: str, inputs: list[Tensor], controls: list[str], scope: str) -> tuple[list[Tensor], list[str]]:
         """The tensors that a call returns, and the operations after which it has ended."""
         if called not in self._bodies:
             self._bodies[called] = function_def_to_graph.function_def_to_graph_def(self._functions[called])
@@ -67,7 +72,7 @@ class Inliner:
             self.nodes[gate] = Node(gate, "NoOp", [], controls, {}, (None, name))
             controls = [gate]
         arguments = dict(zip((arg.name for arg in definition.signature.input_arg), inputs, strict=True))
-        inner = self.expand(body, f"{name}/", called, arguments, controls)
+        inner = self.expand(body, f"{name}/", called, arguments, controls, scope)
         tensors = [inner.tensor(parse_inputs([flat[definition.ret[arg.name]]])[0][0]) for arg in definition.signature.output_arg]
         ends = [end for control in definition.control_ret.values() for end in inner.after(control)]
         return tensors, list(dict.fromkeys([*controls, *ends, *(producer for producer, _ in tensors)]))

@@ -116,7 +116,8 @@ class BatchState(NamedTuple):
     Attributes:
       own: input vertices that differ from batch to batch. All other inputs are shared.
       carried: by input vertex, the tensor whose value the next batch takes in its place.
-      in_order: vertices that keep a state. Those of a batch run after those of the batch before, and all on one device.
+      in_order: vertices that keep a state. Those of a batch run after those of the batch before, and all without a pin on one
+        device.
     """
 
     own: Collection[int] = ()
@@ -177,7 +178,8 @@ class _Builder:
         has_successor[graph.sources] = True
         has_predecessor[graph.targets[graph.work_edges]] = True
         together = {self.single_nodes[v].get("colocate") for v in self.in_order} - {None}
-        self.one_device = {v for v, node in enumerate(self.single_nodes) if v in self.in_order or node.get("colocate") in together}
+        self.one_device = {v for v, node in enumerate(self.single_nodes)
+                           if (v in self.in_order and node.get("pin") is None) or node.get("colocate") in together}
         self.first = graph.work_vertices[~has_predecessor[graph.work_vertices]].tolist()
         self.last = graph.work_vertices[~has_successor[graph.work_vertices]].tolist()
         self.nodes: list[dict] = []

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from doppler_tf.device_scopes import devices_in_scope, is_scope
 from doppler_tf.errors import CostError
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.links import narrow, neighbours
@@ -217,20 +218,23 @@ def _finite(exec_s: np.ndarray, eligible: np.ndarray) -> np.ndarray:
 
 def _allowed(graph: DataflowGraph, topology: Topology, eligible: np.ndarray, where: str) -> np.ndarray:
     allowed = eligible.copy()
-    names = {name: d for d, name in enumerate(topology.device_names)}
+    names = {name: [d] for d, name in enumerate(topology.device_names)}
+    meant = {pin: devices_in_scope(pin, topology.device_names) for pin in {*graph.pin} if is_scope(pin)} | names
     for v, pin in enumerate(graph.pin):
         if pin is None:
             continue
-        d = names.get(pin, -1) if isinstance(pin, str) else pin
-        if not 0 <= d < topology.num_devices:
-            raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device of {topology.name} (0 to "
-                            f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}")
-        if not eligible[v, d] and not graph.is_input[v]:
+        devices = meant.get(pin, [pin])
+        if not devices or devices[0] not in range(topology.num_devices):
+            remedy = "; choose a topology that has it, or capture without --keep-devices" if is_scope(pin) else ""
+            raise CostError(f"{where}: vertex {graph.ids[v]!r} ({graph.names[v]}): pin: expected a device of {topology.name} (0 to "
+                            f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}{remedy}")
+        if not eligible[v, devices].any() and not graph.is_input[v]:
             able = ", ".join(np.array(topology.device_names)[eligible[v]])
             raise CostError(f"{where}: vertex {graph.ids[v]!r}: pin: expected a device that can run it ({able}), got {pin!r}, where its "
                             f"exec_s is null; mend one of them")
-        allowed[v] = False
-        allowed[v, d] = True
+        pinned = np.zeros(topology.num_devices, bool)
+        pinned[devices] = True
+        allowed[v] &= pinned
     members = np.flatnonzero((graph.colocate >= 0) & ~graph.is_input)
     common = np.ones((len(graph.groups), topology.num_devices), bool)
     np.logical_and.at(common, graph.colocate[members], allowed[members])
@@ -239,8 +243,9 @@ def _allowed(graph: DataflowGraph, topology: Topology, eligible: np.ndarray, whe
         g = int(nowhere[0])
         bound = [v for v in members[graph.colocate[members] == g].tolist() if not allowed[v].all()]
         if all(graph.pin[v] is not None for v in bound):
+            pinned = ", ".join(f"{graph.ids[v]!r} ({graph.pin[v]})" for v in bound)
             raise CostError(f"{where}: colocate group {graph.groups[g]!r}: pin: expected pins of its vertices to agree, got different "
-                            f"devices for {', '.join(repr(graph.ids[v]) for v in bound)}; mend the pins")
+                            f"devices for {pinned}; mend the pins")
         raise CostError(f"{where}: colocate group {graph.groups[g]!r}: exec_s: expected a device that all its vertices may use, got "
                         f"{'; '.join(f'{graph.ids[v]!r}: {np.flatnonzero(allowed[v]).tolist()}' for v in bound[:4])}; mend the group, or "
                         f"what its vertices allow")

@@ -13,6 +13,7 @@ from doppler_tf.batches import Batches, repeat_graph
 from doppler_tf.cli.calibration_runs import profiled
 from doppler_tf.cli.inputs import LOCAL, load_topology
 from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_runs
+from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, field_error
@@ -61,7 +62,8 @@ def connect(cluster: str | Path) -> Cluster:
 
 
 def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
-               pieces: int | None = None, folder: str | Path | None = None, seed: int = 0, cluster: Cluster | None = None) -> Distributed:
+               pieces: int | None = None, folder: str | Path | None = None, seed: int = 0, cluster: Cluster | None = None,
+               keep_devices: bool = False) -> Distributed:
     """Places a function on the devices of this machine, or of a cluster.
 
     The function is captured, its kernels are measured, and the best assignment is searched. Runs decide between the assignments found
@@ -77,6 +79,7 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
         flight nothing is cut.
       folder: for the captured model; None: a temporary one.
       cluster: as `connect` gives it; takes the place of `topology`.
+      keep_devices: what stands in a `tf.device` scope runs on that device; else scopes are dropped.
 
     Returns:
       The function, placed: call it as the original. Its variables are copies of the original's.
@@ -99,9 +102,12 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
     traced, root = concrete.concrete(function, example_inputs, name), Path(temporary.name if folder is None else folder)
     both = pieces is None and in_flight == 1 and target.num_devices > 1
     share_s = None if budget_s is None else budget_s / (2 if both else 1)
-    best = _Candidate(traced, name, root / "model", target, 1 if pieces is None else pieces, in_flight, share_s, seed, cluster)
+    best = _Candidate(traced, name, root / "model", target, 1 if pieces is None else pieces, in_flight, share_s, seed, cluster,
+                      keep_devices)
+    if best.captured.scoped and not keep_devices:
+        note(f"{name}: {best.captured.dropped_scopes}; keep_devices=True keeps them")
     if both:
-        cut = _Candidate(traced, name, root / "cut", target, target.num_devices, in_flight, share_s, seed, cluster)
+        cut = _Candidate(traced, name, root / "cut", target, target.num_devices, in_flight, share_s, seed, cluster, keep_devices)
         best = cut if cut.median_s < best.low_s else best
     return Distributed(traced.function, best.program, best.graph, best.costs, best.pattern, in_flight, best.predicted_s, devices, temporary,
                        cluster)
@@ -111,15 +117,18 @@ class _Candidate:
     """A function captured, measured and placed.
 
     Attributes:
+      captured: what became of the operations.
       graph, costs, program: what was captured and measured.
       pattern, predicted_s: as of `Distributed`.
       median_s, low_s: of the runs of what was chosen, the median and the lower quartile.
     """
 
     def __init__(self, traced, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int, budget_s: float | None,
-                 seed: int, cluster: Cluster | None):
+                 seed: int, cluster: Cluster | None, keep_devices: bool):
         specs = [argument.spec for argument in traced.arguments]
-        graph = import_quietly("data.capture").capture(traced.function, specs, model_folder=model_folder, name=name, pieces=pieces)
+        self.captured = import_quietly("data.capture").capture_counted(traced.function, specs, model_folder=model_folder, name=name,
+                                                                       pieces=pieces, keep_devices=keep_devices)
+        graph = self.captured.graph
         self.program = import_quietly("runtime.captured_program").CapturedProgram(graph, seed)
         profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
         self.graph, self.costs = profile.graph, profile.costs

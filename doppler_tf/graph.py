@@ -64,7 +64,7 @@ class DataflowGraph:
         cannot run the vertex; NaN where not given.
       is_input: bool [N], resident everywhere at time 0, costs nothing, never assigned.
       kernel: N kernels or None.
-      pin: N device indices, device names or None.
+      pin: N device indices, device names, device texts of TensorFlow ("/GPU:1") or None.
       colocate: int32 [N], group index, -1 for none; `groups` holds their names.
       sources, targets: int32 [E]; edge_output: int32 [E], which output of its source an edge carries.
       edge_bytes, transfer_s: float64 [E], NaN where not given.

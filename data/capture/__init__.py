@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data.capture.concrete import concrete
@@ -25,7 +25,7 @@ __all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "re
 
 
 def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
-            pieces: int | None = None, allow: Collection[str] = ()) -> DataflowGraph:
+            pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False) -> DataflowGraph:
     """The graph of a function; what its vertices run is written into a folder.
 
     Args:
@@ -37,27 +37,39 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
       grouping: small vertices join their neighbours where that costs no parallelism.
       pieces: products and convolutions are cut into so many tiles, and so is what lies between them; None: nothing is cut.
       allow: operations to let through that touch files, the network or Python; `EVERYTHING` stands for all.
+      keep_devices: `tf.device` scopes become pins of vertices, as texts ("/device:GPU:1") that topologies resolve; else they are dropped.
 
     Raises:
-      ConfigError: the function cannot be captured; the message names the operation and the user's line.
+      ConfigError: the function cannot be captured, or scopes contradict each other; the message names the operation and the user's line.
       FormatError: the folder cannot be written.
     """
     return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, pieces=pieces,
-                           allow=allow).graph
+                           allow=allow, keep_devices=keep_devices).graph
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph, how many operations the function had once calls were inlined, how many of them compute, and how many of these were cut."""
+    """A graph, and what became of the operations.
+
+    Attributes:
+      operations: how many the function had once calls were inlined; computing: of them; cut, scoped: of these, the last in a `tf.device`
+        scope.
+    """
 
     graph: DataflowGraph
     operations: int
     computing: int
     cut: int
+    scoped: int
+
+    @property
+    def dropped_scopes(self) -> str:
+        """What to tell where scopes were not kept."""
+        return f"the tf.device scopes of {self.scoped:,} operation{'s' * (self.scoped > 1)} were dropped"
 
 
 def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
-                    pieces: int | None = None, allow: Collection[str] = ()) -> Captured:
+                    pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False) -> Captured:
     """As `capture`; tells what became of the operations, too."""
     if not isinstance(function, Source):
         names = (getattr(function, key, None) for key in ("name", "__name__"))
@@ -68,8 +80,12 @@ def capture_counted(function, example_inputs=None, *, model_folder: str | Path, 
         source = concrete(function.function, function.example_inputs, where)
     with in_one_line(where, functools.partial(line_of, source.function.graph)):
         original, effects = read_program(source, where, allow)
+        core = Wiring(original, effects).core
+        scoped = sum(bool(original.nodes[name].scopes) for name in core)
+        if scoped and not keep_devices:
+            original = original.with_nodes({key: replace(node, scopes=()) for key, node in original.nodes.items()})
         program = original if pieces is None or pieces == 1 else cut_program(original, pieces)
         wiring = Wiring(program, effects)
         graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
         write_model(folder, program, effects, source, where, original)
-    return Captured(graph, program.operations, len(Wiring(original, effects).core), len(original.nodes.keys() - program.nodes.keys()))
+    return Captured(graph, program.operations, len(core), len(original.nodes.keys() - program.nodes.keys()), scoped)

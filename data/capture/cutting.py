@@ -138,6 +138,8 @@ class _Cutter:
         """The tensor that holds a box of another: a tile, a part of one, or several parts put together for all readers."""
         if x not in self._tiles:
             source = self._program.nodes[x[0]]
+            if source.op in _GIVEN:  # it is everywhere
+                source = replace(source, scopes=reader.scopes)
             extent = self._graph.get_operation_by_name(x[0]).outputs[x[1]].shape
             return self._part(x, tuple((0, size) for size in extent.as_list()), box, x, source) if extent.rank else x
         grid, tiles = self._tiles[x]
@@ -197,7 +199,7 @@ class _Cutter:
 
     def _add(self, name: str, kind: str, inputs: list[Tensor], attributes: Mapping, node: Node) -> str:
         fresh = self._fresh(name)
-        self._nodes[fresh] = Node(fresh, kind, inputs, [], attributes, node.origin)
+        self._nodes[fresh] = Node(fresh, kind, inputs, [], attributes, node.origin, node.scopes)
         return fresh
 
     def _fresh(self, name: str) -> str:

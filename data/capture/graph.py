@@ -15,6 +15,7 @@ from data.capture.grouping import Cost, grouped
 from data.capture.operations import CONTROL_FLOW, ELEMENTWISE, VIEWS
 from data.capture.pieces import Piece, Source, Value, Wiring, cut, ends, indivisible
 from data.capture.program import Node
+from data.capture.scopes import common_scope, has_one_device
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records
@@ -52,8 +53,8 @@ class _Builder:
             raise ConfigError(f"{self.where}: expected a function that computes, got one that only returns its inputs and variables")
         groups = indivisible(self.wiring, self.graph)
         if grouping:
-            state = self._state(groups)
-            joined = grouped(self._after(groups), [self._cost(group, kept) for group, kept in zip(groups, state, strict=True)])
+            costs = [self._cost(group, kept) for group, kept in zip(groups, self._state(groups), strict=True)]
+            joined = grouped(self._after(groups), costs)
             groups = [[op for g in members for op in groups[g]] for members in joined]
         groups = self._sorted(groups)
         pieces = cut(self.wiring, groups)
@@ -106,6 +107,7 @@ class _Builder:
                 "output_bytes": sizes[0] if len(sizes) == 1 else sizes,
                 **({"meta_op": label.rpartition("/")[0]} if "/" in label else {}),
                 **({"colocate": colocate} if colocate is not None else {}),
+                **({"pin": pin} if (pin := self._pin(piece.core)) else {}),
                 "kernel": {"op": "captured", "operands": operands,
                            "params": {"nodes": list(piece.nodes), "inputs": list(piece.inputs), "outputs": list(piece.outputs)}}}
 
@@ -159,17 +161,32 @@ class _Builder:
                 key = root[key]
             return key
 
-        keys = []
+        keys, ordered = [], self._ordered
         for group in groups:
             mine = [f"variables:{variable}" for name in group if name in self.effects.writes
                     for variable, _ in self.effects.takes.get(name, ())]
-            mine += ["stateful"] if any(name in self._ordered for name in group) else []
+            # What has a device of its own needs no company to stay there.
+            mine += ["stateful"] if any(name in ordered for name in group) and not has_one_device(self._pin(group)) else []
             keys.append(mine)
             for key in mine[1:]:
                 root[find(key)] = find(mine[0])
         names = [find(mine[0]) if mine else None for mine in keys]
         count = Counter(names)
         return [name if count[name] > 1 else None for name in names]
+
+    def _pin(self, group: Sequence[str]) -> str:
+        """The text of the device of a group, "" if it has none. Raises ConfigError: its scopes contradict each other."""
+        scopes: dict[str, str] = {}
+        for name in group:
+            for scope in self.program.nodes[name].scopes:
+                scopes.setdefault(scope, name)
+                if common_scope(scopes) is None:
+                    node = self.program.nodes[name]
+                    found = ", ".join(f"{each} ({user_name(of)})" for each, of in scopes.items())
+                    raise ConfigError(f"{self.where}: operation {user_name(name)!r} ({node.op}){self.program.line(node)}: tf.device: "
+                                      "expected one device for all in a vertex (a loop or branch; operations between which tensors cannot "
+                                      f"leave a device), got {found}; use one scope there, or capture without --keep-devices")
+        return common_scope(scopes) or ""
 
     @property
     def _ordered(self) -> set[str]:
@@ -197,7 +214,7 @@ class _Builder:
             taken_bytes=sum(_size(x) for op in operations for x in op.inputs if x.op.name in self.wiring.after and x.op.name not in inside),
             made_bytes=sum(_size(x) for op in operations for x in op.outputs if x.consumers()),
             light=all(map(_passes_over, operations)),
-            colocate=colocate, solid=any(op.type in CONTROL_FLOW for op in operations))
+            colocate=colocate, pin=self._pin(group), solid=any(op.type in CONTROL_FLOW for op in operations))
 
 
 def _passes_over(op: tf.Operation) -> bool:

@@ -7,6 +7,8 @@ reductions, copies. It is *heavy* if it is neither. Two heavy pieces never join.
 2. Small: a small piece joins its only producer, or its only consumer. It prefers the producer if it makes less than it takes.
 3. Update: a light piece joins its only consumer, if both are light and that one updates variables: those stay on one device.
 
+Pieces of different devices never join, nor does one that has a device join one that has none.
+
 Each rule joins a piece with its only consumer or its only producer, so no circle can arise: a path from one to the other that leads
 through a third piece would need a second consumer or a second producer.
 """
@@ -30,6 +32,7 @@ class Cost:
       taken_bytes, made_bytes: what it takes from other pieces and makes for them.
       absorbed_flops, absorbed_bytes: of small pieces that have joined it.
       colocate: the variables or other state that it changes together with other pieces, as one name.
+      pin: the text of its device; "": it has none.
       solid: holds a loop or branch, whose time is not known, or has taken a heavy piece in.
     """
 
@@ -39,6 +42,7 @@ class Cost:
     made_bytes: float
     light: bool
     colocate: str | None = None
+    pin: str = ""
     solid: bool = False
     absorbed_flops: float = field(default=0.0)
     absorbed_bytes: float = field(default=0.0)
@@ -109,6 +113,8 @@ class _Grouping:
     def _may_join(self, v: int, w: int) -> bool:
         """State stays where it is: no heavy piece follows it, and only small pieces bring the states of two together."""
         one, other = self._costs[v], self._costs[w]
+        if one.pin != other.pin:
+            return False
         if one.colocate == other.colocate:
             return True
         if one.colocate and other.colocate:

@@ -9,6 +9,7 @@ from tensorflow.python.framework import function_def_to_graph
 
 from data.capture.operations import CALLS
 from data.capture.program import Node, Tensor, in_order, needed, parse_inputs
+from data.capture.scopes import Scopes
 from data.capture.switches import Whole, with_whole_control_flow
 from doppler_tf.errors import ConfigError
 
@@ -21,10 +22,10 @@ class Inliner:
         self.nodes: dict[str, Node] = {}
         self._functions = {f.signature.name: f for f in library.library.function}
         self._bodies: dict[str, tuple] = {}
-        self._library, self._where = library, where
+        self._library, self._where, self._scopes = library, where, Scopes(self._functions)
 
     def expand(self, graph: tf.compat.v1.GraphDef, returned: Collection[Tensor], prefix: str = "", function: str | None = None,
-               arguments: Mapping[str, Tensor] | None = None, controls: Sequence[str] = ()) -> _Names:
+               arguments: Mapping[str, Tensor] | None = None, controls: Sequence[str] = (), scope: str = "") -> _Names:
         """Adds the operations of one graph.
 
         Args:
@@ -32,14 +33,17 @@ class Inliner:
           function: its name in the library.
           arguments: what stands for its placeholders; without it they are kept.
           controls: what must have run before any of them.
+          scope: the device text of the call.
 
         Raises:
           ConfigError: a function is damaged, or operations wait for each other in a circle.
         """
         local: dict[str, Node] = {}
         whole = with_whole_control_flow(graph, self._library, returned)
+        records = {record.name: record for record in whole.graph.node}
         for record in whole.graph.node:
-            local[record.name] = Node(record.name, record.op, *parse_inputs(record.input), record.attr, (function, record.name))
+            local[record.name] = Node(record.name, record.op, *parse_inputs(record.input), record.attr, (function, record.name),
+                                      self._scopes.of(record, scope))
         for node in local.values():  # functions in a file may be damaged
             absent = next((name for name in needed(node) if name not in local and name not in (arguments or {})), None)
             if absent is not None:
@@ -56,14 +60,15 @@ class Inliner:
             inputs = [names.tensor(x) for x in node.inputs]
             before = [*controls, *(name for c in node.controls for name in names.after(c))]
             if node.op in CALLS and node.name not in whole.calls:
-                names.calls[node.name] = self._call(prefix + node.name, node.attr["f"].func.name, inputs, before)
+                names.calls[node.name] = self._call(prefix + node.name, node.attr["f"].func.name, inputs, before,
+                                                    self._scopes.merged(records[node.name], scope))
             else:
                 fresh = self._fresh(prefix + node.name)
                 names.names[node.name] = fresh
-                self.nodes[fresh] = Node(fresh, node.op, inputs, before, node.attr, node.origin)
+                self.nodes[fresh] = Node(fresh, node.op, inputs, before, node.attr, node.origin, node.scopes)
         return names
 
-    def _call(self, name: str, called: str, inputs: list[Tensor], controls: list[str]) -> tuple[list[Tensor], list[str]]:
+    def _call(self, name: str, called: str, inputs: list[Tensor], controls: list[str], scope: str) -> tuple[list[Tensor], list[str]]:
         """The tensors that a call returns, and the operations after which it has ended."""
         definition = self._functions[called]
         if called not in self._bodies:
@@ -79,7 +84,7 @@ class Inliner:
             self.nodes[gate] = Node(gate, "NoOp", [], controls, {}, (None, name))
             controls = [gate]
         arguments = dict(zip((arg.name for arg in definition.signature.input_arg), inputs, strict=True))
-        inner = self.expand(body, returned, f"{name}/", called, arguments, controls)
+        inner = self.expand(body, returned, f"{name}/", called, arguments, controls, scope)
         tensors = list(map(inner.tensor, returned))
         ends = [end for control in definition.control_ret.values() for end in inner.after(control)]
         return tensors, list(dict.fromkeys([*controls, *ends, *(producer for producer, _ in tensors)]))

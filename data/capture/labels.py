@@ -48,15 +48,18 @@ def labels_of(op: tf.Operation) -> Labels | None:
     if rule is None or any(x.shape.rank is None or not x.shape.is_fully_defined() for x in [*op.inputs, *op.outputs]):
         return None
     labels = rule(op)
-    return None if labels is None or not labels.sizes else labels
+    if labels is None or not labels.sizes:
+        return None
+    cut = [x for x, axes in zip([*op.inputs, *op.outputs], [*labels.inputs, *labels.outputs], strict=True) if axes and any(axes)]
+    return labels if all(x.shape.num_elements() for x in cut) else None  # of nothing there are no parts
 
 
 class _Sizes(dict[str, int]):
     """Units by label, as they are named."""
 
     def axis(self, label: str, size: int) -> str | None:
-        """The label; None for an axis of one element, which is broadcast or not worth a label."""
-        if size == 1:
+        """The label; None for an axis of one element, which is broadcast or not worth a label, or of none."""
+        if size < 2:
             return None
         self[label] = size
         return label

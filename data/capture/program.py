@@ -21,6 +21,7 @@ class Node:
       controls: names of the operations that must have run before.
       attr: attributes as in a NodeDef.
       origin: the function that holds it in the user's program (None: the captured one itself) and its name there.
+      scopes: texts of the `tf.device` scopes that it stands in, merged to one; loops and branches have those of what they run, too.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Node:
     controls: list[str]
     attr: Mapping[str, tf.compat.v1.AttrValue]
     origin: tuple[str | None, str]
+    scopes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

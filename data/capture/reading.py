@@ -17,6 +17,7 @@ from data.capture.inlining import Inliner
 from data.capture.operations import ALIASES, CONTROL_FLOW, LOOPS
 from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, parse_inputs, reached, shape_attr
 from data.capture.references import read_as_resources
+from data.capture.scopes import moved_to_variables
 from data.capture.shapes import with_found_shapes
 from doppler_tf.errors import ConfigError, field_error
 
@@ -71,6 +72,7 @@ def _inlined(source: Concrete, where: str) -> Program:
         nodes[placeholder] = _placeholder(nodes[placeholder], tf.resource, None)
     for name, tensor in source.constants.items():
         nodes[name] = constant(name, tensor.numpy(), tensor.dtype, (None, name))
+    moved_to_variables(nodes, source.variables, source.handles)
     nodes, library = named_by_content(nodes.values(), graph)
     return Program(in_order(nodes) or nodes, tuple(a.placeholder for a in source.arguments), source.variables,
                    tuple(map(names.tensor, returned)), library,
@@ -137,7 +139,7 @@ def _gathers_as_reads(program: Program) -> Program:
             inputs.append((axis, 0))
             gather |= {"Taxis": tf.compat.v1.AttrValue(type=tf.int32.as_datatype_enum), "batch_dims": tf.compat.v1.AttrValue(i=batch)}
         op = "GatherV2" if node.op == "ResourceGather" else "GatherNd"
-        nodes[name] = Node(name, op, inputs, [read], gather, node.origin)
+        nodes[name] = Node(name, op, inputs, [read], gather, node.origin, node.scopes)
     return program.with_nodes(nodes)
 
 

@@ -32,11 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pieces", type=positive, metavar="P",
                         help="cut products, convolutions and what lies between them into P tiles that run side by side (default: 1)")
     parser.add_argument("--no-grouping", action="store_true", help="a vertex for every operation: small ones do not join their neighbours")
+    parser.add_argument("--keep-devices", action="store_true",
+                        help="tf.device scopes become pins to devices of their kind and number (default: they are dropped)")
     parser.add_argument("--allow-unsafe", action="store_true", help="let operations through that touch files, the network or Python")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Writes graph and model folder; returns what `info` says of the graph, what became of the operations, and how parallel it is."""
+    from doppler_tf.cli.messages import note
     from doppler_tf.cli.tensorflow import import_quietly
     from doppler_tf.formats.graph_json import write_graph
 
@@ -44,11 +47,15 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     source = capture.read_source(args.source, args.signature, args.input, args.batch)
     folder = args.out.with_suffix(".model")
     found = capture.capture_counted(source, model_folder=folder, name=args.out.name.split(".")[0], grouping=not args.no_grouping,
-                                    pieces=args.pieces, allow={capture.EVERYTHING} if args.allow_unsafe else ())
+                                    pieces=args.pieces, allow={capture.EVERYTHING} if args.allow_unsafe else (),
+                                    keep_devices=args.keep_devices)
+    if found.scoped and not args.keep_devices:
+        note(f"{args.source}: {found.dropped_scopes}; --keep-devices makes pins of them")
     described = found.graph.attributes["captured"]
     write_graph(args.out, found.graph)
     return {**info.describe(found.graph), "function": described["function"], "operations": found.operations,
             "computing_operations": found.computing, "cut_operations": found.cut,
+            "scoped_operations": found.scoped, "pinned_vertices": sum(pin is not None for pin in found.graph.pin),
             "parameters": _parameters(described), "updates": len(described["updates"]),
             "inputs": {x["name"]: {"shape": x["shape"], "dtype": x["dtype"]} for x in described["inputs"]},
             "outputs": [x["name"] for x in described["outputs"]],
@@ -66,7 +73,8 @@ def render(result: dict[str, Any]) -> list:
         "updated variables": f"{result['updates']:,}",
         "operations": f"{result['operations']:,} traced, {result['operations'] - result['computing_operations']:,} folded or passed by, "
                       f"{result['computing_operations']:,} compute{cut}",
-        "vertices": f"{result['work_vertices']:,}, the longest chain {result['depth']:,}",
+        "vertices": f"{result['work_vertices']:,}, the longest chain {result['depth']:,}"
+                    + (f", {result['pinned_vertices']:,} on the devices of tf.device scopes" if result["pinned_vertices"] else ""),
         "work / longest path": f"{result['parallelism']:.2f} (estimated from flops and bytes)", "model": str(result["model"])}),
         *info.render(result)]
     if result["parallelism"] < CHAIN:
@@ -83,10 +91,13 @@ def _parameters(captured: dict) -> int:
 
 
 def _parallelism(graph: DataflowGraph) -> float:
-    """Seconds of all work by those of the longest path, both estimated."""
+    """Seconds of all work by those of the longest path, both estimated, wherever vertices are pinned to."""
+    from dataclasses import replace
+
     from doppler_tf.bounds import lower_bounds
     from doppler_tf.costs import build_costs
     from doppler_tf.formats.topology_json import read_topology
 
+    graph = replace(graph, pin=(None,) * graph.num_vertices)
     costs = build_costs(graph, read_topology(ESTIMATED_ON))
     return float(costs.exec_s[graph.work_vertices].min(axis=1).sum() / lower_bounds(graph, costs).path_s)

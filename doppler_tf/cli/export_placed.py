@@ -6,10 +6,13 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli.options import add_assignment, add_graph, add_topology
 from doppler_tf.errors import ConfigError, GraphError
+
+if TYPE_CHECKING:
+    from doppler_tf.topology import Topology
 
 EXAMPLE = "python -m doppler_tf export-placed my_model.json --assignment placed.json --out my_model.placed"
 
@@ -37,11 +40,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise GraphError(f"{args.graph}: expected a captured graph, got {graph.name}, which has no model beside it; make one with "
                          "`capture`")
     if args.topology is None and isinstance(record, Mapping):
-        args.topology = _as_many(record.get("device_names"), args.assignment)
+        topology = _named(record.get("device_names"), args.assignment)
         record = {key: value for key, value in record.items() if key != "topology_hash"}
     elif args.topology is None:
         raise ConfigError(f"{args.assignment}: expected an assignment file, got a list that names no devices; give --topology T, too")
-    topology = load_topology(args.topology)
+    else:
+        topology = load_topology(args.topology)
     assignment = assignment_from_json(record, graph, build_costs(graph, topology, str(args.graph)), str(args.assignment))
     placed_model = import_quietly("runtime.placed_model")
     devices = import_quietly("runtime").prepare_devices(topology.num_devices)
@@ -59,8 +63,10 @@ def render(result: dict[str, Any]) -> list:
                        **{device: f"{count:,} operations" for device, count in result["operations_by_device"].items()}})]
 
 
-def _as_many(names: object, where: Path) -> str:
-    """A topology of as many devices as an assignment file names; costs do not count here."""
+def _named(names: object, where: Path) -> Topology:
+    """A topology of the devices that an assignment file names; costs do not count here."""
+    from doppler_tf.topology import Topology
+
     if not isinstance(names, list) or not names:
         raise ConfigError(f"{where}: device_names: expected the names of the devices, got {names!r}; give --topology T, too")
-    return f"cpu:{len(names)}"
+    return Topology.from_json({"name": str(where), "devices": [{"name": name, "flops_per_s": 1.0} for name in names]}, str(where))

@@ -65,7 +65,7 @@ def _inlined(source: Concrete, where: str) -> Program:
     for name, tensor in source.constants.items():
         nodes[name] = constant(name, tensor.numpy(), tensor.dtype, (None, name))
     nodes, library = named_by_content(nodes.values(), graph)
-    outputs = tuple(names.tensor((op, int(k))) for _, tensor in source.outputs for op, k in [tensor.rsplit(":", 1)])
+    outputs = tuple(names.tensor((op, int(k))) for output in source.outputs for op, k in [output.tensor.rsplit(":", 1)])
     return Program(in_order(nodes) or nodes, tuple(a.placeholder for a in source.arguments), source.variables, outputs, library,
                    len(nodes), functools.partial(_line, source.function.graph))
 

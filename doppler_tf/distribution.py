@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -16,21 +17,24 @@ from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_run
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
-from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.errors import ConfigError, DopplerError, UserError, field_error
 from doppler_tf.formats.cluster_json import read_cluster
 from doppler_tf.placement import place, place_batches
 from doppler_tf.topology import cpu
 
 if TYPE_CHECKING:
     import numpy as np
+    import tensorflow as tf
 
+    from data.capture.binding import Call
+    from data.capture.concrete import Concrete
     from doppler_tf.assignment import Assignment
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
     from doppler_tf.topology import Topology
     from doppler_tf.trace import Trace
     from runtime import TensorFlowExecutor
-    from runtime.captured_program import CapturedBatches
+    from runtime.captured_program import CapturedBatches, CapturedProgram
     from runtime.cluster import Cluster
 
 # Runs by which an assignment is chosen.
@@ -63,7 +67,7 @@ def connect(cluster: str | Path) -> Cluster:
 
 def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
                pieces: int | None = None, folder: str | Path | None = None, seed: int = 0, cluster: Cluster | None = None,
-               keep_devices: bool = False) -> Distributed:
+               keep_devices: bool = False, example_keywords: Mapping[str, Any] | None = None) -> Distributed:
     """Places a function on the devices of this machine, or of a cluster.
 
     The function is captured, its kernels are measured, and the best assignment is searched. Runs decide between the assignments found
@@ -71,7 +75,8 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
 
     Args:
       function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture`.
-      example_inputs: a tuple of all arguments, or the only argument. Shapes and types count, values do not.
+      example_inputs: a tuple of all positional arguments, or the only argument. Of tensors, arrays and floats shapes and types count,
+        values do not. Other Python values, and defaults that are left out, become part of the function.
       topology: `local`, or a topology with as many devices as shall be used here.
       budget_s: seconds of the search; None: no search, constructive heuristics alone.
       in_flight: `map` works on this many batches at once.
@@ -80,6 +85,7 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
       folder: for the captured model; None: a temporary one.
       cluster: as `connect` gives it; takes the place of `topology`.
       keep_devices: what stands in a `tf.device` scope runs on that device; else scopes are dropped.
+      example_keywords: further arguments, by name.
 
     Returns:
       The function, placed: call it as the original. Its variables are copies of the original's.
@@ -98,8 +104,8 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
         devices = cluster.devices
         target = cluster.named(cpu(len(devices)))  # of which only the number counts, as all costs are measured
     temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
-    name = getattr(function, "name", None) or getattr(function, "__name__", type(function).__name__)
-    traced, root = concrete.concrete(function, example_inputs, name), Path(temporary.name if folder is None else folder)
+    name, root = import_quietly("data.capture").title_of(function), Path(temporary.name if folder is None else folder)
+    traced = concrete.concrete(function, example_inputs, name, example_keywords)
     both = pieces is None and in_flight == 1 and target.num_devices > 1
     share_s = None if budget_s is None else budget_s / (2 if both else 1)
     best = _Candidate(traced, name, root / "model", target, 1 if pieces is None else pieces, in_flight, share_s, seed, cluster,
@@ -109,7 +115,7 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
     if both:
         cut = _Candidate(traced, name, root / "cut", target, target.num_devices, in_flight, share_s, seed, cluster, keep_devices)
         best = cut if cut.median_s < best.low_s else best
-    return Distributed(traced.function, best.program, best.graph, best.costs, best.pattern, in_flight, best.predicted_s, devices, temporary,
+    return Distributed(traced, best.program, best.graph, best.costs, best.pattern, in_flight, best.predicted_s, devices, temporary,
                        cluster)
 
 
@@ -125,9 +131,8 @@ class _Candidate:
 
     def __init__(self, traced, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int, budget_s: float | None,
                  seed: int, cluster: Cluster | None, keep_devices: bool):
-        specs = [argument.spec for argument in traced.arguments]
-        self.captured = import_quietly("data.capture").capture_counted(traced.function, specs, model_folder=model_folder, name=name,
-                                                                       pieces=pieces, keep_devices=keep_devices)
+        self.captured = import_quietly("data.capture").capture_counted(traced, model_folder=model_folder, name=name, pieces=pieces,
+                                                                       keep_devices=keep_devices)
         graph = self.captured.graph
         self.program = import_quietly("runtime.captured_program").CapturedProgram(graph, seed)
         profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
@@ -157,38 +162,58 @@ class Distributed:
       trace: of the last run.
     """
 
-    def __init__(self, traced, program, graph: DataflowGraph, costs: CostModel, pattern: list[Assignment], in_flight: int,
-                 predicted_s: float, devices: list[str], temporary: tempfile.TemporaryDirectory | None, cluster: Cluster | None = None):
+    def __init__(self, traced: Concrete, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: list[Assignment],
+                 in_flight: int, predicted_s: float, devices: list[str], temporary: tempfile.TemporaryDirectory | None,
+                 cluster: Cluster | None = None):
         self.graph, self.costs, self.pattern, self.in_flight, self.predicted_s = graph, costs, pattern, in_flight, predicted_s
         self.variables: dict[str, np.ndarray] = {}
         self.trace: Trace | None = None
         self._traced, self._program, self._devices, self._temporary, self._cluster = traced, program, devices, temporary, cluster
         self._one_run_at_a_time = threading.Lock()
         self._prepared_for: dict[int, tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]] = {}
+        self._copies: dict[str, tf.Variable] = {}
+        self._told = False
 
     @property
     def assignment(self) -> Assignment:
         """The assignment of a single call."""
         return self.pattern[0]
 
-    def __call__(self, *arguments):
-        """One call, with the arguments of the original; returns what the original returns."""
-        return self._run([arguments])[0]
+    def __call__(self, *arguments, **keywords):
+        """One call, with the arguments of the original; returns what the original returns.
+
+        A call with tensors of other shapes or types than the example's is run by the original, on one device, which is told once. So
+        results are never missing, and variables go on as they would.
+
+        Raises:
+          ConfigError: the original cannot be called so, or the structure or a Python value is not the example's.
+        """
+        return self._results([self._traced.call(arguments, keywords)])[0]
 
     def map(self, batches: Iterable) -> Iterator:
         """Calls the function with each batch in turn, `in_flight` of them at once, and yields results in order.
 
+        What came before a batch that fails, or before an error of the iterable, is yielded before the error is raised.
+
         Args:
-          batches: a tuple holds the arguments of a call, anything else is the only one.
+          batches: a tuple holds the positional arguments of a call, a dict with the names of parameters its keywords unless the only
+            argument is a dict, and anything else is the only argument.
         """
-        waiting, most = [], _BATCHES_A_RUN * self.in_flight
-        for batch in batches:
-            waiting.append(batch if type(batch) is tuple else (batch,))
-            if len(waiting) == most:
-                yield from self._run(waiting)
+        waiting, most, failed = [], _BATCHES_A_RUN * self.in_flight, None
+        rest = iter(batches)
+        while failed is None:
+            try:
+                waiting.append(self._call_of(next(rest)))
+            except StopIteration:
+                break
+            except Exception as error:  # whatever the user's iterable raises, and calls that do not fit
+                failed = error
+            if waiting and (failed is not None or len(waiting) == most or waiting[-1].misfit):
+                yield from self._as_far_as_it_goes(waiting)
                 waiting = []
-        if waiting:
-            yield from self._run(waiting)
+        yield from self._as_far_as_it_goes(waiting)
+        if failed is not None:
+            raise failed
 
     def export(self, folder: str | Path) -> Path:
         """Writes a SavedModel whose operations name their devices, for TensorFlow alone. Raises FormatError: it cannot be written."""
@@ -209,16 +234,66 @@ class Distributed:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def _run(self, calls: list[tuple]) -> list:
-        named = [self._named(arguments) for arguments in calls]
+    def _call_of(self, batch: Any) -> Call:
+        if isinstance(batch, Mapping):
+            try:
+                return self._traced.call((batch,), {})
+            except UserError as error:
+                try:
+                    return self._traced.call((), batch)
+                except (UserError, TypeError):
+                    raise error from None
+        return self._traced.call(batch if type(batch) is tuple else (batch,), {})
+
+    def _as_far_as_it_goes(self, calls: list[Call]) -> Iterator:
+        """Results of calls together; where one fails, of each alone until there."""
+        try:
+            results = self._results(calls)
+        except DopplerError:
+            if len(calls) == 1:
+                raise
+            for call in calls:
+                yield self._results([call])[0]
+        else:
+            yield from results
+
+    def _results(self, calls: list[Call]) -> list:
+        """Results of calls, of which only the last may not fit."""
+        results = []
         with self._one_run_at_a_time:
-            batches, assignment, executor, program = self._prepared(len(calls))
-            given = program.given(named, self.variables)
-            executor.feed(given)
-            self.trace = executor.execute(batches.graph, batches.costs, assignment)
-            results, variables = program.results(executor.outputs, given)
-            self.variables |= variables
-        return [self._structured(list(each.values())) for each in results]
+            fitting = [call for call in calls if not call.misfit]
+            if fitting:
+                results += self._run([call.tensors for call in fitting])
+            if len(fitting) < len(calls):
+                results.append(self._by_the_original(calls[-1]))
+        return results
+
+    def _run(self, named: list[Mapping[str, tf.Tensor]]) -> list:
+        import tensorflow as tf
+
+        batches, assignment, executor, program = self._prepared(len(named))
+        given = program.given(named, self.variables)
+        executor.feed(given)
+        self.trace = executor.execute(batches.graph, batches.costs, assignment)
+        results, variables = program.results(executor.outputs, given)
+        self.variables |= variables
+        return [self._traced.packed([tf.convert_to_tensor(x) for x in each.values()]) for each in results]
+
+    def _by_the_original(self, call: Call) -> Any:
+        """On copies of the variables, which have the present values before and give them afterwards."""
+        import tensorflow as tf
+
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{self.graph.name}: {call.misfit}: such calls are run by the original function, on one device; pad them, or "
+                          "distribute the function for them, too, if there are many", stacklevel=4)
+        if not self._copies:
+            self._copies = {name: tf.Variable(self._program.value(name), trainable=False) for name in self._traced.handles}
+        for name, value in self.variables.items():
+            self._copies[name].assign(value)
+        result = self._traced.run(call, {name: copy.handle for name, copy in self._copies.items()})
+        self.variables |= {name: self._copies[name].numpy() for name in self._program.updates}
+        return result
 
     def _prepared(self, repeats: int) -> tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]:
         """What runs so many calls; made once for each number of calls."""
@@ -229,29 +304,3 @@ class Distributed:
                                                                     cluster=self._cluster)
             self._prepared_for[repeats] = batches, batches.assignment(self.pattern), executor, program
         return self._prepared_for[repeats]
-
-    def _named(self, arguments: tuple) -> dict[str, Any]:
-        """The tensors among the arguments, by name. Raises ConfigError: they do not fit the example."""
-        import tensorflow as tf
-
-        specs, values = tf.nest.flatten(self._traced.structured_input_signature[0]), tf.nest.flatten(arguments)
-        if len(specs) != len(values):
-            raise ConfigError(f"{self.graph.name}: expected {len(specs)} arguments, as in the example, got {len(values)}; call it as the "
-                              f"original")
-        names, tensors = iter(self._program.arguments), {}
-        for spec, value in zip(specs, values, strict=True):
-            if isinstance(spec, tf.TensorSpec):
-                name, tensor = next(names), tf.convert_to_tensor(value, spec.dtype)
-                if tensor.shape != (shape := self._program.arguments[name].shape):
-                    raise ConfigError(f"{self.graph.name}: argument {name}: expected shape {list(shape)}, as in the example, got "
-                                      f"{tensor.shape}; pad it, or distribute the function for this shape, too")
-                tensors[name] = tensor
-        return tensors
-
-    def _structured(self, values: list) -> Any:
-        """Results in the structure that the original returns."""
-        import tensorflow as tf
-
-        made, structure = iter(values), self._traced.structured_outputs
-        return tf.nest.pack_sequence_as(structure, [None if x is None else tf.convert_to_tensor(next(made))
-                                                    for x in tf.nest.flatten(structure)])

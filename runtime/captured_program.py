@@ -69,6 +69,10 @@ class CapturedProgram:
         return {name: rng.normal(size=shape).astype(dtype) if dtype.kind in "fc" else rng.integers(0, _BELOW, shape).astype(dtype)
                 for name, (_, shape, dtype) in self._specs.items()}
 
+    def value(self, variable: str) -> np.ndarray:
+        """A variable's value when the function was captured."""
+        return self._model.weight(variable)
+
     def by_vertex(self, arguments: Mapping[str, Any]) -> dict[int, Any]:
         """Arguments by input vertex."""
         return {v: arguments[name] for name, (v, _, _) in self._specs.items()}

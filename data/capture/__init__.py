@@ -6,11 +6,12 @@ One file more here would read another format (ONNX, StableHLO): it has to make a
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from data.capture.concrete import concrete
+from data.capture.concrete import Concrete, concrete
 from data.capture.cutting import cut_program
 from data.capture.effects import EVERYTHING
 from data.capture.graph import build_graph
@@ -18,33 +19,35 @@ from data.capture.model_folder import write_model
 from data.capture.pieces import Wiring
 from data.capture.raised import in_one_line
 from data.capture.reading import line_of, read_program
-from data.capture.source import Source, read_source
+from data.capture.source import Source, read_source, title_of
 from doppler_tf.graph import DataflowGraph
 
 __all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "read_source"]
 
 
 def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
-            pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False) -> DataflowGraph:
+            pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False,
+            example_keywords: Mapping[str, Any] | None = None) -> DataflowGraph:
     """The graph of a function; what its vertices run is written into a folder.
 
     Args:
       function: a tf.function, a ConcreteFunction, a Keras model (captured in inference), any callable, or what `read_source` gives.
-      example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors or TensorSpecs, in
-        structures. Only shapes and types count.
+      example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors, TensorSpecs and floats, of
+        which shapes and types count, in structures. Other Python values become part of the function.
       model_folder: gets operations and variables; one that is there is replaced.
       name: of the graph (default: the function's).
       grouping: small vertices join their neighbours where that costs no parallelism.
       pieces: products and convolutions are cut into so many tiles, and so is what lies between them; None: nothing is cut.
       allow: operations to let through that touch files, the network or Python; `EVERYTHING` stands for all.
       keep_devices: `tf.device` scopes become pins of vertices, as texts ("/device:GPU:1") that topologies resolve; else they are dropped.
+      example_keywords: further arguments, by name.
 
     Raises:
       ConfigError: the function cannot be captured, or scopes contradict each other; the message names the operation and the user's line.
       FormatError: the folder cannot be written.
     """
     return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, pieces=pieces,
-                           allow=allow, keep_devices=keep_devices).graph
+                           allow=allow, keep_devices=keep_devices, example_keywords=example_keywords).graph
 
 
 @dataclass(frozen=True)
@@ -69,23 +72,25 @@ class Captured:
 
 
 def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
-                    pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False) -> Captured:
-    """As `capture`; tells what became of the operations, too."""
-    if not isinstance(function, Source):
-        names = (getattr(function, key, None) for key in ("name", "__name__"))
-        title = next((name for name in names if isinstance(name, str)), type(function).__name__)
-        function = Source(function, example_inputs, title, title)
-    where, folder = function.text, Path(model_folder)
-    with in_one_line(where):
-        source = concrete(function.function, function.example_inputs, where)
+                    pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False,
+                    example_keywords: Mapping[str, Any] | None = None) -> Captured:
+    """As `capture`; tells what became of the operations, too. Args: function: also what `concrete` gives."""
+    if not isinstance(function, Source | Concrete):
+        title = title_of(function)
+        function = Source(function, example_inputs, title, title, example_keywords=example_keywords)
+    if isinstance(function, Source):
+        name, source = name or function.name, concrete(function.function, function.example_inputs, function.text, function.example_keywords)
+    else:
+        source = function
+    where, folder = source.binding.signature.where, Path(model_folder)
     with in_one_line(where, functools.partial(line_of, source.function.graph)):
         original, effects = read_program(source, where, allow)
         core = Wiring(original, effects).core
-        scoped = sum(bool(original.nodes[name].scopes) for name in core)
+        scoped = sum(bool(original.nodes[key].scopes) for key in core)
         if scoped and not keep_devices:
             original = original.with_nodes({key: replace(node, scopes=()) for key, node in original.nodes.items()})
         program = original if pieces is None or pieces == 1 else cut_program(original, pieces)
         wiring = Wiring(program, effects)
-        graph = build_graph(wiring, source, where, name or function.name, folder, grouping)
+        graph = build_graph(wiring, source, where, name or where, folder, grouping)
         write_model(folder, program, effects, source, where, original)
     return Captured(graph, program.operations, len(core), len(original.nodes.keys() - program.nodes.keys()), scoped)

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.util import nest
 
+from data.capture.binding import Argument, Binding, Call, bind_example
 from data.capture.held import first_use
 from data.capture.program import Variable
-from doppler_tf.errors import ConfigError, UserError, field_error
+from data.capture.raised import in_one_line
+from data.capture.signature import signature_of
+from data.capture.structure import is_composite, kind, leaves, parts, unique
+from doppler_tf.errors import ConfigError, field_error
 
 # Files whose lines are not the user's.
 _LIBRARIES = re.compile(r"site-packages/(tensorflow|tf_keras|keras|tf_agents|tensorflow_\w+)/|lib/python3\.\d+/\w+\.py|<|"
                         rf"__autograph_generated_file|{re.escape(str(Path(__file__).parent))}/")
-_SCALARS = (bool, int, float, str, bytes, type(None))
 
 
 @dataclass(frozen=True)
-class Argument:
-    """An argument of the function, flattened: its name, its placeholder, and the one shape and type that it has."""
+class Output:
+    """A tensor that the function returns: its path, the tensor ("op:k"), and the type of the composite tensor that it is a part of."""
 
     name: str
-    placeholder: str
-    shape: tuple[int, ...]
-    dtype: tf.DType
+    tensor: str
+    composite: str
 
     @property
-    def spec(self) -> tf.TensorSpec:
-        """Name, shape and type."""
-        return tf.TensorSpec(self.shape, self.dtype, self.name)
+    def record(self) -> dict[str, str]:
+        """What files say of it."""
+        return {"name": self.name, **({"composite": self.composite} if self.composite else {})}
 
 
 @dataclass(frozen=True)
@@ -44,49 +43,81 @@ class Concrete:
 
     Attributes:
       function: as TensorFlow traced it.
+      binding: how it is called.
       arguments: in order.
-      outputs: the name and the tensor ("op:k") of each output.
+      outputs: in order.
       variables: by placeholder; `handles` are their resources, by name.
       constants: tensors that the function holds beside variables, by placeholder.
     """
 
     function: Any
+    binding: Binding
     arguments: tuple[Argument, ...]
-    outputs: tuple[tuple[str, str], ...]
+    outputs: tuple[Output, ...]
     variables: dict[str, Variable]
     handles: dict[str, tf.Tensor]
     constants: dict[str, tf.Tensor]
 
+    def call(self, args: Sequence, kwargs: Mapping[str, Any]) -> Call:
+        """What a call gives. Raises ConfigError: as `Binding.call`."""
+        return self.binding.call(self.arguments, args, kwargs)
 
-def concrete(function, example_inputs, where: str) -> Concrete:
+    def packed(self, tensors: Sequence[tf.Tensor]) -> Any:
+        """The results in the structure that the function returns. Args: tensors: the outputs, in order."""
+        return self.binding.signature.pack(self.function, tensors)
+
+    def run(self, call: Call, handles: Mapping[str, tf.Tensor]) -> Any:
+        """The results of a call whose shapes and types may be others, by the function itself.
+
+        Args: handles: resources that stand for its variables, by name.
+
+        Raises:
+          ConfigError: the function does not take such a call.
+        """
+        signature, names = self.binding.signature, {id(handle): name for name, handle in self.handles.items()}
+        try:
+            traced = signature.trace(call.specs(signature.where))
+            captured = [handles.get(names.get(id(handle)), handle) for handle in traced.captured_inputs]
+            flat = traced.inference_fn.call_flat(*call.tensors.values(), *captured)
+        except Exception as error:  # whatever the user's code or an operation raises
+            raise ConfigError(f"{signature.where}: {call.misfit}, with which the original fails, too: {_reason(error)}{raised_at(error)}; "
+                              "give it what it takes") from error
+        return signature.pack(traced, flat)
+
+
+def concrete(function, example_inputs, where: str, example_keywords: Mapping[str, Any] | None = None) -> Concrete:
     """Traces the function, unless it is traced already.
 
     Args:
       function: a tf.function, a ConcreteFunction, a Keras model or any callable.
-      example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors and TensorSpecs, in
-        structures. None where the function says of itself what it takes.
+      example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors, TensorSpecs and Python
+        values, in structures. None where the function says of itself what it takes.
+      example_keywords: arguments by name.
 
     Raises:
-      ConfigError: it raises while it is traced, shapes are unknown, or it takes or makes what is no plain tensor.
+      ConfigError: it raises while it is traced, shapes are unknown, or it takes or makes what is no tensor of numbers.
     """
-    if hasattr(function, "structured_input_signature") and hasattr(function, "graph"):
-        traced, given = function, nest.flatten(example_inputs)
-    else:
-        traced, given = _trace(function, example_inputs, where)
-    captured = list(zip(traced.captured_inputs, traced.inputs[_explicit(traced):], strict=True))
-    variables, handles = _variables(traced, captured)
-    constants = {inner.op.name: external for external, inner in captured if inner.op.name not in variables}
-    for name, tensor in constants.items():
-        if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "numpy") or tensor.dtype in (tf.resource, tf.variant):
-            raise _held(traced, name, tensor, where)
-    return Concrete(traced, _arguments(traced, given, where), _outputs(traced, where), variables, handles, constants)
+    binding = bind_example(signature_of(function, where), example_inputs, example_keywords)
+    try:
+        traced = binding.signature.trace(binding.values)
+    except Exception as error:  # whatever the user's code raises
+        raise ConfigError(f"{where}: expected a function that can be traced, got {_reason(error)}{raised_at(error)}; mend it, or check "
+                          "the shapes and types of its inputs") from error
+    with in_one_line(where):
+        captured = list(zip(traced.captured_inputs, traced.inputs[_explicit(traced):], strict=True))
+        variables, handles = _variables(traced, captured, where)
+        constants = {inner.op.name: external for external, inner in captured if inner.op.name not in variables}
+        for name, tensor in constants.items():
+            if not isinstance(tensor, tf.Tensor) or not hasattr(tensor, "numpy") or tensor.dtype in (tf.resource, tf.variant):
+                raise _held(traced, name, tensor, where)
+        return Concrete(traced, binding, _arguments(traced, binding), _outputs(traced, where), variables, handles, constants)
 
 
 def _held(traced, placeholder: str, tensor, where: str) -> ConfigError:
     """What says that the function holds something that is neither variable nor constant."""
     use = first_use(traced.graph.as_graph_def(), placeholder)
-    kind = getattr(getattr(tensor, "dtype", None), "name", type(tensor).__name__)
-    told = f"{kind} {placeholder!r}" if use is None else f"{kind} {placeholder!r} for {use[0]!r} ({use[1]}), which {use[2].value[0]}"
+    dtype = getattr(getattr(tensor, "dtype", None), "name", type(tensor).__name__)
+    told = f"{dtype} {placeholder!r}" if use is None else f"{dtype} {placeholder!r} for {use[0]!r} ({use[1]}), which {use[2].value[0]}"
     remedy = "pass what it gives as an argument" if use is None else use[2].value[1]
     return ConfigError(f"{where}: expected variables and constants in the function, got {told}; {remedy}")
 
@@ -102,71 +133,14 @@ def _explicit(traced) -> int:
     return len(traced.inputs) - len(traced.captured_inputs)
 
 
-def _trace(function, example_inputs, where: str) -> tuple[Any, list[tf.TensorSpec]]:
-    """The concrete function, and the specs of its tensors."""
-    if not callable(function):
-        raise field_error(ConfigError, where, "", "function", "a tf.function, a Keras model or another callable", function)
-    arguments = _specs(function, example_inputs, where)
-    if _is_keras(function) or not hasattr(function, "get_concrete_function"):
-        function = tf.function(_plain(function, len(arguments)))
-    try:  # a tf.function with a signature of its own keeps that: the shapes are put in later
-        return function.get_concrete_function(*arguments), [x for x in nest.flatten(arguments) if isinstance(x, tf.TensorSpec)]
-    except UserError:
-        raise
-    except Exception as error:  # whatever the user's code raises
-        raise ConfigError(f"{where}: expected a function that can be traced, got {_reason(error)}{raised_at(error)}; mend it, or check "
-                          "the shapes and types of its inputs") from error
-
-
-def _plain(function, count: int):
-    """A Python function. Keras models are in inference, whatever the default of their `call`."""
-    options = {"training": False} if _is_keras(function) and "training" in inspect.signature(function.call).parameters else {}
-    if inspect.isroutine(function):
-        return function
-    if count == 1:  # the argument gets a name
-        return lambda inputs: function(inputs, **options)
-    return lambda *inputs: function(*inputs, **options)
-
-
-def _is_keras(function) -> bool:
-    return any(kind.__module__.partition(".")[0] in ("keras", "tf_keras") and kind.__name__ == "Layer" for kind in type(function).__mro__)
-
-
-def _specs(function, example_inputs, where: str) -> tuple:
-    """Positional arguments, tensors as TensorSpecs."""
-    if example_inputs is None and _is_keras(function) and getattr(function, "inputs", None):
-        specs = [tf.TensorSpec(x.shape, x.dtype, x.name) for x in function.inputs]
-        example_inputs = (specs[0] if len(specs) == 1 else specs,)
-    if example_inputs is None:
-        return ()
-    arguments = example_inputs if type(example_inputs) is tuple else (example_inputs,)
-    specs = nest.map_structure(lambda x: _spec(x, where), arguments)
-    for spec in nest.flatten(specs):
-        if isinstance(spec, tf.TensorSpec) and not spec.shape.is_fully_defined():
-            raise field_error(ConfigError, where, f"input {spec.name!r}" if spec.name else "input", "shape", "one that is known in full",
-                              str(spec.shape), "give example_inputs of one batch size (--batch, --input)")
-    return specs
-
-
-def _spec(value, where: str):
-    if isinstance(value, tf.TensorSpec) or (isinstance(value, _SCALARS) and not isinstance(value, float)):
-        return value
-    if isinstance(value, tf.Tensor | tf.Variable):
-        return tf.TensorSpec(value.shape, value.dtype)
-    if isinstance(value, float):
-        return tf.TensorSpec((), tf.float32)
-    if not isinstance(value, np.ndarray | np.generic):
-        raise field_error(ConfigError, where, "", "example_inputs", "arrays, tensors or TensorSpecs", type(value).__name__,
-                          "ragged and sparse tensors are not supported; pass their parts")
-    if value.dtype.kind not in "biufc":
-        raise field_error(ConfigError, where, "", "example_inputs", "numbers", str(value.dtype))
-    return tf.TensorSpec(value.shape, tf.as_dtype(value.dtype))
-
-
-def _variables(traced, captured: Sequence[tuple]) -> tuple[dict[str, Variable], dict[str, tf.Tensor]]:
+def _variables(traced, captured: Sequence[tuple], where: str) -> tuple[dict[str, Variable], dict[str, tf.Tensor]]:
     """In the order in which the function captured them. A function does not know all of its variables by name: slots of optimizers."""
     variables, handles = {}, {}
-    names = {id(variable.handle): re.sub(r":\d+$", "", variable.name) for variable in traced.variables}
+    try:
+        names = {id(variable.handle): re.sub(r":\d+$", "", variable.name) for variable in traced.variables}
+    except AssertionError:
+        raise ConfigError(f"{where}: expected variables that are still there, got a function whose variables have been deleted; keep the "
+                          "model that owns them, such as what tf.saved_model.load returns") from None
     for handle, inner in captured:
         if handle.dtype != tf.resource or "tensorflow::Var" not in str(handle):
             continue
@@ -183,40 +157,38 @@ def _variables(traced, captured: Sequence[tuple]) -> tuple[dict[str, Variable], 
     return variables, handles
 
 
-def _arguments(traced, given: Sequence, where: str) -> tuple[Argument, ...]:
-    tensors = traced.inputs[:_explicit(traced)]
-    if given and len(given) != len(tensors):
-        raise field_error(ConfigError, where, "", "example_inputs", f"{len(tensors)} tensors", len(given))
-    arguments, names = [], set()
-    for i, tensor in enumerate(tensors):
-        asked = tensor.op.node_def.attr["_user_specified_name"].s.decode() or tensor.op.name
-        name = asked if asked not in names else tensor.op.name
-        names.add(name)
-        spec = _spec(given[i], where) if given else tensor
-        shape = tensor.shape if not given else tensor.shape.merge_with(spec.shape) if tensor.shape.is_compatible_with(spec.shape) else None
+def _arguments(traced, binding: Binding) -> tuple[Argument, ...]:
+    where, tensors, names = binding.signature.where, traced.inputs[:_explicit(traced)], binding.paths
+    if len(names) != len(tensors):
+        raise field_error(ConfigError, where, "", "example_inputs", f"{len(tensors)} tensors", len(names))
+    arguments = []
+    for name, tensor in zip(names, tensors, strict=True):
+        given = binding.shapes.get(name, tensor.shape)
+        shape = tensor.shape.merge_with(given) if tensor.shape.is_compatible_with(given) else None
         if tensor.dtype in (tf.string, tf.resource, tf.variant):
             raise field_error(ConfigError, where, f"input {name!r}", "type", "numbers", tensor.dtype.name,
                               "turn it into numbers outside of the function")
         if shape is None or not shape.is_fully_defined():
             raise field_error(ConfigError, where, f"input {name!r}", "shape", "one that is known in full and fits the function's, "
-                              f"{tensor.shape}", str(spec.shape), "give example_inputs (--batch, --input)")
+                              f"{tensor.shape}", str(given), "give example_inputs (--batch, --input)")
         arguments.append(Argument(name, tensor.op.name, tuple(shape.as_list()), tensor.dtype))
     return tuple(arguments)
 
 
-def _outputs(traced, where: str) -> tuple[tuple[str, str], ...]:
-    """Names as the function's structure gives them: `output` for one that stands alone."""
-    structure = traced.structured_outputs
-    if any(isinstance(part, tf.RaggedTensor | tf.SparseTensor | tf.RaggedTensorSpec | tf.SparseTensorSpec)
-           for part in nest.flatten(structure)):
-        raise field_error(ConfigError, where, "output", "type", "plain tensors", "a ragged or sparse tensor", "return its parts instead")
-    paths = [path for path, value in nest.flatten_with_joined_string_paths(structure) if value is not None]
-    names = [path or "output" for path in paths] if len(paths) == len(traced.outputs) else \
-        [f"output_{i}" for i in range(len(traced.outputs))]
-    for name, tensor in zip(names, traced.outputs, strict=True):
+def _outputs(traced, where: str) -> tuple[Output, ...]:
+    """Named by their path: `output` for one that stands alone."""
+    found: dict[str, str] = {}
+    for path, leaf in leaves(traced.structured_outputs):
+        if hasattr(leaf, "dtype") or is_composite(leaf):
+            found |= {unique(name or "output", found): kind(leaf) if is_composite(leaf) else "" for name, _ in parts(path, leaf)}
+    if len(found) != len(traced.outputs):
+        found = {f"output_{i}": "" for i in range(len(traced.outputs))}
+    for (name, composite), tensor in zip(found.items(), traced.outputs, strict=True):
         if tensor.dtype in (tf.string, tf.resource, tf.variant):
-            raise field_error(ConfigError, where, f"output {name!r}", "type", "numbers", tensor.dtype.name, "leave it out of the outputs")
-    return tuple((name, tensor.name) for name, tensor in zip(names, traced.outputs, strict=True))
+            of = f" of a {composite}" if composite else ""
+            raise field_error(ConfigError, where, f"output {name!r}{of}", "type", "numbers", tensor.dtype.name,
+                              "leave it out of the outputs")
+    return tuple(Output(name, tensor.name, composite) for (name, composite), tensor in zip(found.items(), traced.outputs, strict=True))
 
 
 def _reason(error: Exception) -> str:

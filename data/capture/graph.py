@@ -51,6 +51,7 @@ class _Builder:
     def build(self, name: str, model_folder: Path, grouping: bool) -> DataflowGraph:
         if not self.wiring.core:
             raise ConfigError(f"{self.where}: expected a function that computes, got one that only returns its inputs and variables")
+        self._check_outputs()
         groups = indivisible(self.wiring, self.graph)
         if grouping:
             costs = [self._cost(group, kept) for group, kept in zip(groups, self._state(groups), strict=True)]
@@ -89,8 +90,8 @@ class _Builder:
                         "dtype": a.dtype.name} for a in arguments.values()],
             "weights": [{"vertex": ids["weight", v.name], "variable": v.name, "shape": list(v.shape), "dtype": v.dtype.name}
                         for v in weights.values()],
-            "outputs": [{"name": label, **place(source, value), "tensor": f"{x[0]}:{x[1]}"}
-                        for (label, _), (x, source, value) in zip(self.source.outputs, results, strict=True)],
+            "outputs": [{**output.record, **place(source, value), "tensor": f"{x[0]}:{x[1]}"}
+                        for output, (x, source, value) in zip(self.source.outputs, results, strict=True)],
             "updates": [{"variable": variable, **place(source, value)} for variable, source, value in updates],
             "in_order": [ids["piece", g] for g, piece in enumerate(pieces) if not self._ordered.isdisjoint(piece.core)]}
         return graph_from_records(nodes, edges, {"name": name, "captured": captured}, self.where)
@@ -141,6 +142,15 @@ class _Builder:
                               "one that is fixed by the shapes of the inputs", str(tensor.shape),
                               "pad to a fixed size (tf.where, tf.ensure_shape), or give --input and --batch")
         return tensor.shape.num_elements() * tensor.dtype.size
+
+    def _check_outputs(self) -> None:
+        for output, (name, k) in zip(self.source.outputs, self.program.outputs, strict=True):
+            shape = self.graph.get_operation_by_name(name).outputs[k].shape
+            if not shape.is_fully_defined():
+                node, of = self._origin(name), f" of a {output.composite}" if output.composite else ""
+                raise field_error(ConfigError, self.where, f"output {output.name!r}{of}: operation {user_name(node.name)!r} ({node.op})"
+                                  f"{self.program.line(node)}", "shape", "one that is fixed by the shapes of the inputs", str(shape),
+                                  "return a dense tensor, padded to a fixed size (tf.where, tf.ensure_shape)")
 
     def _origin(self, name: str) -> Node:
         """The operation that first makes a tensor without a fixed shape, of those that lead to this one."""

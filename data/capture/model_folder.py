@@ -67,4 +67,4 @@ def _meta(program: Program, effects: Effects, source: Concrete) -> dict:
 
 
 def _outputs(program: Program, source: Concrete) -> list[dict]:
-    return [{"name": name, "tensor": f"{x[0]}:{x[1]}"} for (name, _), x in zip(source.outputs, program.outputs, strict=True)]
+    return [{**output.record, "tensor": f"{x[0]}:{x[1]}"} for output, x in zip(source.outputs, program.outputs, strict=True)]

@@ -59,7 +59,7 @@ def _inlined(source: Concrete, where: str) -> Program:
     call_by_operation(graph)
     check_functions(graph, where)
     inliner = Inliner(graph, where)
-    returned = parse_inputs(tensor for _, tensor in source.outputs)[0]
+    returned = parse_inputs(output.tensor for output in source.outputs)[0]
     names = inliner.expand(graph, returned)
     if len(inliner.nodes) > MOST_OPERATIONS:
         raise field_error(ConfigError, where, "", "operations", f"at most {MOST_OPERATIONS:,}", len(inliner.nodes),

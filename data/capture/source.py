@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,13 @@ from typing import Any
 import tensorflow as tf
 
 from data.capture.concrete import raised_at
+from data.capture.signature import signature_of
+from data.capture.structure import leaves
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 _TYPES = {"f16": tf.float16, "bf16": tf.bfloat16, "f32": tf.float32, "f64": tf.float64, "i8": tf.int8, "i16": tf.int16, "i32": tf.int32,
           "i64": tf.int64, "u8": tf.uint8, "u16": tf.uint16, "u32": tf.uint32, "u64": tf.uint64, "bool": tf.bool, "c64": tf.complex64}
-_SPEC = re.compile(r"(\w[\w./]*)=(\w+)\[([\d,\s]*)\]")
+_SPEC = re.compile(r"(\w[\w./:-]*)=(\w+)\[([\d,\s]*)\]")
 _IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
 EXPORT = "save it with model.export(FOLDER) and capture the folder"
 
@@ -28,7 +29,7 @@ class Source:
     """A function and what it was named by.
 
     Attributes:
-      example_inputs: as `capture` takes them.
+      example_inputs, example_keywords: as `capture` takes them.
       text: for people.
       name: a short one, for files and graphs.
       owner: keeps the variables alive.
@@ -39,6 +40,13 @@ class Source:
     text: str
     name: str
     owner: Any = None
+    example_keywords: Mapping[str, Any] | None = None
+
+
+def title_of(function: Any) -> str:
+    """A function's name, for people."""
+    names = (getattr(function, key, None) for key in ("name", "__name__"))
+    return next((name for name in names if isinstance(name, str)), type(function).__name__)
 
 
 def read_source(text: str, signature: str | None = None, inputs: Sequence[str] = (), batch: int | None = None) -> Source:
@@ -86,45 +94,60 @@ def _from_saved_model(folder: Path, signature: str | None, specs: Mapping[str, t
     if chosen not in known:
         raise ConfigError(f"{folder}: signature: expected one of {', '.join(known) or 'none at all'}, got {chosen}; choose with "
                           "--signature, or export the model with a signature")
-    function = loaded.signatures[chosen]
-    tensors = function.inputs[:len(function.inputs) - len(function.captured_inputs)]
-    open_specs = [tf.TensorSpec(x.shape, x.dtype, x.op.node_def.attr["_user_specified_name"].s.decode() or x.op.name) for x in tensors]
-    return Source(function, _fixed(open_specs, specs, batch, text), f"{text} ({chosen})", folder.resolve().name, loaded)
+    return _bound(loaded.signatures[chosen], specs, batch, f"{text} ({chosen})", folder.resolve().name, loaded)
 
 
 def _from_file(path: Path, name: str, specs: Mapping[str, tf.TensorSpec], batch: int | None, text: str) -> Source:
     function = _attribute(_module(path), name, path)
     if any(kind.__module__.partition(".")[0] == "keras" for kind in type(function).__mro__):
         raise ConfigError(f"{text}: expected a model of Keras 2 (tf_keras) in Python code, got one of Keras 3; {EXPORT}")
-    if getattr(function, "input_signature", None) is not None:
-        signature = tf.nest.flatten(function.input_signature)
-        arguments = tuple(_fixed([tf.TensorSpec(x.shape, x.dtype, x.name or f"input_{i}") for i, x in enumerate(signature)], specs, batch,
-                                 text))
-        return Source(function, tf.nest.pack_sequence_as(function.input_signature, arguments), text, name)
-    layers = getattr(function, "inputs", None)
-    if layers and hasattr(function, "input_names"):
-        open_specs = [tf.TensorSpec(x.shape, x.dtype, label) for x, label in zip(layers, function.input_names, strict=True)]
-        fixed = _fixed(open_specs, specs, batch, text)
-        return Source(function, (fixed[0] if len(fixed) == 1 else fixed,), text, name)
-    if hasattr(function, "structured_input_signature"):
-        return Source(function, [], text, name)
     if not callable(function):
         raise field_error(ConfigError, text, "", name, "a function, a tf.function or a model", function)
-    return Source(function, _by_parameter(function, specs, text), text, name)
+    return _bound(function, specs, batch, text, name)
 
 
-def _by_parameter(function, specs: Mapping[str, tf.TensorSpec], text: str) -> tuple:
-    """A spec for each parameter that has no default."""
-    python = getattr(function, "python_function", function)
-    parameters = inspect.signature(python).parameters.values()
-    wanted = [p.name for p in parameters
-              if p.name in specs or (p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))]
-    _check_names(specs, wanted, text)
-    missing = [name for name in wanted if name not in specs]
+def _bound(function: Any, specs: Mapping[str, tf.TensorSpec], batch: int | None, text: str, name: str, owner: Any = None) -> Source:
+    """Each argument as `--input` asks for it, else as the function has it, with the batch size put in."""
+    signature = signature_of(function, text)
+    parameters = signature.parameters.parameters.values()
+    asked = {"/".join(filter(None, (name, path))): leaf for name, structure in signature.known.items() for path, leaf in leaves(structure)}
+    free = {p.name for p in parameters if p.name not in signature.known} if not signature.traced else set()
+    anything = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    others = {path: spec for path, spec in specs.items()
+              if path not in asked and all(path != getattr(leaf, "name", None) for leaf in asked.values())}
+    unknown = next((path for path in others if path.partition("/")[0] not in free and not anything), None)
+    if unknown is not None:
+        known = [*asked, *(p.name for p in parameters if p.name in free)]
+        raise field_error(ConfigError, text, "--input", "NAME", f"one of {', '.join(known) or 'none: it takes no inputs'}", unknown)
+    fixed = iter([_fixed(path, leaf, specs, batch, text) if isinstance(leaf, tf.TensorSpec) else leaf for path, leaf in asked.items()])
+    named = {name: tf.nest.map_structure(lambda _: next(fixed), structure) for name, structure in signature.known.items()}
+    for path, spec in others.items():
+        _put(named, path.split("/"), spec, text)
+    named = {key: _with_lists(value) if key not in signature.known else value for key, value in named.items()}
+    missing = [p.name for p in parameters
+               if p.default is p.empty and p.name not in named and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if missing:
         raise ConfigError(f"{text}: input {missing[0]!r}: expected a shape and a type, got none; give --input {missing[0]}=f32[...], or an "
                           "input_signature in the code")
-    return tuple(specs[name] for name in wanted)
+    args, keywords = signature.call(named)
+    return Source(function, args, text, name, owner, keywords)
+
+
+def _put(tree: dict, path: Sequence[str], spec: tf.TensorSpec, text: str) -> None:
+    """Args: path: of names, of which the last is the tensor's."""
+    for i, key in enumerate(path):
+        if not isinstance(tree, dict) or (i == len(path) - 1 and key in tree):
+            raise field_error(ConfigError, text, "--input", "NAME", "a tensor or what is inside of it, not both", "/".join(path))
+        tree = tree.setdefault(key, {}) if i < len(path) - 1 else tree.setdefault(key, spec)
+
+
+def _with_lists(tree: Any) -> Any:
+    """Dicts with the keys 0, 1, ... are lists."""
+    if not isinstance(tree, dict):
+        return tree
+    tree = {key: _with_lists(value) for key, value in tree.items()}
+    numbered = list(map(str, range(len(tree))))
+    return [tree[key] for key in numbered] if tree and sorted(tree) == sorted(numbered) else tree
 
 
 def _module(path: Path):
@@ -159,28 +182,16 @@ def _attribute(module, name: str, path: Path):
     return found
 
 
-def _fixed(open_specs: Iterable[tf.TensorSpec], specs: Mapping[str, tf.TensorSpec], batch: int | None, text: str) -> list[tf.TensorSpec]:
-    """Each input as it is asked for, else as the function has it, with the batch size put in."""
-    open_specs = list(open_specs)
-    _check_names(specs, [spec.name for spec in open_specs], text)
-    fixed = []
-    for spec in open_specs:
-        shape = spec.shape
-        if batch is not None and shape.rank and shape[0] is None:
-            shape = tf.TensorShape([batch, *shape[1:]])
-        asked = specs.get(spec.name)
-        if asked is not None and (asked.dtype != spec.dtype or not spec.shape.is_compatible_with(asked.shape)):
-            raise field_error(ConfigError, text, f"input {spec.name!r}", "--input",
-                              f"what the function takes, {spec.dtype.name}{spec.shape}", f"{asked.dtype.name}{asked.shape}")
-        shape = shape if asked is None else asked.shape
-        if not shape.is_fully_defined():
-            remedy = "give --batch N" if shape.rank and shape[1:].is_fully_defined() else f"give --input {spec.name}=TYPE[SHAPE]"
-            raise field_error(ConfigError, text, f"input {spec.name!r}", "shape", "one that is known in full", str(shape), remedy)
-        fixed.append(tf.TensorSpec(shape, spec.dtype, spec.name))
-    return fixed
-
-
-def _check_names(specs: Mapping[str, tf.TensorSpec], known: Sequence[str], text: str) -> None:
-    unknown = next((name for name in specs if name not in known), None)
-    if unknown is not None:
-        raise field_error(ConfigError, text, "--input", "NAME", f"one of {', '.join(known) or 'none: it takes no inputs'}", unknown)
+def _fixed(path: str, spec: tf.TensorSpec, specs: Mapping[str, tf.TensorSpec], batch: int | None, text: str) -> tf.TensorSpec:
+    """Asked for by path, or by the name that the function gives."""
+    shape, asked = spec.shape, specs.get(path) or specs.get(spec.name)
+    if batch is not None and shape.rank and shape[0] is None:
+        shape = tf.TensorShape([batch, *shape[1:]])
+    if asked is not None and (asked.dtype != spec.dtype or not spec.shape.is_compatible_with(asked.shape)):
+        raise field_error(ConfigError, text, f"input {path!r}", "--input", f"what the function takes, {spec.dtype.name}{spec.shape}",
+                          f"{asked.dtype.name}{asked.shape}")
+    shape = shape if asked is None else asked.shape
+    if not shape.is_fully_defined():
+        remedy = "give --batch N" if shape.rank and shape[1:].is_fully_defined() else f"give --input {path}=TYPE[SHAPE]"
+        raise field_error(ConfigError, text, f"input {path!r}", "shape", "one that is known in full", str(shape), remedy)
+    return tf.TensorSpec(shape, spec.dtype, spec.name)

@@ -41,9 +41,10 @@ def looks_up(x):
     (reads_a_file, X, ["ReadFile (inside", "test_capture_refusals.py:", "--allow-unsafe"]),
     (looks_up(X), None, ["table"]),
     (lambda x: x, X, ["computes"]),
-    (lambda x: tf.RaggedTensor.from_row_lengths(x, [1, 3]), X, ["ragged"]),
+    (lambda x: {"s": tf.sparse.from_dense(x), "y": x + 1.0}, X, ["output 's/indices' of a SparseTensor", "Where", "shape"]),
     (lambda x: x, Spec([None, 3]), ["shape", "(None, 3)", "example_inputs"]),
-    (lambda x: x, tf.ragged.constant([[1.0], [2.0, 3.0]]), ["example_inputs", "RaggedTensor"]),
+    (lambda r: r * 2.0, tf.RaggedTensorSpec([2, None]), ["input 'r/flat_values'", "shape", "example_inputs"]),
+    (lambda x, y: x + y, X, ["arguments for (x, y)", "missing a required argument: 'y'"]),
     (lambda x: x, np.array(["text"]), ["example_inputs", "numbers"]),
     (3, X, ["function", "3"]),
 ])

@@ -6,16 +6,17 @@ buffer that it would share before it writes into it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from doppler_tf.errors import FormatError, GraphError, field_error
+from doppler_tf.errors import DopplerError, FormatError, GraphError, field_error
 from doppler_tf.formats.files import read_json
 
 SCHEMA = "doppler-captured/1"
@@ -49,10 +50,14 @@ class CapturedModel:
         file = folder / ("before_cutting.pb" if before_cutting else "function.pb")
         self._graph_def = tf.compat.v1.GraphDef()
         try:
-            self._graph_def.ParseFromString(file.read_bytes())
+            content = file.read_bytes()
+            self._graph_def.ParseFromString(content)
         except Exception as error:  # missing files and whatever protocol buffers make of damaged ones
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{file}: expected a GraphDef, got {reason}; capture the model again") from error
+        written = self.meta.get("sha256", {}).get(file.name)
+        if written is not None and hashlib.sha256(content).hexdigest() != written:
+            raise FormatError(f"{file}: expected the operations that `capture` wrote, got others; capture the model again")
         self.nodes = {node.name: node for node in self._graph_def.node}
         self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
 
@@ -69,7 +74,7 @@ class CapturedModel:
     @functools.cached_property
     def graph(self) -> tf.Graph:
         """The function as a graph that knows shapes and types."""
-        with tf.Graph().as_default() as graph:
+        with tf.Graph().as_default() as graph, _in_one_line(self.folder, "function"):
             tf.import_graph_def(self._graph_def, name="")
         return graph
 
@@ -218,20 +223,30 @@ def _original(model: CapturedModel):
 
 def _traced(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):
     graph, taken, returned = _piece_graph(model, nodes, inputs, outputs)
-    for function in graph.library.function:  # importing a graph does not: TensorFlow would crash when a loop calls its body
-        if not context.context().has_function(function.signature.name):
-            context.context().add_function_def(function)
 
     def piece(*tensors: tf.Tensor) -> list[tf.Tensor]:
         made = tf.import_graph_def(graph, dict(zip(taken, tensors, strict=True)), returned, name="")
         return made if made else [tf.constant(0)]
 
-    try:
+    with _in_one_line(model.folder, f"piece {nodes[-1] if nodes else ''!r}"):
+        for function in graph.library.function:  # importing a graph does not: TensorFlow would crash when a loop calls its body
+            if not context.context().has_function(function.signature.name):
+                context.context().add_function_def(function)
         return tf.function(piece, autograph=False).get_concrete_function(*[model.spec(value) for value in inputs])
-    except (ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0]
-        raise GraphError(f"{model.folder}: piece {nodes[-1] if nodes else ''!r}: expected operations that fit the model, got {reason}; "
-                         "graph and model folder belong together; capture the model again") from error
+
+
+@contextlib.contextmanager
+def _in_one_line(folder: Path, what: str) -> Iterator[None]:
+    """Raises GraphError for whatever TensorFlow makes of operations that do not fit each other."""
+    try:
+        yield
+    except DopplerError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        remedy = ("import the package that registers it before" if "not registered" in reason else
+                  "graph and model folder belong together; capture the model again")
+        raise GraphError(f"{folder}: {what}: expected operations that fit the model, got {reason}; {remedy}") from error
 
 
 def _piece_graph(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str],

@@ -61,7 +61,8 @@ def named_by_content(nodes: Iterable[Node], library: tf.compat.v1.GraphDef) -> t
     """The operations with the new names of what they call, and a library of just these functions.
 
     TensorFlow numbers functions as it traces them, and a process holds one of each name. So names from a file could mean something else.
-    Attributes of functions go: among them are pointers to implementations for other devices and to gradients.
+    Attributes of functions go, but that which keeps TensorFlow from inlining: among them are pointers to implementations for other
+    devices and to gradients.
     """
     kept = tf.compat.v1.GraphDef(versions=library.versions)
     renaming = _Renaming(library, kept)
@@ -91,7 +92,10 @@ class _Renaming:
             function = type(self._functions[old])()
             function.CopyFrom(self._functions[old])
             function.signature.name = ""
+            whole = function.attr["_noinline"].b
             function.attr.clear()
+            if whole:
+                function.attr["_noinline"].b = True
             function.arg_attr.clear()
             for node in function.node_def:
                 node.device = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import tensorflow as tf
@@ -38,7 +39,8 @@ def write_model(folder: Path, program: Program, effects: Effects, source: Concre
             write_bytes(temporary / file, each)
         _write_weights(temporary / WEIGHTS, program, source, where)
         before = {"before_cutting": _outputs(original, source)} if cut else {}
-        write_json(temporary / META, {**_meta(program, effects, source), **before})
+        digests = {file: hashlib.sha256(each).hexdigest() for file, each in content.items()}
+        write_json(temporary / META, {**_meta(program, effects, source), **before, "sha256": digests})
 
 
 def _write_weights(prefix: Path, program: Program, source: Concrete, where: str) -> None:

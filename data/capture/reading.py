@@ -41,6 +41,11 @@ def read_program(source: Concrete, where: str, allow: Collection[str] = ()) -> t
     program = program if shaped is program else fold(shaped)
     program = _pruned(_without_aliases(program), effects)
     effects = _of(effects, program)
+    unfed = next((node for name, node in program.nodes.items() if node.op in ("Placeholder", "PlaceholderV2")
+                  and name not in program.arguments and name not in program.variables), None)
+    if unfed is not None:
+        raise ConfigError(f"{where}: operation {unfed.name!r}{program.line(unfed)}: expected placeholders that are arguments, got one that "
+                          "nobody feeds; make it an argument of the function")
     _check_shapes_assigned(program, library, effects, where)
     after = control_edges(effects)
     nodes = {name: replace(node, controls=after.get(name, [])) for name, node in program.nodes.items()}

@@ -88,6 +88,11 @@ def _from_saved_model(folder: Path, signature: str | None, specs: Mapping[str, t
         loaded = tf.saved_model.load(str(folder))
     except Exception as error:  # whatever TensorFlow makes of a damaged folder
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        unknown = re.search(r"Op type not registered '([^']+)'", str(error))
+        if unknown:
+            raise ConfigError(f"{folder}: operation {unknown[1]}: expected operations that are registered in this process, got one that "
+                              "is not; import the package that registers it before; here, capture a Python file that imports it and "
+                              f"has f = tf.saved_model.load({str(folder)!r}).signatures['NAME']: FILE.py:f") from error
         raise FormatError(f"{folder}: expected a SavedModel, got one that cannot be loaded: {reason}; export the model again") from error
     known = list(loaded.signatures)
     chosen = signature or ("serving_default" if "serving_default" in known else known[0] if len(known) == 1 else None)

@@ -175,6 +175,8 @@ def _replace(members: list[str], nodes, imported: tf.Graph, library: tf.compat.v
         return tf.import_graph_def(part, dict(zip(feeds, tensors, strict=True)), [f"{name}:{k}" for name, k in given], name="")
 
     function = tf.compat.v1.wrap_function(body, specs).function_def
+    # Inlined, what waits for the call would wait for operations that may have no value, or for none.
+    function.attr["_noinline"].b = True
     library.library.function.append(function)
     last = next(name for name in reversed(members) if nodes[name].op in OPERATIONS)
     call = whole.graph.node.add(name=last, op="StatefulPartitionedCall", input=[*feeds, *(f"^{name}" for name in before)])

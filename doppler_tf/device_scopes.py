@@ -28,7 +28,7 @@ def devices_in_scope(scope: str, names: Sequence[str]) -> list[int]:
     kind, _, number = fields.get("device", "").partition(":")
     machines = [name.rpartition("/")[0] for name in names]
     wanted = _machines(fields, list(dict.fromkeys(machines)))
-    return _numbered(number, [d for d, name in enumerate(names) if machines[d] in wanted and (not kind or _kind(name) == kind.upper())])
+    return _numbered(number, [d for d, name in enumerate(names) if machines[d] in wanted and kind.upper() in ("", "*", _kind(name))])
 
 
 def _field(part: str) -> tuple[str, str]:

@@ -32,9 +32,9 @@ def _pairs(*names, **options):
 
 # For each layer what makes it, and the specs of its arguments.
 LAYERS = {
-    **_each(VECTORS, "ActivityRegularization", "AlphaDropout", "ELU", "Flatten", "Identity", "LeakyReLU", "PReLU", "ReLU", "Softmax",
-            "ThresholdedReLU", "LayerNormalization", "BatchNormalization", "UnitNormalization", "Masking"),
-    **_each(VECTORS, "Dropout", "GaussianDropout", rate=0.3), **_each(VECTORS, "GaussianNoise", stddev=0.3),
+    **_each(VECTORS, "ELU", "Flatten", "LeakyReLU", "PReLU", "ReLU", "Softmax", "ThresholdedReLU", "LayerNormalization",
+            "BatchNormalization", "UnitNormalization", "Masking"),
+    **_each(VECTORS, "AlphaDropout", "Dropout", "GaussianDropout", rate=0.3), **_each(VECTORS, "GaussianNoise", stddev=0.3),
     **_each(VECTORS, "Dense", units=5), **_each(VECTORS, "Activation", activation="gelu"), **_each(VECTORS, "RepeatVector", n=3),
     **_each(VECTORS, "Reshape", target_shape=(2, 3)), **_each(VECTORS, "Rescaling", scale=2.0, offset=1.0),
     **_each(VECTORS, "Normalization", mean=1.0, variance=2.0), **_each(VECTORS, "Discretization", bin_boundaries=[-0.5, 0.0, 0.5]),
@@ -59,7 +59,7 @@ LAYERS = {
     **_pairs("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract", "Attention", "AdditiveAttention"),
     **_pairs("Dot", axes=2),
     **_each(IMAGE, "CenterCrop", "RandomCrop", height=5, width=6), **_each(IMAGE, "Resizing", height=5, width=6),
-    **_each(IMAGE, "RandomBrightness", "RandomContrast", "RandomHeight", "RandomRotation", "RandomWidth", factor=0.2),
+    **_each(IMAGE, "RandomBrightness", "RandomContrast", "RandomRotation", factor=0.2),
     **_each(IMAGE, "RandomFlip"), **_each(IMAGE, "RandomTranslation", "RandomZoom", height_factor=0.2, width_factor=0.2),
     "Bidirectional": (lambda: L.Bidirectional(L.LSTM(3)), (ROWS,)),
     "GRUCell": (lambda: L.GRUCell(5), (VECTORS, Spec([4, 5]))),
@@ -74,11 +74,14 @@ LAYERS = {
 }
 LAYERS_LEFT_OUT = {
     "AbstractRNNCell": "a base class", "Layer": "a base class", "Wrapper": "a base class", "InputLayer": "computes nothing",
+    "Identity": "computes nothing", "ActivityRegularization": "computes a loss that its function does not return",
+    **dict.fromkeys(("RandomHeight", "RandomWidth"), "draw their size, where a capture wants fixed ones; compute nothing in inference"),
     "DenseFeatures": "takes feature columns, which look up texts and tables",
     "HashedCrossing": "takes texts, or dense integers as texts of each",
     **dict.fromkeys(("IntegerLookup", "StringLookup", "TextVectorization"), "looks up in a table, which a capture refuses")}
-# In training their sizes are drawn, and a capture refuses what has no fixed shape.
-LAYERS_OF_RANDOM_SIZE = ("RandomHeight", "RandomWidth")
+# In inference they give what they are given.
+ONLY_IN_TRAINING = {"AlphaDropout", "Dropout", "GaussianDropout", "GaussianNoise", "RandomBrightness", "RandomContrast", "RandomFlip",
+                    "RandomRotation", "RandomTranslation", "RandomZoom", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"}
 
 OPTIMIZERS = {f"{where}{name}": kind for where, module in (("", tf_keras.optimizers), ("legacy.", tf_keras.optimizers.legacy))
               for name, kind in classes(module, (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)).items()}
@@ -92,7 +95,9 @@ OPTIMIZER_OPTIONS = {
 
 
 def optimizer(name, options):
-    """An optimizer with a learning rate that differs from step to step."""
+    """An optimizer with a learning rate that differs from step to step, where it may."""
+    if name == "legacy.Nadam":
+        return OPTIMIZERS[name](**options)
     return OPTIMIZERS[name](tf_keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), **options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 
@@ -12,12 +13,11 @@ import tf_keras
 
 from data.capture import capture
 from data.capture.kinds import Kind, kind_of
-from runtime.captured import original_function
+from runtime.captured import captured_model, original_function
 from tests import keras_classes
 from tests.captured_models import draw, run_pieces
 
-TRAINED = sorted(name for name in keras_classes.LAYERS if name not in keras_classes.LAYERS_OF_RANDOM_SIZE
-                 and "training" in inspect.signature(getattr(tf_keras.layers, name).call).parameters)
+TRAINED = sorted(name for name in keras_classes.LAYERS if "training" in inspect.signature(getattr(tf_keras.layers, name).call).parameters)
 
 
 def agrees(found, expected):
@@ -34,7 +34,8 @@ def captured_agrees(function, specs, folder, live=None):
         graph = capture(function, specs, model_folder=folder / f"{pieces}.model", pieces=pieces)
         feeds = draw(graph, 0)
         outputs, updates = original_function(folder / f"{pieces}.model")(feeds)
-        drawn = any(kind_of(node.op, node.attr) is Kind.RANDOM for node in _nodes(folder / f"{pieces}.model"))
+        drawn = any(kind_of(node.op, node.attr) is Kind.RANDOM
+                    for node in captured_model(folder / f"{pieces}.model").original.nodes.values())
         found = run_pieces(graph, feeds)
         for values, others in zip(found, (outputs, updates), strict=True):
             assert values.keys() == others.keys()
@@ -49,12 +50,6 @@ def captured_agrees(function, specs, folder, live=None):
             agrees(value, expected)
 
 
-def _nodes(folder):
-    from runtime.captured import captured_model
-
-    return captured_model(folder).original.nodes.values()
-
-
 def test_every_class_is_tested_or_left_out_with_a_reason():
     named = {"layers": (keras_classes.LAYERS, keras_classes.LAYERS_LEFT_OUT, tf_keras.layers.Layer),
              "losses": (keras_classes.LOSSES, keras_classes.LOSSES_LEFT_OUT, tf_keras.losses.Loss)}
@@ -67,12 +62,12 @@ def test_every_class_is_tested_or_left_out_with_a_reason():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", sorted(keras_classes.LAYERS))
+@pytest.mark.parametrize("name", sorted({*keras_classes.LAYERS} - keras_classes.ONLY_IN_TRAINING))
 def test_a_layer(name, tmp_path):
     make, specs = keras_classes.LAYERS[name]
     layer = make()
-    options = {"training": False} if "training" in inspect.signature(layer.call).parameters else {}
-    captured_agrees(tf.function(lambda *x: layer(*x, **options)), specs, tmp_path, lambda *x: layer(*x, **options))
+    compute = tf.function(functools.partial(layer, training=False) if name in TRAINED else layer.__call__)
+    captured_agrees(compute, specs, tmp_path, compute)
 
 
 @pytest.mark.thorough
@@ -80,7 +75,8 @@ def test_a_layer(name, tmp_path):
 def test_a_layer_in_training(name, tmp_path):
     make, specs = keras_classes.LAYERS[name]
     layer = make()
-    captured_agrees(tf.function(lambda *x: layer(*x, training=True)), specs, tmp_path)
+    compute = tf.function(functools.partial(layer, training=True))
+    captured_agrees(compute, specs, tmp_path, compute)
 
 
 @pytest.mark.thorough

@@ -185,13 +185,14 @@ def device_options(graphs: PaddedGraphs, state: EpisodeState, vertex: tf.Tensor)
                   _share(inputs.exec_s), any_there * (inputs.first_s - least), any_there * (inputs.last_s - least), start - least,
                   state.busy_s, tf.tanh((start - least) / (own + _TINY)), _share(inputs.transfer_s)], axis=2),
         sibling_share, tf.transpose(cluster_share, [0, 2, 1])], axis=2)
-    return Options(features, _device_mask(graphs, state, row), start)
+    return Options(features, _device_mask(graphs, state, row, inputs.linked), start)
 
 
 class _Inputs(NamedTuple):
     """What arrives for one vertex, by device where it would run: float32 [B, D]; `largest_s` [B] is the costliest transfer.
 
-    `arrival_s` is when all inputs are there; the others are of the inputs that were placed there, `first_s` _FAR where none was.
+    `arrival_s` is when all inputs are there; the others are of the inputs that were placed there, `first_s` _FAR where none was. `linked`
+    (bool): whether a link leads there from every input.
     """
 
     arrival_s: tf.Tensor
@@ -200,6 +201,7 @@ class _Inputs(NamedTuple):
     exec_s: tf.Tensor
     transfer_s: tf.Tensor
     largest_s: tf.Tensor
+    linked: tf.Tensor
 
 
 def _inputs(graphs: PaddedGraphs, state: EpisodeState, row: tf.Tensor) -> _Inputs:
@@ -212,6 +214,8 @@ def _inputs(graphs: PaddedGraphs, state: EpisodeState, row: tf.Tensor) -> _Input
         began, ended = tf.gather(state.start_s, inputs, batch_dims=1), tf.gather(state.end_s, inputs, batch_dims=1)
         source = state.graph[:, None] * devices + tf.maximum(here, 0)
         latency = tf.gather(tf.reshape(graphs.latency_s, [-1, devices]), source)
+        linked = (latency >= 0.0) | (here < 0)[..., None]
+        latency = tf.maximum(latency, 0.0)
         per_byte = tf.gather(tf.reshape(graphs.s_per_byte, [-1, devices]), source)
         local = tf.one_hot(here, devices)
         transfer = (1.0 - local) * (tf.gather(graphs.fixed_s, at)[..., None] + tf.gather(graphs.on_link, at)[..., None] * latency
@@ -224,9 +228,10 @@ def _inputs(graphs: PaddedGraphs, state: EpisodeState, row: tf.Tensor) -> _Input
             tf.maximum(so_far.last_s, tf.reduce_max(local * ended[..., None], axis=1)),
             so_far.exec_s + tf.reduce_sum(local * (ended - began)[..., None], axis=1),
             so_far.transfer_s + tf.reduce_sum(local * cost[..., None], axis=1),
-            tf.maximum(so_far.largest_s, tf.reduce_max(cost, axis=1)))
+            tf.maximum(so_far.largest_s, tf.reduce_max(cost, axis=1)),
+            so_far.linked & tf.reduce_all(linked, axis=1))
 
-    nothing = _Inputs(zero, zero + _FAR, zero, zero, zero, zero[:, 0])
+    nothing = _Inputs(zero, zero + _FAR, zero, zero, zero, zero[:, 0], zero == 0.0)
     return over_rows(state.graph, tf.gather(graphs.in_row, row), graphs.predecessor, graphs, fold, nothing)
 
 
@@ -265,14 +270,16 @@ def _share(amount: tf.Tensor) -> tf.Tensor:
     return amount / (tf.reduce_sum(amount, axis=1, keepdims=True) + _TINY)
 
 
-def _device_mask(graphs: PaddedGraphs, state: EpisodeState, row: tf.Tensor) -> tf.Tensor:
-    """Devices that pins and groups allow; among them those with memory for the output, while there are any."""
+def _device_mask(graphs: PaddedGraphs, state: EpisodeState, row: tf.Tensor, linked: tf.Tensor) -> tf.Tensor:
+    """Devices that can run the vertex, and that pins and groups allow; among them those with links from all inputs, then those with memory
+    for the output, while there are any."""
     group = tf.gather(graphs.group, row)
     fixed = tf.gather(state.group_device, group, batch_dims=1)
     free = tf.logical_or(group == 0, fixed < 0)[:, None]
     allowed = tf.gather(graphs.allowed, row) & (free | (tf.range(graphs.num_devices)[None] == fixed[:, None]))
-    fitting = allowed & (state.memory_left >= tf.gather(graphs.memory, row)[:, None])
-    return tf.where(tf.reduce_any(fitting, axis=1, keepdims=True), fitting, allowed)
+    for wanted in (linked, state.memory_left >= tf.gather(graphs.memory, row)[:, None]):
+        allowed = tf.where(tf.reduce_any(allowed & wanted, axis=1, keepdims=True), allowed & wanted, allowed)
+    return allowed
 
 
 def place_vertex(graphs: PaddedGraphs, state: EpisodeState, vertex: tf.Tensor, device: tf.Tensor, start_s: tf.Tensor) -> EpisodeState:

@@ -21,6 +21,8 @@ VERTEX_WIDTH = len(VERTEX_FEATURES) + IDENTITY
 CLUSTER_SCALES = (1.0, 0.5, 0.25)
 LARGEST = 1e8
 ROW_WIDTHS = (4, 8, 16)
+# The latency between devices without a link.
+NO_LINK = -1.0
 
 
 class PaddedSizes(NamedTuple):
@@ -61,7 +63,7 @@ class GraphArrays:
       in_row, out_row: int32 [N, 2], the first row of a vertex in the tables of neighbours, and how many it has.
       predecessor, successor: int32 [R, K], K neighbours a row, the null vertex where there are fewer; the last row is empty.
       fixed_s, on_link, link_bytes: float32 [R, K], a predecessor's transfer = fixed + on_link * latency + bytes / bandwidth.
-      latency_s, s_per_byte: float32 [D, D], zero on the diagonal.
+      latency_s, s_per_byte: float32 [D, D], zero on the diagonal; without a link the latency is NO_LINK.
       exec_s: float32 [N, D]; allowed: bool [N, D].
       group: int32 [N], colocation group, 0 for none; num_groups: more than the largest of them.
       memory: float32 [N], output bytes; memory_left: float32 [D] (both in GiB).
@@ -175,8 +177,9 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
     explicit = costs.explicit_transfer_s[kept]
     given = ~np.isnan(explicit)
     clusters, cluster_s = _clusters(source, target, transfer_s, exec_s, size, devices)
-    other = ~np.eye(devices, dtype=bool)
-    bandwidth = costs.topology.bandwidth_bytes_per_s
+    topology, links = costs.topology, costs.topology.links
+    latency_s = np.where(topology.linked, np.where(links, topology.latency_s, 0.0) / scale, NO_LINK)
+    s_per_byte = np.divide(2**30, topology.bandwidth_bytes_per_s, out=np.zeros((devices, devices)), where=links) / scale
     return GraphArrays(
         graph=graph, costs=costs, scale_s=scale, num_work=count,
         vertex=_float32(_pad(vertex, size)), device_identity=own_device,
@@ -188,8 +191,7 @@ def graph_arrays(graph: DataflowGraph, costs: CostModel, sizes: PaddedSizes | No
         fixed_s=_float32(_by_slot(np.where(given, explicit, 0.0) / scale, incoming)),
         on_link=_by_slot(np.where(given, 0.0, 1.0), incoming).astype(np.float32),
         link_bytes=_float32(_by_slot(np.where(given, 0.0, costs.edge_bytes[kept]) / 2**30, incoming)),
-        latency_s=_float32(np.where(other, costs.topology.latency_s, 0.0) / scale),
-        s_per_byte=_float32(np.where(other, 2**30 / bandwidth, 0.0) / scale),
+        latency_s=_float32(latency_s), s_per_byte=_float32(s_per_byte),
         exec_s=_pad(costs.exec_s[work] / scale, size).astype(np.float32),
         allowed=_pad(costs.allowed[work], size, True),
         group=_pad(costs.colocate[work] + 1, size).astype(np.int32), num_groups=sizes.groups,

@@ -22,7 +22,8 @@ class Server(tf.Module):
 
     Attributes:
       place: PLACE -> `device` int32 [N], `order` int32 [N] (the sequence in which SEL chose), `makespan_s`, of the best of the greedy and
-        `samples` - 1 drawn assignments by `tensor_simulator.makespans`; `dispatch`, the rule under which they were simulated.
+        `samples` - 1 drawn assignments by `tensor_simulator.makespans`, infinity where none can run so; `dispatch`, the rule under which
+        they were simulated.
       score: SCORE, assignments by vertex and the orders in which to choose, both [K, N] -> float32 [K] `log_probability` and its parts
         `sel_log_probability` and `plc_log_probability`; `makespan_s` float64 [K].
     """
@@ -108,6 +109,8 @@ def _checked(problem: Problem) -> Problem:
     with tf.control_dependencies(shapes):
         problem = Problem(*map(tf.identity, problem))
 
+    able = tf.math.is_finite(problem.exec_s)
+
     def finite(name: str, unit: str) -> tf.Operation:
         values = getattr(problem, name)
         return _require(tf.math.is_finite(values) & (values >= 0), f"{name}: expected finite {unit} >= 0, got", values)
@@ -115,12 +118,15 @@ def _checked(problem: Problem) -> Problem:
     transfer_s = tf.where(problem.explicit, problem.transfer_s, 0.0)
     bandwidth = tf.where(problem.other, problem.bandwidth_bytes_per_s, 1.0)
     with tf.control_dependencies([
-            finite("exec_s", "seconds"), finite("edge_bytes", "bytes"), finite("latency_s", "seconds"), finite("output_bytes", "bytes"),
+            _require((problem.exec_s >= 0) & tf.reduce_any(able, axis=1, keepdims=True), "exec_s: expected seconds >= 0, infinity for a "
+                     "device that cannot run a vertex, at least one finite by vertex, got", problem.exec_s),
+            finite("edge_bytes", "bytes"), finite("latency_s", "seconds"), finite("output_bytes", "bytes"),
             _require((problem.edges >= 0) & (problem.edges < vertices), "edges: expected vertices from 0 to", vertices - 1, "got",
                      problem.edges),
             _require(tf.math.is_finite(transfer_s) & (transfer_s >= 0),
                      "transfer_s: expected finite seconds >= 0, or NaN for the link's, got", problem.transfer_s),
-            _require(bandwidth > 0, "bandwidth_bytes_per_s: expected numbers > 0 between devices, got", problem.bandwidth_bytes_per_s),
+            _require(bandwidth >= 0, "bandwidth_bytes_per_s: expected numbers >= 0 between devices, 0 for no link, got",
+                     problem.bandwidth_bytes_per_s),
             _require(problem.memory_bytes > 0, "memory_bytes: expected numbers > 0, infinity for no limit, got", problem.memory_bytes)]):
         return Problem(*map(tf.identity, problem))
 

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from agents.episode import NEVER, PaddedGraphs
-from agents.features import CLUSTER_SCALES, LARGEST, ROW_WIDTHS, identity_features
+from agents.features import CLUSTER_SCALES, LARGEST, NO_LINK, ROW_WIDTHS, identity_features
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CostError
 from doppler_tf.graph import DataflowGraph
@@ -23,10 +23,10 @@ class Problem(NamedTuple):
     """A graph on a topology: N vertices (inputs, which are never assigned, left out), E edges, D devices.
 
     Attributes:
-      exec_s: float64 [N, D].
+      exec_s: float64 [N, D], infinite where the device cannot run the vertex.
       edges: int32 [E, 2], source and target.
       edge_bytes: float64 [E]; transfer_s: float64 [E], explicit seconds, or NaN: latency + bytes / bandwidth of the link.
-      latency_s, bandwidth_bytes_per_s: float64 [D, D]; the diagonal is not read.
+      latency_s, bandwidth_bytes_per_s: float64 [D, D]; the diagonal is not read. A bandwidth of 0: there is no link.
       output_bytes: float64 [N]; memory_bytes: float64 [D], infinite where there is no limit.
     """
 
@@ -45,6 +45,11 @@ class Problem(NamedTuple):
         return ~tf.eye(tf.shape(self.memory_bytes)[0], dtype=tf.bool)
 
     @property
+    def links(self) -> tf.Tensor:
+        """bool [D, D]: there is a link, between different devices."""
+        return self.other & (self.bandwidth_bytes_per_s > 0)
+
+    @property
     def explicit(self) -> tf.Tensor:
         """bool [E]: the seconds are given."""
         return ~tf.math.is_nan(self.transfer_s)
@@ -58,7 +63,8 @@ def problem_of(graph: DataflowGraph, costs: CostModel) -> Problem:
     """A graph and its costs as NumPy arrays; vertices are `graph.work_vertices` in order. Raises CostError for pins, colocation groups,
     devices with several slots and operations of several outputs, of which a served model does not know."""
     work, edges = graph.work_vertices, graph.work_edges
-    for holds, what in ((costs.allowed[work].all(), "pins"), ((costs.colocate[work] < 0).all(), "colocation groups"),
+    unpinned = all(graph.pin[v] is None for v in work.tolist())
+    for holds, what in ((unpinned, "pins"), ((costs.colocate[work] < 0).all(), "colocation groups"),
                         ((costs.slots == 1).all(), "devices of several slots"), (graph.single_outputs, "operations of several outputs")):
         if not holds:
             raise CostError(f"{graph.name}: expected a graph that a served model can place, got one with {what}; place it with `place`")
@@ -66,7 +72,8 @@ def problem_of(graph: DataflowGraph, costs: CostModel) -> Problem:
     local[work] = np.arange(work.size)
     ends = np.stack([local[graph.sources[edges]], local[graph.targets[edges]]], axis=1).astype(np.int32)
     topology = costs.topology
-    return Problem(costs.exec_s[work], ends, costs.edge_bytes[edges], costs.explicit_transfer_s[edges], topology.latency_s,
+    exec_s = np.where(costs.eligible, costs.exec_s, np.inf)[work]
+    return Problem(exec_s, ends, costs.edge_bytes[edges], costs.explicit_transfer_s[edges], topology.latency_s,
                    topology.bandwidth_bytes_per_s, costs.output_bytes[work], costs.memory_bytes)
 
 
@@ -80,6 +87,7 @@ class Identities(tf.Module):
 
 def graphs_of_problem(problem: Problem, identities: Identities) -> PaddedGraphs:
     """This one graph, padded as `features.padded_sizes` pads."""
+    eligible = tf.math.is_finite(problem.exec_s)
     problem = _limited(problem)
     exec_s, (source, target) = tf.reduce_mean(problem.exec_s, axis=1), tf.unstack(problem.edges, axis=1)
     count, devices, edges = (tf.shape(t)[0] for t in (exec_s, problem.memory_bytes, source))
@@ -100,7 +108,8 @@ def graphs_of_problem(problem: Problem, identities: Identities) -> PaddedGraphs:
     given = problem.explicit
     fixed_s = tf.where(given, problem.transfer_s, 0.0) / scale
     link_bytes = tf.where(given, tf.zeros_like(problem.edge_bytes), problem.edge_bytes) / 2.0**30
-    bandwidth = tf.where(problem.other, problem.bandwidth_bytes_per_s, 1.0)
+    bandwidth = tf.where(problem.links, problem.bandwidth_bytes_per_s, 1.0)
+    latency_s = tf.where(problem.links | ~problem.other, tf.where(problem.links, problem.latency_s, 0.0) / scale, NO_LINK)
     cluster, cluster_s = _clusters(source, target, transfer_s, exec_s, size, devices)
     in_degree = tf.math.bincount(target, minlength=count, maxlength=count)
     groups = _bucket(tf.constant(1))
@@ -117,9 +126,9 @@ def graphs_of_problem(problem: Problem, identities: Identities) -> PaddedGraphs:
         predecessor=_by_slot(source, in_edge, null), successor=_by_slot(target, out_edge, null),
         fixed_s=_float32(_by_slot(fixed_s, in_edge)),
         on_link=_by_slot(tf.cast(~given, tf.float32), in_edge), link_bytes=_float32(_by_slot(link_bytes, in_edge)),
-        latency_s=_float32(tf.where(problem.other, problem.latency_s, 0.0) / scale)[None],
-        s_per_byte=_float32(tf.where(problem.other, 2.0**30 / bandwidth, 0.0) / scale)[None],
-        exec_s=tf.cast(pad(problem.exec_s / scale, size), tf.float32), allowed=tf.ones([size, devices], tf.bool),
+        latency_s=_float32(latency_s)[None],
+        s_per_byte=_float32(tf.where(problem.links, 2.0**30 / bandwidth, 0.0) / scale)[None],
+        exec_s=tf.cast(pad(problem.exec_s / scale, size), tf.float32), allowed=pad(eligible, size, True),
         group=tf.zeros([size], tf.int32), no_group=tf.fill([1, groups], -1),
         memory=_float32(pad(problem.output_bytes / 2.0**30, size)), memory_left=_float32(problem.memory_bytes / 2.0**30)[None],
         cluster=cluster, cluster_s=tf.cast(cluster_s / scale, tf.float32)[None],
@@ -127,22 +136,26 @@ def graphs_of_problem(problem: Problem, identities: Identities) -> PaddedGraphs:
 
 
 def _limited(problem: Problem) -> Problem:
-    """What can be summed up."""
+    """What can be summed up; where a device cannot run a vertex, the mean of those that can, as in `CostModel`."""
+    eligible = tf.math.is_finite(problem.exec_s)
+    seconds, able = tf.where(eligible, tf.minimum(problem.exec_s, _MOST_S), 0.0), tf.cast(eligible, tf.float64)
+    mean_s = tf.reduce_sum(seconds, axis=1, keepdims=True) / tf.reduce_sum(able, axis=1, keepdims=True)
+    bandwidth = problem.bandwidth_bytes_per_s
     return problem._replace(
-        exec_s=tf.minimum(problem.exec_s, _MOST_S), latency_s=tf.minimum(problem.latency_s, _MOST_S),
+        exec_s=tf.where(eligible, seconds, mean_s), latency_s=tf.minimum(problem.latency_s, _MOST_S),
         transfer_s=tf.where(problem.transfer_s > _MOST_S, tf.constant(_MOST_S, tf.float64), problem.transfer_s),
         edge_bytes=tf.minimum(problem.edge_bytes, _MOST_BYTES),
-        bandwidth_bytes_per_s=tf.maximum(problem.bandwidth_bytes_per_s, _LEAST_BANDWIDTH))
+        bandwidth_bytes_per_s=tf.where(bandwidth > 0, tf.maximum(bandwidth, _LEAST_BANDWIDTH), 0.0))
 
 
 def _mean_transfer_s(problem: Problem) -> tf.Tensor:
     """float64 [E]: as `CostModel.mean_transfer_s`."""
-    links = tf.cast(tf.reduce_sum(tf.cast(problem.other, tf.int32)), tf.float64)
+    links = tf.cast(tf.reduce_sum(tf.cast(problem.links, tf.int32)), tf.float64)
 
     def mean(matrix: tf.Tensor) -> tf.Tensor:
-        return tf.math.divide_no_nan(tf.reduce_sum(tf.where(problem.other, matrix, 0.0)), links)
+        return tf.math.divide_no_nan(tf.reduce_sum(tf.where(problem.links, matrix, 0.0)), links)
 
-    bandwidth = tf.where(problem.other, problem.bandwidth_bytes_per_s, 1.0)
+    bandwidth = tf.where(problem.links, problem.bandwidth_bytes_per_s, 1.0)
     cost = tf.where(problem.explicit, problem.transfer_s, mean(problem.latency_s) + problem.edge_bytes * mean(1.0 / bandwidth))
     return tf.where(links > 0, cost, tf.zeros_like(cost))
 

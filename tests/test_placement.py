@@ -151,7 +151,7 @@ def test_the_steadiest_does_not_hang_on_a_tie():
 def test_no_placement_fits():
     graph = graph_from_records([{"id": "big", "exec_s": 1, "output_bytes": 11}], [])
     topology = Topology.from_json({"devices": [{"name": "p", "memory_bytes": 10}, {"name": "q", "memory_bytes": 9}]})
-    assert_says(refusal(DeadlockError, place, graph, topology), "graph: out of memory with any assignment: vertex 'big' alone needs 11 bytes",
+    assert_says(refusal(DeadlockError, place, graph, topology), "out of memory with any assignment: vertex 'big' alone needs 11 bytes",
                 "no device has more than 10 bytes; give devices more memory")
 
 

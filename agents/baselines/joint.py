@@ -95,7 +95,7 @@ def joint_episodes(network: JointNetwork, graphs: PairedGraphs, graph: tf.Tensor
         tables = by_episode(network.encode(graphs), graph)
 
     def step(t: tf.Tensor, state: EpisodeState, seen: Seen):
-        logits, mask = network.logits(graphs, tables, state, seen), pair_mask(graphs, state)
+        logits, mask = network.logits(graphs, tables, state, seen), pair_mask(graphs, state, seen)
         vertex, device = choose_pair(graphs, state, logits, mask, seed, greedy)
         allowed = tf.gather(mask, vertex, batch_dims=1)
         return (Choice(vertex, device, logits[:, 0, :, None][..., :0], allowed, logits[:, 0]),
@@ -130,7 +130,7 @@ def joint_log_probability(network: JointNetwork, graphs: PairedGraphs, episodes:
     valid = real_steps(padded, episodes)
 
     def log_p(t: tf.Tensor, state: tuple[EpisodeState, Seen], *tables: tf.Tensor) -> list[tf.Tensor]:
-        logits, mask = network.logits(graphs, JointTables(*tables), *state), pair_mask(graphs, state[0])
+        logits, mask = network.logits(graphs, JointTables(*tables), *state), pair_mask(graphs, *state)
         pair = episodes.order[:, t] * graphs.padded.num_devices + episodes.device[:, t]
         found = masked_log_probability(tf.reshape(logits, [-1, pairs]), tf.reshape(mask, [-1, pairs]), pair)
         return [tf.where(valid[:, t], value, 0.0) for value in found]

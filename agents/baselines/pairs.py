@@ -38,7 +38,8 @@ class Seen(NamedTuple):
     Attributes:
       arrival_s, first_s, last_s, exec_s, transfer_s: float32 [B, N, D], of a vertex's placed inputs; all there if it ran on the device;
         first start (_FAR: none), last end, exec and transfers of those on the device.
-      largest_s: float32 [B, N], its costliest transfer; fed: float32 [B, N, D, 2], number and exec of those that feed its consumers.
+      largest_s: float32 [B, N], its costliest transfer; fed: float32 [B, N, D, 2], number and exec of those that feed its consumers;
+        linked: bool [B, N, D], whether a link leads there from all of them.
     """
 
     arrival_s: tf.Tensor
@@ -48,6 +49,7 @@ class Seen(NamedTuple):
     transfer_s: tf.Tensor
     largest_s: tf.Tensor
     fed: tf.Tensor
+    linked: tf.Tensor
 
 
 def paired_graphs(arrays: Sequence[GraphArrays]) -> PairedGraphs:
@@ -73,7 +75,7 @@ def paired_graphs(arrays: Sequence[GraphArrays]) -> PairedGraphs:
 def nothing_seen(graphs: PairedGraphs, graph: tf.Tensor) -> Seen:
     """At the start of episodes of the graphs `graph` (int32 [B])."""
     zero = tf.zeros([tf.shape(graph)[0], graphs.padded.num_vertices, graphs.padded.num_devices])
-    return Seen(zero, zero + _FAR, zero, zero, zero, zero[..., 0], tf.stack([zero, zero], axis=3))
+    return Seen(zero, zero + _FAR, zero, zero, zero, zero[..., 0], tf.stack([zero, zero], axis=3), zero == 0.0)
 
 
 def place_pair(graphs: PairedGraphs, state: EpisodeState, seen: Seen, vertex: tf.Tensor, device: tf.Tensor) -> tuple[EpisodeState, Seen]:
@@ -85,6 +87,7 @@ def place_pair(graphs: PairedGraphs, state: EpisodeState, seen: Seen, vertex: tf
     exec_s = tf.gather(tf.gather(padded.exec_s, row), device, batch_dims=1)[:, None, None]
     source = state.graph * devices + device
     latency, per_byte = (tf.gather(tf.reshape(table, [-1, devices]), source)[:, None] for table in (padded.latency_s, padded.s_per_byte))
+    linked, latency = latency >= 0.0, tf.maximum(latency, 0.0)
     feeds, fixed, on_link, link_bytes, shared = (tf.gather(graphs.relation[..., field], row)[..., None] for field in range(5))
     local = tf.one_hot(device, devices)[:, None]
     here = feeds * local
@@ -94,7 +97,8 @@ def place_pair(graphs: PairedGraphs, state: EpisodeState, seen: Seen, vertex: tf
     after = Seen(
         tf.maximum(seen.arrival_s, feeds * (begin + exec_s + transfer)), tf.minimum(seen.first_s, tf.where(here > 0, begin, _FAR)),
         tf.maximum(seen.last_s, here * (begin + exec_s)), seen.exec_s + here * exec_s, seen.transfer_s + here * cost,
-        tf.maximum(seen.largest_s, cost[..., 0]), seen.fed + tf.stack([count, count * exec_s], axis=3))
+        tf.maximum(seen.largest_s, cost[..., 0]), seen.fed + tf.stack([count, count * exec_s], axis=3),
+        seen.linked & (linked | (feeds == 0.0)))
     return place_vertex(padded, state, vertex, device, start_s), after
 
 
@@ -121,16 +125,17 @@ def pair_features(graphs: PairedGraphs, state: EpisodeState, seen: Seen) -> list
             *tf.unstack(sibling_share, axis=3), *tf.unstack(cluster_share, axis=2), tf.tanh(wait / (own + _TINY)) + tf.zeros_like(start)]
 
 
-def pair_mask(graphs: PairedGraphs, state: EpisodeState) -> tf.Tensor:
-    """bool [B, N, D]: candidates on devices that pins and groups allow; among these those with memory, while there are any."""
+def pair_mask(graphs: PairedGraphs, state: EpisodeState, seen: Seen) -> tf.Tensor:
+    """bool [B, N, D]: candidates on devices that can run them, and that pins and groups allow; among these those with links from all
+    inputs, then those with memory, while there are any."""
     padded, size, devices = graphs.padded, graphs.padded.num_vertices, graphs.padded.num_devices
     group = tf.gather(tf.reshape(padded.group, [-1, size]), state.graph)
     fixed = tf.where(group > 0, tf.gather(state.group_device, group, batch_dims=1), -1)[..., None]
     allowed = tf.gather(tf.reshape(padded.allowed, [-1, size, devices]), state.graph) & ((fixed < 0) | (tf.range(devices) == fixed))
     memory = tf.gather(tf.reshape(padded.memory, [-1, size]), state.graph)[..., None]
-    fitting = allowed & (state.memory_left[:, None] >= memory)
-    fitting = tf.where(tf.reduce_any(fitting, axis=2, keepdims=True), fitting, allowed)
-    return fitting & candidates(state)[..., None]
+    for wanted in (seen.linked, state.memory_left[:, None] >= memory):
+        allowed = tf.where(tf.reduce_any(allowed & wanted, axis=2, keepdims=True), allowed & wanted, allowed)
+    return allowed & candidates(state)[..., None]
 
 
 def _share(amount: tf.Tensor) -> tf.Tensor:

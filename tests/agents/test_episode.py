@@ -131,6 +131,22 @@ def test_full_devices_are_masked_while_another_has_room(random_graph):
     assert masks == [[True, True], [False, True], [True, True]]
 
 
+def test_devices_that_cannot_run_a_vertex_or_have_no_link_are_masked():
+    """`c` is reached from `b` alone. All features are numbers; where no device has the links, those that can run the vertex remain."""
+    nodes = [{"id": 0, "exec_s": [1, 1, None]}, {"id": 1, "exec_s": 1}, {"id": 2, "exec_s": 1}]
+    graph = graph_from_records(nodes, [{"source": 0, "target": 1, "transfer_s": 1}, {"source": 1, "target": 2, "bytes": 0}], {"name": "c"})
+    topology = Topology.from_json({"devices": [{"name": name} for name in "abc"],
+                                   "links": {"bandwidth_bytes_per_s": [[0, 1, None], [1, 0, 1], [None, None, 0]]}})
+    encoded = padded_graphs([graph_arrays(graph, build_costs(graph, topology))])
+    state, masks = initial_state(encoded, tf.zeros([1], tf.int32)), []
+    for v, d in ((0, 0), (1, 2), (2, 0)):
+        options = device_options(encoded, state, tf.constant([v]))
+        assert np.isfinite(options.features).all()
+        masks.append(options.mask[0].numpy().tolist())
+        state = place_vertex(encoded, state, tf.constant([v]), tf.constant([d]), options.start_s)
+    assert masks == [[True, True, False], [True, True, False], [False, False, True]]
+
+
 def test_heterogeneous_devices_take_their_own_time(random_graph):
     graph = random_graph(4, 0)
     exec_s = np.repeat([[2.0, 1.0]], graph.num_vertices, axis=0) * ~graph.is_input[:, None]

@@ -111,17 +111,38 @@ def test_seconds_beyond_all_numbers_have_an_answer_too(model):
     assert (got["order"].tolist(), got["makespan_s"]) == ([0, 1], np.inf)
 
 
+def test_what_does_not_fit_in_memory_takes_infinitely_long(model):
+    """Each output has 4 bytes: one device of 6 holds one of them, and no copy beside it; two devices hold one each, without an edge."""
+    assert ask(model, by_hand(memory_bytes=[6, 6]), samples=8, seed=0)["makespan_s"] == np.inf
+    apart = by_hand(memory_bytes=[6, 6], edges=np.zeros((0, 2)), edge_bytes=[], transfer_s=[])
+    got = ask(model, apart, samples=64, seed=0)
+    assert (sorted(got["device"].tolist()), got["makespan_s"] in (1, 2)) == ([0, 1], True)
+    scored = ask(model, by_hand(memory_bytes=[8, 3]), "score", device=[[0, 0], [0, 1]], order=[[0, 1]] * 2)
+    assert scored["makespan_s"].tolist() == [3, np.inf]
+
+
+def test_devices_that_cannot_run_a_vertex_and_missing_links_are_not_chosen(model):
+    """Only device 1 can run the second vertex, and no link leads there: the first one goes there, too, or nothing can run."""
+    problem = by_hand(exec_s=[[1.0, 2.0], [np.inf, 1.0]], bandwidth_bytes_per_s=[[1, 0.0], [16.0, 1]])
+    scored = ask(model, problem, "score", device=[[1, 1], [0, 1], [1, 0]], order=[[0, 1]] * 3)
+    assert scored["makespan_s"].tolist() == [3, np.inf, np.inf]
+    assert np.isfinite(scored["log_probability"]).all()
+    got = ask(model, problem, samples=64, seed=0)
+    assert (got["device"].tolist(), got["makespan_s"]) == ([1, 1], 3)
+
+
 @pytest.mark.parametrize(("changed", "message"), [
     ({"edges": [[0, 1], [1, 0]], "edge_bytes": [1, 1], "transfer_s": [1, 1]}, "expected a graph without cycles"),
     ({"edges": [[1, 1]]}, "expected a graph without cycles"),
     ({"edges": [[0, 2]]}, "edges: expected vertices from 0 to"),
-    ({"exec_s": [[1, np.nan], [1, 1]]}, "exec_s: expected finite seconds >= 0"),
-    ({"exec_s": [[1, -1], [1, 1]]}, "exec_s: expected finite seconds >= 0"),
+    ({"exec_s": [[1, np.nan], [1, 1]]}, "exec_s: expected seconds >= 0, infinity for a device that cannot run a vertex"),
+    ({"exec_s": [[1, -1], [1, 1]]}, "exec_s: expected seconds >= 0"),
+    ({"exec_s": [[1, 1], [np.inf, np.inf]]}, "at least one finite by vertex"),
     ({"exec_s": np.zeros((0, 2))}, "exec_s: expected 1 to 131072 vertices"),
     ({"transfer_s": [np.inf]}, "transfer_s: expected finite seconds >= 0, or NaN"),
     ({"transfer_s": [1, 1]}, "transfer_s: expected shape"),
     ({"latency_s": [[0]]}, "latency_s: expected shape"),
-    ({"bandwidth_bytes_per_s": [[1, 0], [1, 1]]}, "bandwidth_bytes_per_s: expected numbers > 0"),
+    ({"bandwidth_bytes_per_s": [[1, -1], [1, 1]]}, "bandwidth_bytes_per_s: expected numbers >= 0"),
     ({"memory_bytes": [np.nan, 1]}, "memory_bytes: expected numbers > 0"),
     ({"output_bytes": [1]}, "output_bytes: expected shape"),
 ])

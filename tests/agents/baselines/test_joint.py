@@ -33,11 +33,12 @@ def three():
 def test_mask_and_normaliser_by_hand(three):
     encoded, _ = three
     size = encoded.padded.num_vertices
-    state = initial_state(encoded.padded, tf.zeros([1], tf.int32))
-    assert pair_mask(encoded, state)[0, :3].numpy().tolist() == [[True, True], [False, True], [False, False]]
-    assert not pair_mask(encoded, state)[0, 3:].numpy().any()
-    state = place_pair(encoded, state, nothing_seen(encoded, tf.zeros([1], tf.int32)), tf.constant([0]), tf.constant([1]))[0]
-    assert pair_mask(encoded, state)[0, :3].numpy().tolist() == [[False, False], [False, True], [True, True]]
+    number = tf.zeros([1], tf.int32)
+    state, seen = initial_state(encoded.padded, number), nothing_seen(encoded, number)
+    assert pair_mask(encoded, state, seen)[0, :3].numpy().tolist() == [[True, True], [False, True], [False, False]]
+    assert not pair_mask(encoded, state, seen)[0, 3:].numpy().any()
+    state, seen = place_pair(encoded, state, seen, tf.constant([0]), tf.constant([1]))
+    assert pair_mask(encoded, state, seen)[0, :3].numpy().tolist() == [[False, False], [False, True], [True, True]]
     logit = np.zeros((1, size, 2), np.float32)
     logit[0, :3] = np.log([[1.0, 2.0], [64.0, 5.0], [3.0, 4.0]])
 
@@ -56,29 +57,33 @@ def test_mask_and_normaliser_by_hand(three):
     assert valid.numpy().sum() == 3
     assert not np.any(joint.chosen[0, 3:])
     assert not np.any(sel.chosen)
-    chosen = [choose_pair(encoded, state, tf.constant(logit), pair_mask(encoded, state), tf.constant([0, 0]), tf.constant([True]))]
+    mask = pair_mask(encoded, state, seen)
+    chosen = [choose_pair(encoded, state, tf.constant(logit), mask, tf.constant([0, 0]), tf.constant([True]))]
     assert [int(part[0]) for part in chosen[0]] == [1, 1]
 
 
 def test_greedy_takes_the_likeliest_pair_not_the_likeliest_vertex(three):
     encoded, _ = three
-    state = initial_state(encoded.padded, tf.zeros([1], tf.int32))
+    number = tf.zeros([1], tf.int32)
+    state, seen = initial_state(encoded.padded, number), nothing_seen(encoded, number)
     logit = np.zeros((1, encoded.padded.num_vertices, 2), np.float32)
     logit[0, :2] = np.log([[3.0, 3.0], [1.0, 4.0]])  # vertex 0 has 6 of 10, but the pair (1, 1) is likelier than any of its own
-    vertex, device = choose_pair(encoded, state, tf.constant(logit), pair_mask(encoded, state), tf.constant([0, 0]), tf.constant([True]))
+    mask = pair_mask(encoded, state, seen)
+    vertex, device = choose_pair(encoded, state, tf.constant(logit), mask, tf.constant([0, 0]), tf.constant([True]))
     assert (int(vertex[0]), int(device[0])) == (1, 1)
 
 
 @pytest.mark.parametrize("hub", [False, True])
 def test_every_pair_is_seen_as_plc_sees_it(random_graph, hub):
     topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 45}, {"name": "b"}, {"name": "c"}],
-                                   "links": {"latency_s": 0.1, "bandwidth_bytes_per_s": 20.0}, "link_slots": None})
+                                   "links": {"latency_s": 0.1, "bandwidth_bytes_per_s": [[20, 20, 20], [20, 20, 20], [None, 20, 20]]},
+                                   "link_slots": None})
     graphs = [random_graph(18, 0, hub=hub, colocate=lambda v: "g" if v in (1, 5) else None), random_graph(9, 1)]
     encoded, _ = made(graphs, topology)
     number, rng = tf.constant([0, 1]), np.random.default_rng(0)
     state, seen = initial_state(encoded.padded, number), nothing_seen(encoded, number)
     for _ in range(9):
-        open_vertices, mask = candidates(state).numpy(), pair_mask(encoded, state).numpy()
+        open_vertices, mask = candidates(state).numpy(), pair_mask(encoded, state, seen).numpy()
         features = tf.stack(pair_features(encoded, state, seen), axis=3).numpy()
         for v in range(encoded.padded.num_vertices - 1):
             options = device_options(encoded.padded, state, tf.constant([v, v]))
@@ -104,7 +109,8 @@ def test_the_gradient_by_steps_is_that_of_the_whole(random_graph, features):
         tables, expected = by_episode(network.encode(encoded), episodes.graph), 0.0
         state, seen = initial_state(encoded.padded, episodes.graph), nothing_seen(encoded, episodes.graph)
         for t in range(6):
-            flat = [tf.reshape(part, [3, -1]) for part in (network.logits(encoded, tables, state, seen), pair_mask(encoded, state))]
+            logits, mask = network.logits(encoded, tables, state, seen), pair_mask(encoded, state, seen)
+            flat = [tf.reshape(part, [3, -1]) for part in (logits, mask)]
             step = masked_log_probability(*flat, episodes.order[:, t] * 2 + episodes.device[:, t])
             expected += tf.reduce_sum(tf.where(valid[:, t], weight[0, :, t] * step.chosen + weight[1, :, t] * step.entropy, 0.0))
             state, seen = place_pair(encoded, state, seen, episodes.order[:, t], episodes.device[:, t])

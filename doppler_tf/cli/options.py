@@ -95,8 +95,10 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
 
 
 def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """--topology."""
+    """--topology and --costs."""
     parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
+    parser.add_argument("--costs", choices=("given", "estimated"), default="given",
+                        help="estimated: by flops, bytes and the topology alone, as if the graph gave no times (default: given)")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:

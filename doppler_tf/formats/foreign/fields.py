@@ -31,9 +31,7 @@ def member(record: Any, names: Sequence[str], kind: type, where: str, what: str,
     Raises:
       FormatError: it is absent or of another type, or `record` is no object.
     """
-    if not isinstance(record, Mapping):
-        raise field_error(FormatError, where, "", what or "document", "an object", record)
-    value = next((record[name] for name in names if record.get(name) is not None), None)
+    value = _found(record, names, where, what)
     if value is None and default is not ...:
         return default
     if not isinstance(value, kind):
@@ -42,10 +40,10 @@ def member(record: Any, names: Sequence[str], kind: type, where: str, what: str,
     return value
 
 
-def number(record: Mapping, names: Sequence[str], where: str, what: str, default: float | None = None) -> float:
+def number(record: Any, names: Sequence[str], where: str, what: str, default: float | None = None) -> float:
     """A finite number >= 0, under one of `names`. Raises FormatError: another value, or none and no default."""
-    value = next((record[name] for name in names if record.get(name) is not None), default)
-    return checked_number(value, names[0], where, what)
+    value = _found(record, names, where, what)
+    return checked_number(default if value is None else value, names[0], where, what)
 
 
 def checked_number(value: Any, name: str, where: str, what: str, remedy: str = "") -> float:
@@ -53,6 +51,12 @@ def checked_number(value: Any, name: str, where: str, what: str, remedy: str = "
     if isinstance(value, bool) or not is_of(value, NotNegative):
         raise field_error(FormatError, where, what, name, EXPECTED_NUMBER, value, remedy)
     return float(value)
+
+
+def _found(record: Any, names: Sequence[str], where: str, what: str) -> Any:
+    if not isinstance(record, Mapping):
+        raise field_error(FormatError, where, "", what or "document", "an object", record)
+    return next((record[name] for name in names if record.get(name) is not None), None)
 
 
 def outputs_by_edge(edges: Sequence[dict]) -> dict[Any, list[dict]]:

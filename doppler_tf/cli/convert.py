@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.options import TOPOLOGIES, output_file
+from doppler_tf.cli.options import TOPOLOGIES, one_of, output_file
 from doppler_tf.errors import ConfigError
 
 EXAMPLE = "python -m doppler_tf convert instance.json --out graph.json --topology-out topology.json"
@@ -17,9 +17,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.add_argument("file", type=Path, metavar="FILE", help="task graph: JSON of SAGA or of WfCommons, STG, DOT, or doppler-graph/1")
     parser.add_argument("--out", type=output_file, required=True, metavar="GRAPH", help="graph file to write")
-    parser.add_argument("--topology-out", type=output_file, metavar="T.json", help="also write the machines that the file describes")
-    parser.add_argument("--format", choices=READ, help="what FILE is (default: told by suffix and content)")
-    parser.add_argument("--to", choices=WRITTEN, help="what to write (default: told by the suffix of GRAPH, else doppler-graph/1)")
+    parser.add_argument("--topology-out", type=output_file, metavar="OUT.json", help="also write the machines that the file describes")
+    parser.add_argument("--format", type=one_of(*READ), metavar="|".join(READ), help="what FILE is (default: told by suffix and content)")
+    parser.add_argument("--to", type=one_of(*WRITTEN), metavar="|".join(WRITTEN),
+                        help="what to write (default: told by the suffix of GRAPH, else doppler-graph/1)")
     parser.add_argument("--topology", metavar="T", help=f"with --to saga: its network; {TOPOLOGIES}")
 
 
@@ -50,7 +51,7 @@ def render(result: dict[str, Any]) -> list:
 
     machines = NOTHING if result["devices"] is None else f"{result['devices']:,}"
     if result["devices"] is not None and result["topology_out"] is None:
-        machines += "; --topology-out T.json writes them"
+        machines += "; --topology-out OUT.json writes them"
     return [facts(f"graph {result['graph']}", {
         "vertices": f"{result['vertices']:,}", "edges": f"{result['edges']:,}", "machines": machines, "written to": str(result["out"]),
         **({"topology": str(result["topology_out"])} if result["topology_out"] else {})})]

@@ -13,6 +13,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.foreign.dot_parser import parse_dot
 from doppler_tf.formats.foreign.fields import Foreign, checked_number, outputs_by_edge
@@ -33,9 +35,6 @@ def read_dot(text: str, where: str, name: str) -> Foreign:
     if not found.directed:
         raise field_error(FormatError, where, "", "graph", "a digraph, whose edges go from producer to consumer", "graph")
     nodes = [{**_fields(attributes, _OF_VERTICES, where, f"vertex {key!r}"), "id": key} for key, attributes in found.vertices.items()]
-    for node in nodes:
-        if not {"exec_s", "flops", "input"} & set(node):
-            raise field_error(FormatError, where, f"vertex {node['id']!r}", "weight", "it (seconds) or size (operations)", None, "add one")
     edges = [{**_fields(attributes, _OF_EDGES, where, f"edge {source!r} -> {target!r}"), "source": source, "target": target}
              for source, target, attributes in found.edges]
     sized = {node["id"] for node in nodes if "output_bytes" in node}
@@ -44,7 +43,11 @@ def read_dot(text: str, where: str, name: str) -> Foreign:
             edge.setdefault("transfer_s", 0.0)
     if not any("output" in edge for edge in edges):
         outputs_by_edge([edge for edge in edges if edge["source"] not in sized])
-    return Foreign(graph_from_records(nodes, edges, {"name": found.name or name}, where))
+    graph = graph_from_records(nodes, edges, {"name": found.name or name}, where)
+    without = np.flatnonzero(np.isnan(graph.exec_s[:, 0]) & np.isnan(graph.flops) & ~graph.is_input)
+    if without.size:
+        raise field_error(FormatError, where, f"vertex {graph.ids[without[0]]!r}", "weight", "it (seconds) or size (operations)", None)
+    return Foreign(graph)
 
 
 def dot_text(graph: DataflowGraph) -> str:
@@ -78,10 +81,13 @@ def _quoted(value: Any) -> str:
 def _fields(attributes: Mapping[str, str], numbers: Mapping[str, str], where: str, what: str) -> dict[str, Any]:
     """Attributes of a vertex or an edge as fields of `doppler-graph/1`."""
     fields: dict[str, Any] = {}
-    for written, text in attributes.items():
-        name = written.lower()
+    last = {written.lower(): (written, text) for written, text in attributes.items()}
+    for name, (written, text) in last.items():
         if name in numbers:
-            fields[numbers[name]] = _number(text, name, where, what)
+            field, value = numbers[name], _number(text, name, where, what)
+            if fields.setdefault(field, value) != value:
+                raise field_error(FormatError, where, what, written, f"one of {', '.join(n for n in numbers if numbers[n] == field)}", text,
+                                  "they say the same")
         elif name == "pin" and text in ("true", "false"):
             continue  # Graphviz keeps such a vertex in its place
         elif name == "pin" and text.isascii() and text.isdigit():

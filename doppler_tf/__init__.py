@@ -7,7 +7,9 @@ __version__ = "0.1.0"
 _HOMES = {
     "read_graph": "doppler_tf.formats.graph_json", "write_graph": "doppler_tf.formats.graph_json",
     "read_topology": "doppler_tf.formats.topology_json", "Topology": "doppler_tf.topology", "Device": "doppler_tf.topology",
-    "DataflowGraph": "doppler_tf.graph", "build_costs": "doppler_tf.costs", "Assignment": "doppler_tf.assignment",
+    "DataflowGraph": "doppler_tf.graph", "build_costs": "doppler_tf.costs", "estimated": "doppler_tf.costs",
+    "convert": "doppler_tf.formats.foreign.conversion", "write_converted": "doppler_tf.formats.foreign.conversion",
+    "Assignment": "doppler_tf.assignment",
     "simulate": "doppler_tf.simulator", "place": "doppler_tf.placement", "validate_trace": "doppler_tf.validation",
     "distribute": "doppler_tf.distribution", "prepare_devices": "doppler_tf.distribution", "connect": "doppler_tf.distribution",
 }

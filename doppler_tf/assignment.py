@@ -143,6 +143,19 @@ def assignment_from_devices(graph: DataflowGraph, costs: CostModel, devices: Seq
     return Assignment(checked, None if order is None else _check_order(graph, order, where), method)
 
 
+def as_assignment(graph: DataflowGraph, costs: CostModel, given: Assignment | Sequence) -> Assignment:
+    """The assignment that a caller means: itself, or a list of device indices in node order. Raises AssignmentError: it does not fit."""
+    if isinstance(given, list | tuple | np.ndarray):
+        return assignment_from_devices(graph, costs, given)
+    if not isinstance(given, Assignment):
+        raise field_error(AssignmentError, graph.name, "", "assignment", "an Assignment or a list of device indices", given,
+                          "what `place` returns has one as `.assignment`")
+    if len(given.device) != graph.num_vertices:
+        raise field_error(AssignmentError, graph.name, "", "assignment", f"{graph.num_vertices} devices, one a vertex", len(given.device),
+                          "is it made for another graph?")
+    return given
+
+
 def check_constraints(graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str) -> None:
     """Raises AssignmentError where `device` (int [N]) cannot run, breaks a pin or splits a colocation group."""
     work = graph.work_vertices

@@ -19,6 +19,7 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import ConfigError, GraphError, field_error
+from doppler_tf.given import GraphLike, TopologyLike, as_graph, as_topology
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records, graph_to_records
 from doppler_tf.topology import Topology
@@ -141,10 +142,11 @@ class BatchState(NamedTuple):
                              f"model again") from None
 
 
-def repeat_graph(graph: DataflowGraph, topology: Topology, repeats: int, in_flight: int, state: BatchState | None = None) -> Batches:
+def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flight: int, state: BatchState | None = None) -> Batches:
     """The graph of `repeats` calls, of which `in_flight` are worked on at once.
 
     Args:
+      graph, topology: as in `build_costs`.
       state: None: as the graph records it.
 
     Raises:
@@ -153,6 +155,7 @@ def repeat_graph(graph: DataflowGraph, topology: Topology, repeats: int, in_flig
     for name, value in (("repeat", repeats), ("in_flight", in_flight)):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
             raise field_error(ConfigError, "batches", "", name, "an integer >= 1", value)
+    graph, topology = as_graph(graph), as_topology(topology)
     builder = _Builder(graph, topology, BatchState.of(graph) if state is None else state, repeats)
     for b in range(repeats):
         builder.add(b, gated=b >= in_flight, done=b + in_flight < repeats, in_flight=in_flight)

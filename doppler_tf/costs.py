@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from doppler_tf.device_scopes import devices_in_scope, is_scope
-from doppler_tf.errors import CostError
+from doppler_tf.errors import CostError, field_error
+from doppler_tf.given import GraphLike, TopologyLike, as_graph, as_topology
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.links import narrow, neighbours
 from doppler_tf.topology import Topology
@@ -127,7 +128,52 @@ def draw_noise(num_vertices: int, num_devices: int, sigma: float, seed: int) -> 
     return Noise(rng.lognormal(mean, sigma, num_vertices), rng.lognormal(mean, sigma, (num_vertices, num_devices)))
 
 
-def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = None) -> CostModel:
+def graph_with_costs(graph: GraphLike, topology: TopologyLike | CostModel) -> tuple[DataflowGraph, CostModel]:
+    """What a caller gives as graph and topology, or as ready-made costs.
+
+    Raises:
+      GraphError, FormatError, TopologyError: it is none. CostError: as `build_costs`, or the costs are of another graph.
+    """
+    graph = as_graph(graph)
+    if not isinstance(topology, CostModel):
+        return graph, build_costs(graph, topology)
+    if (len(topology.exec_s), len(topology.edge_bytes)) != (graph.num_vertices, graph.num_edges):
+        raise field_error(CostError, graph.name, "", "costs", f"those of this graph, of {graph.num_vertices:,} vertices and "
+                          f"{graph.num_edges:,} edges", [len(topology.exec_s), len(topology.edge_bytes)], "build them with `build_costs`")
+    return graph, topology
+
+
+def estimated(graph: GraphLike, topology: TopologyLike, where: str | None = None) -> DataflowGraph:
+    """The graph without times that were measured or given, so that flops, bytes and the topology decide its costs.
+
+    An `exec_s` of 0 is left. So is `transfer_s` where an edge has no `bytes` and its source no `output_bytes`.
+
+    Args:
+      where: what messages call the graph (default: its name).
+
+    Raises:
+      CostError: a vertex has no flops; devices that cannot run a vertex are others than the topology's; as `build_costs`.
+    """
+    graph, topology = as_graph(graph), as_topology(topology)
+    where, free = where or graph.name, np.isnan(graph.flops) & (graph.exec_s == 0).all(axis=1)
+    unknown = np.flatnonzero(np.isnan(graph.flops) & ~graph.is_input & ~free)
+    if unknown.size:
+        more = f", as {unknown.size - 1:,} more vertices" if unknown.size > 1 else ""
+        raise CostError(f"{where}: vertex {graph.ids[unknown[0]]!r}: flops: expected a number, from which its time can be estimated, got "
+                        f"none{more}; give 'flops', or place by the times given")
+    sized = ~np.isnan(graph.edge_bytes) | ~np.isnan(graph.tensor_bytes[graph.edge_tensor])
+    bare = replace(graph, exec_s=np.where(free, 0.0, math.nan)[:, None], transfer_s=np.where(sized, math.nan, graph.transfer_s))
+    unable = np.isinf(graph.exec_s)
+    if not unable.any():
+        return bare
+    if unable.shape[1] != topology.num_devices:
+        v = int(np.argmax(unable.any(axis=1)))
+        raise CostError(f"{where}: vertex {graph.ids[v]!r}: exec_s: expected a list of {topology.num_devices}, as null says "
+                        f"which devices cannot run it, got one of {unable.shape[1]}; write it for {topology.name}, or pin the vertex")
+    return replace(bare, exec_s=np.where(unable, math.inf, build_costs(bare, topology, where).exec_s))
+
+
+def build_costs(graph: GraphLike, topology: TopologyLike, where: str | None = None) -> CostModel:
     """Resolves every cost of `graph` on `topology`.
 
     An explicit `exec_s` or `transfer_s` wins. Otherwise exec = launch_s + max(flops / flops_per_s, bytes moved / mem_bytes_per_s)
@@ -135,6 +181,8 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
     `output_bytes` of the output that it carries.
 
     Args:
+      graph: one, a networkx graph whose attributes are the fields of `doppler-graph/1`, or a file's path.
+      topology: one, the name of a preset, or a file's path.
       where: what messages call the graph (default: its name).
 
     Raises:
@@ -142,6 +190,7 @@ def build_costs(graph: DataflowGraph, topology: Topology, where: str | None = No
         the number of devices; pins to unknown devices, or pins that contradict a colocation group; a vertex or a colocation group that no
         device may run; links that no assignment can do with; costs beyond float64.
     """
+    graph, topology = as_graph(graph), as_topology(topology)
     where = where or graph.name
     edge_bytes = np.where(np.isnan(graph.edge_bytes), graph.tensor_bytes[graph.edge_tensor], graph.edge_bytes)
     from_input = graph.is_input[graph.sources]
@@ -186,7 +235,8 @@ def _exec_costs(graph: DataflowGraph, topology: Topology, edge_bytes: np.ndarray
     if width not in (1, count):
         v = int(np.flatnonzero(~np.isnan(graph.exec_s[:, 0]))[0])
         raise CostError(f"{where}: vertex {graph.ids[v]!r}: exec_s: expected {count} numbers (one a device of {topology.name}) or "
-                        f"one number, got a list of {width}; choose a topology of {width} devices or mend the list")
+                        f"one number, got a list of {width}; times belong to their devices: choose a topology of {width} devices, or place "
+                        f"by flops and bytes (--costs estimated; in Python `estimated(graph, topology)`)")
     costs = np.broadcast_to(graph.exec_s, (graph.num_vertices, count)).copy()
     moved = np.nan_to_num(graph.output_bytes, nan=0.0) + np.bincount(graph.targets, edge_bytes, graph.num_vertices)
     for d, device in enumerate(topology.devices):

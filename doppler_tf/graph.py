@@ -69,6 +69,7 @@ class DataflowGraph:
       sources, targets: int32 [E]; edge_output: int32 [E], which output of its source an edge carries.
       edge_bytes, transfer_s: float64 [E], NaN where not given.
       attributes: what else the graph's file says of it (`workload`, ...).
+      vertex_notes, edge_notes: what else it says of a vertex or an edge, by index; only kept.
     """
 
     name: str
@@ -92,6 +93,8 @@ class DataflowGraph:
     edge_bytes: np.ndarray
     transfer_s: np.ndarray
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    vertex_notes: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    edge_notes: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def num_vertices(self) -> int:

@@ -13,13 +13,14 @@ from msgspec import Meta
 
 from doppler_tf.errors import GraphError, field_error, shown
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph, Kernel, Operand
+from doppler_tf.graph_fields import check_attributes, notes_of
 from doppler_tf.graph_rules import check_structure, is_box
 from doppler_tf.schema import check, is_of
 from doppler_tf.topology import NotNegative
 
 Role = Literal["shard", "reduce"]
 Pin = Annotated[Annotated[int, Meta(ge=0)] | str | None, Meta(description="a device index >= 0 or a device name")]
-IDS = (int, str)
+IDS = (int, str, np.integer)
 LISTS = (list, tuple)
 # A list is made for every vertex with as many entries as its largest output index, so that index must be bounded.
 MOST_OUTPUTS = 1 << 16
@@ -53,6 +54,7 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
       GraphError: the message names the source, the vertex or edge, the field, the expected value and the given one.
     """
     nodes, edges, attributes = list(nodes), list(edges), dict(attributes or {})
+    check_attributes(attributes, where)
     if not any(isinstance(node, Mapping) and node.get("input") is not True for node in nodes):
         raise GraphError(f"{where}: the graph is empty: expected at least one vertex that is not an input, got "
                          f"{len(nodes)} vertices; add a node to 'nodes'")
@@ -92,6 +94,8 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
         edge_bytes=_numbers(edges, _edge_label, "bytes", where),
         transfer_s=_numbers(edges, _edge_label, "transfer_s", where),
         attributes={key: value for key, value in attributes.items() if key != "schema"},
+        vertex_notes=notes_of(nodes, True, where, _vertex_label),
+        edge_notes=notes_of(edges, False, where, _edge_label),
     )
     check_structure(graph, where)
     return graph
@@ -111,12 +115,16 @@ def graph_to_records(graph: DataflowGraph) -> tuple[list[dict], list[dict], dict
     for key, column in (("meta_op", graph.meta_op), ("role", graph.role), ("pin", graph.pin),
                         ("colocate", [groups[g] for g in graph.colocate.tolist()])):
         _fill(nodes, key, column)
+    for v, notes in graph.vertex_notes.items():
+        nodes[v].update(notes)
     _fill(nodes, "kernel", [None if kernel is None else _kernel_record(kernel, ids) for kernel in graph.kernel])
     edges = [{"source": ids[source], "target": ids[target]}
              for source, target in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)]
     _fill(edges, "output", [output or None for output in graph.edge_output.tolist()])
     _fill(edges, "bytes", _plain(graph.edge_bytes))
     _fill(edges, "transfer_s", _plain(graph.transfer_s))
+    for e, notes in graph.edge_notes.items():
+        edges[e].update(notes)
     return nodes, edges, {"schema": GRAPH_SCHEMA, **graph.attributes, "name": graph.name}
 
 
@@ -161,12 +169,12 @@ def _index_ids(nodes: list[Mapping], where: str) -> dict:
         if not isinstance(node, Mapping) or "id" not in node:
             raise field_error(GraphError, where, f"node at position {position}", "id", "an object with an 'id'", node)
         key = node["id"]
-        if not _is_id(key):
+        if not is_id(key):
             raise field_error(GraphError, where, f"node at position {position}", "id", "an integer or a string", key)
         if key in index:
             raise GraphError(f"{where}: vertex {key!r}: id: expected unique ids, got it twice (positions {index[key]} and "
                              f"{position}); rename one")
-        index[key] = position
+        index[int(key) if isinstance(key, np.integer) else key] = position
     return index
 
 
@@ -176,8 +184,25 @@ def _number(value, what: str, name: str, where: str) -> float:
     return float(value) + 0.0  # -0.0 becomes 0.0: equal graphs have equal hashes
 
 
+def _values(records: list[Mapping], name: str, default: Any = None) -> list:
+    """A field of all records; what is NumPy's, or another library's arrays, as numbers and lists."""
+    values = [record.get(name, default) for record in records]
+    if any(hasattr(kind, "__array__") for kind in set(map(type, values))):
+        return [plain_values(value) for value in values]
+    return values
+
+
+def plain_values(value: Any) -> Any:
+    """A value as JSON has it: arrays and NumPy's numbers, wherever in it they are, as lists and numbers."""
+    if hasattr(value, "__array__"):
+        return np.asarray(value).tolist()
+    if isinstance(value, LISTS):
+        return [plain_values(entry) for entry in value]
+    return {key: plain_values(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
+
+
 def _numbers(records: list[Mapping], label: Callable[[Mapping], str], name: str, where: str) -> np.ndarray:
-    values = [record.get(name) for record in records]
+    values = _values(records, name)
     if is_of(values, list[NotNegative | None]):  # the usual case: one check for all
         return np.array(values, np.float64) + 0.0
     return np.array([math.nan if value is None else _number(value, label(record), name, where)
@@ -185,7 +210,7 @@ def _numbers(records: list[Mapping], label: Callable[[Mapping], str], name: str,
 
 
 def _exec_table(nodes: list[Mapping], where: str) -> np.ndarray:
-    values = [node.get("exec_s") for node in nodes]
+    values = _values(nodes, "exec_s")
     lengths = {len(value) for value in values if isinstance(value, LISTS)}
     if len(lengths) > 1 or 0 in lengths:
         raise field_error(GraphError, where, "", "exec_s", "lists of one length, the number of devices", sorted(lengths))
@@ -214,7 +239,7 @@ def _exec_row(row: Sequence, node: Mapping, where: str) -> list[float]:
 
 def _column(nodes: list[Mapping], name: str, kind: Any, where: str, default: Any = None) -> list:
     """A field of all vertices. One call checks all values; only if it fails is the bad vertex searched."""
-    values = [node.get(name, default) for node in nodes]
+    values = _values(nodes, name, default)
     if not is_of(values, list[kind]):
         for node, value in zip(nodes, values, strict=True):
             check(value, kind, GraphError, where, _vertex_label(node), name)
@@ -243,7 +268,7 @@ def _kernel(record, node: Mapping, index: Mapping, shared: dict[tuple, Operand],
     operands = []
     for operand in listed:
         vertex = operand.get("vertex") if isinstance(operand, Mapping) else None
-        if not _is_id(vertex) or vertex not in index:
+        if not is_id(vertex) or vertex not in index:
             raise field_error(GraphError, where, _vertex_label(node), "kernel.operands", "objects whose 'vertex' is a vertex id", operand)
         output = operand.get("output", 0)
         if not _is_output(output):
@@ -262,7 +287,8 @@ def _slice(part, node: Mapping, where: str) -> tuple[tuple[int, int], ...] | Non
     return tuple(map(tuple, part))
 
 
-def _is_id(value) -> bool:
+def is_id(value) -> bool:
+    """Whether something may be a vertex's id."""
     return isinstance(value, IDS) and not isinstance(value, bool)
 
 
@@ -271,7 +297,7 @@ def _is_output(value) -> bool:
 
 
 def _edge_outputs(edges: list[Mapping], where: str) -> np.ndarray:
-    outputs = [edge.get("output", 0) for edge in edges]
+    outputs = _values(edges, "output", 0)
     wrong = next((e for e, output in enumerate(outputs) if not _is_output(output)), None)
     if wrong is not None:
         raise field_error(GraphError, where, _edge_label(edges[wrong]), "output", EXPECTED_OUTPUT, outputs[wrong])
@@ -281,7 +307,7 @@ def _edge_outputs(edges: list[Mapping], where: str) -> np.ndarray:
 def _tensors(nodes: list[Mapping], sources: np.ndarray, edge_output: np.ndarray, kernels: tuple[Kernel | None, ...],
              where: str) -> tuple[np.ndarray, np.ndarray]:
     """`tensor_ptr` and `tensor_bytes`: as many outputs as `output_bytes` lists, or as edges and operands name."""
-    values = [node.get("output_bytes") for node in nodes]
+    values = _values(nodes, "output_bytes")
     listed = [v for v, value in enumerate(values) if isinstance(value, LISTS)]
     named = np.ones(len(nodes), np.int64)
     np.maximum.at(named, sources, edge_output + 1)
@@ -312,7 +338,7 @@ def _endpoints(edges: list[Mapping], index: Mapping, where: str) -> tuple[np.nda
             raise field_error(GraphError, where, f"edge at position {position}", "edge", "an object", edge)
         for key, column in ends.items():
             end = edge.get(key)
-            if not _is_id(end) or end not in index:
+            if not is_id(end) or end not in index:
                 raise field_error(GraphError, where, _edge_label(edge), key, "the id of a vertex in 'nodes'", end,
                                   "add the vertex or mend the edge")
             column.append(index[end])

@@ -12,9 +12,10 @@ import numpy as np
 from doppler_tf.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
 from doppler_tf.batches import Batches
 from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.costs import CostModel, graph_with_costs
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, field_error
 from doppler_tf.fastsim import FastSimulator
+from doppler_tf.given import GraphLike, TopologyLike
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, CriticalPath, climb
 from doppler_tf.heuristics.judging import Steadiness, by_order, judge, judge_frugal, noisy_means
@@ -25,7 +26,6 @@ from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.heuristics.tied_search import place_tied
 from doppler_tf.memory import MORE_MEMORY, never_fits
 from doppler_tf.simulator import Simulator
-from doppler_tf.topology import Topology
 
 Sampler = Callable[[np.random.Generator], Assignment]
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
@@ -70,13 +70,13 @@ class Placement:
         return self.makespan_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
 
 
-def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,
+def place(graph: GraphLike, topology: TopologyLike | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,
           dispatch: str = AUTO, budget_s: float | None = None,
           learned: Mapping[str, Policy] | None = None, noise: float | None = None) -> Placement:
     """Finds an assignment.
 
     Args:
-      topology: where to place, or ready-made costs.
+      graph, topology: as in `build_costs`; or ready-made costs.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
         and all in `learned`, then hill climbing for about a tenth of a second; with a `budget_s` instead annealing, hill climbing and
         CP-SAT for the seconds left (see `search_together`). If the graph repeats itself, a tied search comes first and takes half of
@@ -107,7 +107,7 @@ def place(graph: DataflowGraph, topology: Topology | CostModel, method: str = "a
     if noise is not None and not (isinstance(noise, int | float) and 0 < noise <= 1):
         raise field_error(ConfigError, "place", "", "noise", "a number above 0 and up to 1, or None", noise)
     started = time.perf_counter()
-    costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
+    graph, costs = graph_with_costs(graph, topology)
     building_until = deadline = np.inf if budget_s is None else started + budget_s
     if (proof := never_fits(graph, costs)) is not None:
         raise DeadlockError(f"{graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -41,8 +42,27 @@ def check_fields(record: Any, kind: type, error: type[DopplerError], where: str,
     types = {name: field for name, field in _fields(kind).items() if name != without}
     for name, value in record.items():
         if name not in types:
-            raise field_error(error, where, what, name, f"one of {', '.join(types)}", value)
+            meant = field_meant(name, types)
+            remedy = f"{meant} is probably meant" if meant else ""
+            raise field_error(error, where, what, name, f"one of {', '.join(types)}", value, remedy)
         check(value, types[name], error, where, what, name)
+
+
+def field_meant(name: object, known: Collection[str]) -> str | None:
+    """The field that a name nearly is: it differs in case, in separators, or in a letter or two; None if it is like none."""
+    if not isinstance(name, str):
+        return None
+    flat = _letters(name)
+    for field in known:
+        other = _letters(field)
+        swapped = [other[:k] + other[k + 1] + other[k] + other[k + 2:] for k in range(len(other) - 1)]
+        if flat == other or flat in swapped:
+            return field
+    return next(iter(difflib.get_close_matches(name.lower(), [field for field in known if len(field) > 2], 1, 0.8)), None)
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
 @cache

@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel, Noise, build_costs
+from doppler_tf.assignment import Assignment, as_assignment
+from doppler_tf.costs import CostModel, Noise, graph_with_costs
 from doppler_tf.dispatch import Dispatcher, Instruction, StartTransfer, StartVertex, TransferEnded, VertexEnded
 from doppler_tf.errors import DeadlockError
+from doppler_tf.given import GraphLike, TopologyLike
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.topology import Topology
 from doppler_tf.trace import Trace
 
 
@@ -75,8 +75,8 @@ class Simulator:
         return exec_s.tolist(), transfer_s.tolist()
 
 
-def simulate(graph: DataflowGraph, topology: Topology | CostModel, assignment: Assignment, dispatch: str | None = None,
+def simulate(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assignment, dispatch: str | None = None,
              noise: Noise | None = None) -> Trace:
-    """One simulated run of `assignment` on a topology or with ready-made costs."""
-    costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
-    return Simulator(dispatch, noise).execute(graph, costs, assignment)
+    """One simulated run of `assignment` on a topology or with ready-made costs. Graph and topology as in `build_costs`."""
+    graph, costs = graph_with_costs(graph, topology)
+    return Simulator(dispatch, noise).execute(graph, costs, as_assignment(graph, costs, assignment))

@@ -16,10 +16,11 @@ import numpy as np
 from msgspec import Meta
 
 from doppler_tf.errors import TopologyError, field_error
-from doppler_tf.schema import check, check_fields
+from doppler_tf.schema import check, check_fields, field_meant
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
 _SHARES = ("source_share", "destination_share")
+_FIELDS = ("schema", "name", "devices", "links", "link_slots")
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "card", *_SHARES)
 _INFINITE = "inf"  # as JSON has no infinite numbers
 _MAX = sys.float_info.max
@@ -147,6 +148,10 @@ class Topology:
         if not isinstance(record, Mapping) or record.get("schema", TOPOLOGY_SCHEMA) != TOPOLOGY_SCHEMA:
             got = record.get("schema") if isinstance(record, Mapping) else record
             raise field_error(TopologyError, where, "", "schema", TOPOLOGY_SCHEMA, got)
+        for field in record:
+            meant = None if field in _FIELDS else field_meant(field, _FIELDS)
+            if meant is not None:
+                raise field_error(TopologyError, where, "", field, f"the field {meant}", record[field], "rename it")
         listed = record.get("devices")
         check(listed, Annotated[list, Meta(min_length=1, description="a list of at least one device")], TopologyError, where, "", "devices")
         devices = tuple(_device(entry, d, where) for d, entry in enumerate(listed))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, Transfers, plan_transfers
-from doppler_tf.costs import CostModel, build_costs
+from doppler_tf.assignment import Assignment, Transfers, as_assignment, plan_transfers
+from doppler_tf.costs import CostModel, graph_with_costs
+from doppler_tf.given import GraphLike, TopologyLike
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.topology import Topology
 from doppler_tf.trace import MemoryProfile, Trace, by_link, memory_profiles
 
 
@@ -41,19 +41,20 @@ class TraceReport:
         return self.valid and not self.idle
 
 
-def validate_trace(graph: DataflowGraph, topology: Topology | CostModel, assignment: Assignment, trace: Trace,
+def validate_trace(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assignment, trace: Trace,
                    tolerance_s: float = 0.0) -> TraceReport:
     """Checks a trace against the rules of time.
 
     Args:
-      topology: where it ran, or ready-made costs.
+      graph, topology: as in `build_costs`; or ready-made costs.
       tolerance_s: 0 for virtual clocks and the dispatcher's own log (exact); for wall-clock times how much overlap, lateness or
         idling beside waiting work is forgiven, each time.
 
     Returns:
       A TraceReport. Work conservation is judged only when every vertex and transfer stands in the trace exactly once.
     """
-    costs = topology if isinstance(topology, CostModel) else build_costs(graph, topology)
+    graph, costs = graph_with_costs(graph, topology)
+    assignment = as_assignment(graph, costs, assignment)
     plan = plan_transfers(graph, costs, assignment.device)
     violations = _once_only(graph, costs, assignment, plan, trace)
     if violations:

@@ -23,6 +23,7 @@ from doppler_tf.cli import (
     capture,
     compare,
     completion,
+    convert,
     doctor,
     export,
     export_placed,
@@ -47,8 +48,8 @@ INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
 # A command is a module. Its docstring is its help, `EXAMPLE` is a command that works, and `add_arguments` adds its options.
 # `run(args) -> dict` does the work. `render(result)` shows the same figures as tables. An optional `exit_code(result)` reports a result
 # that is partly a failure.
-COMMANDS: dict[str, ModuleType] = {"workload": workload, "capture": capture, "info": info, "place": place, "simulate": simulate,
-                                   "train": train, "report": report, "run": run, "compare": compare, "export": export,
+COMMANDS: dict[str, ModuleType] = {"workload": workload, "capture": capture, "convert": convert, "info": info, "place": place,
+                                   "simulate": simulate, "train": train, "report": report, "run": run, "compare": compare, "export": export,
                                    "export-placed": export_placed, "trace": trace, "calibrate": calibrate, "bench": bench,
                                    "worker": worker, "doctor": doctor, "completion": completion}
 DONE, FAILED, USERS_MISTAKE = 0, 1, 2

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if args.executor not in EXECUTORS:
         raise field_error(ConfigError, "calibrate", "", "--executor", f"one of {', '.join(EXECUTORS)}", args.executor)
     started = time.perf_counter()
-    graph, given = load_costs(args.graph, args.topology)
+    graph, given = load_costs(args.graph, args.topology, args.costs)
     if args.cluster is not None and args.executor != "tf":
         raise field_error(ConfigError, "calibrate", "", "--cluster", "real kernels (--executor tf)", f"--executor {args.executor}")
     cluster, unfused = load_cluster(args.cluster, given.topology), len(graph.work_vertices)

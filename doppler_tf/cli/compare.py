@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise field_error(ConfigError, "compare", "", "--methods", f"names among {', '.join(known)}", unknown)
     if args.cluster is not None and args.measure is None:
         raise ConfigError("--cluster: expected --measure N beside it, got none; only runs need the machines")
-    graph, costs = load_costs(args.graph, args.topology)
+    graph, costs = load_costs(args.graph, args.topology, args.costs)
     if args.measure is not None:
         _check_measurable(graph)
     cluster = load_cluster(args.cluster, costs.topology)  # before a policy runs TensorFlow's first operation

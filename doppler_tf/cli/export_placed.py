@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Writes the model; returns how many operations each device has."""
     from doppler_tf.cli.inputs import load_topology
     from doppler_tf.cli.tensorflow import import_quietly
-    from doppler_tf.costs import build_costs
+    from doppler_tf.costs import build_costs, estimated
     from doppler_tf.formats.assignment_json import assignment_from_json
     from doppler_tf.formats.files import read_json
     from doppler_tf.formats.graph_json import read_graph
@@ -46,6 +46,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise ConfigError(f"{args.assignment}: expected an assignment file, got a list that names no devices; give --topology T, too")
     else:
         topology = load_topology(args.topology)
+    if args.costs == "estimated":
+        graph = estimated(graph, topology, str(args.graph))
     assignment = assignment_from_json(record, graph, build_costs(graph, topology, str(args.graph)), str(args.assignment))
     placed_model = import_quietly("runtime.placed_model")
     devices = import_quietly("runtime").prepare_devices(topology.num_devices)

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.topology is None:
         return describe(read_graph(args.graph))
-    graph, costs = load_costs(args.graph, args.topology)
+    graph, costs = load_costs(args.graph, args.topology, args.costs)
     return {**describe(graph), **_on_topology(graph, costs)}
 
 

@@ -21,15 +21,21 @@ if TYPE_CHECKING:
 LOCAL = "local"
 
 
-def load_costs(graph_path: Path, topology: str) -> tuple[DataflowGraph, CostModel]:
-    """A graph and its costs on a topology; messages name the graph's file. Afterwards a note announces each compilation."""
+def load_costs(graph_path: Path, topology: str, costs: str = "given") -> tuple[DataflowGraph, CostModel]:
+    """A graph and its costs on a topology; messages name the graph's file. Afterwards a note announces each compilation.
+
+    Args:
+      costs: "given" or "estimated", as --costs says; the graph is then without the times in its file.
+    """
     from doppler_tf.cli.messages import announce_compiling
-    from doppler_tf.costs import build_costs
+    from doppler_tf.costs import build_costs, estimated
     from doppler_tf.formats.graph_json import read_graph
 
     announce_compiling()
-    graph = read_graph(graph_path)
-    return graph, build_costs(graph, load_topology(topology), str(graph_path))
+    graph, target = read_graph(graph_path), load_topology(topology)
+    if costs == "estimated":
+        graph = estimated(graph, target, str(graph_path))
+    return graph, build_costs(graph, target, str(graph_path))
 
 
 def load_topology(spec: str) -> Topology:

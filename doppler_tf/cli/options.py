@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 TOPOLOGIES = "local (this machine, measured once), p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
 MOST_SAMPLES = 100_000
+COSTS = ("given", "estimated")
 RULES = ("fifo", "b_level", "order")
 DISPATCH = "|".join(RULES)
 ANY_DISPATCH = f"auto|{DISPATCH}"
@@ -66,11 +68,19 @@ def rule(text: str) -> str:
     return text
 
 
+def one_of(*words: str) -> Callable[[str], str]:
+    """A type: one of `words`."""
+    def checked(text: str) -> str:
+        if text not in words:
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(words)}, got {text!r}")
+        return text
+
+    return checked
+
+
 def any_rule(text: str) -> str:
     """A dispatch rule, or auto."""
-    if text not in ("auto", *RULES):
-        raise argparse.ArgumentTypeError(f"expected one of auto, {', '.join(RULES)}, got {text!r}")
-    return text
+    return one_of("auto", *RULES)(text)
 
 
 def key_value(text: str) -> tuple[str, str]:
@@ -95,8 +105,10 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
 
 
 def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """--topology."""
+    """--topology and --costs."""
     parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
+    parser.add_argument("--costs", type=one_of(*COSTS), default="given", metavar="|".join(COSTS),
+                        help="estimated: by flops, bytes and the topology alone, as if the graph gave no times (default: given)")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:

@@ -77,12 +77,12 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     _check_options(args)
     how = How(args.method, args.samples, args.seed, args.dispatch, args.budget_s, args.noise, args.in_flight, args.policy)
     if len(args.graphs) > 1 or args.graphs[0].is_dir():
-        return place_several(how, graph_files(args.graphs), args.topology, args.out, args.ray, args.jobs)
+        return place_several(how, graph_files(args.graphs), args.topology, args.costs, args.out, args.ray, args.jobs)
     if args.ray is not None or (args.jobs or 1) > 1:
         note("--jobs, --ray: one graph is placed by this process")
     if args.out is not None:
         output_file(args.out)
-    graph, costs = load_costs(args.graphs[0], args.topology)
+    graph, costs = load_costs(args.graphs[0], args.topology, args.costs)
     cluster = None if args.measure is None else _prepare(args, graph, costs)
     placed, batches = place_as(how, graph, costs)
     assignment, makespan_s, measured = placed.assignment, placed.makespan_s, {}

@@ -60,12 +60,13 @@ def figures(placed: placement.Placement, batches: Batches | None, assignment: As
             "rules": {name: each.dispatch for name, each in placed.assignments.items()}, "noisy_means_s": dict(placed.noisy_means_s)}
 
 
-def place_several(how: How, files: Mapping[str, Path], topology: str, out: Path | None, ray: str | None,
+def place_several(how: How, files: Mapping[str, Path], topology: str, costs: str, out: Path | None, ray: str | None,
                   jobs: int | None) -> dict[str, Any]:
     """Places each graph and writes its assignment as soon as it is found.
 
     Args:
       files: by graph; the names are also those of the assignment files.
+      topology, costs: as `load_costs` takes them.
       out: the folder of assignment files.
       ray, jobs: as in `open_tasks`.
 
@@ -78,7 +79,7 @@ def place_several(how: How, files: Mapping[str, Path], topology: str, out: Path 
       KeyboardInterrupt: with the number of graphs placed.
     """
     started, found, failed = time.perf_counter(), {}, {}
-    cases = {name: load_costs(path, topology) for name, path in files.items()}
+    cases = {name: load_costs(path, topology, costs) for name, path in files.items()}
     # What would fail for each graph is refused at once.
     check_method(how.method, () if how.policy is None else ("policy",))
     if how.policy is not None:

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.simulator import Simulator
 
     check_executor(args.executor)
-    graph, costs = load_costs(args.graph, args.topology)
+    graph, costs = load_costs(args.graph, args.topology, args.costs)
     real = args.executor == "tf" or (args.executor == "synchronous" and has_kernels(graph) and args.time_scale is None)
     if args.emulate and real:
         raise field_error(ConfigError, "run", "", "--emulate", "emulated devices (--executor emulated, or synchronous with --time-scale)",

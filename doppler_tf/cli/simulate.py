@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.report.verdict import judge, usage
     from doppler_tf.simulator import Simulator
 
-    graph, costs = load_costs(args.graph, args.topology)
+    graph, costs = load_costs(args.graph, args.topology, args.costs)
     batches = None
     if args.repeat is None and args.in_flight is None:
         assignment = load_assignment(args.assignment, graph, costs, args.dispatch)

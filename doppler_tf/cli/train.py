@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.executor not in (None, "tf", "emulated"):
         raise field_error(ConfigError, "train", "", "--executor", "tf or emulated", args.executor)
-    loaded = [load_costs(path, args.topology) for path in args.graphs]
+    loaded = [load_costs(path, args.topology, args.costs) for path in args.graphs]
     _check_names(args.graphs, [graph for graph, _ in loaded])
     wholes, tied = loaded, _tied(args, loaded)
     if tied:

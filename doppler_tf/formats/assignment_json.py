@@ -46,8 +46,9 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
     for key, expected, name in (("graph_hash", graph.graph_hash, f"graph {graph.name}"),
                                 ("topology_hash", costs.topology.topology_hash, f"topology {costs.topology.name}")):
         if record.get(key) not in (None, expected):
+            other = "graph, or with other --costs" if key == "graph_hash" else "topology"
             raise AssignmentError(f"{where}: {key}: expected {expected[:12]!r}... ({name}), got {shown(record[key])[:14]}...; it was made "
-                                  f"for another {key.split('_')[0]}: place again, or pass its 'device' as a bare list")
+                                  f"for another {other}: place again, or pass its 'device' as a bare list")
     order = record.get("order")
     if order is not None and not isinstance(order, list):
         raise field_error(AssignmentError, where, "", "order", "a list of vertex indices or null", order)

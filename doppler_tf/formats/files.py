@@ -1,4 +1,4 @@
-"""Reading and writing whole files: clear errors on the way in, complete or absent on the way out."""
+"""Writing whole files, complete or absent; `read_json` of `reading.py` is here, too."""
 
 from __future__ import annotations
 
@@ -15,36 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from doppler_tf.errors import ConfigError, FormatError
+from doppler_tf.reading import read_json as read_json
 
 _LOG = logging.getLogger(__name__)
-
-
-def read_json(path: str | Path):
-    """The JSON value in a file.
-
-    Raises:
-      FormatError: missing or unreadable file, malformed JSON (with line and column) or a NaN/Infinity literal.
-    """
-    path = Path(path)
-    _LOG.debug("reading %s", path)
-
-    def reject(literal: str):
-        raise FormatError(f"{path}: expected finite numbers, got {literal}; JSON has no such number, mend the file")
-
-    try:
-        return json.loads(path.read_text(encoding="utf-8"), parse_constant=reject)
-    except FileNotFoundError:
-        raise FormatError(f"{path}: no such file; check the path") from None
-    except json.JSONDecodeError as error:
-        raise FormatError(f"{path}: malformed JSON at line {error.lineno}, column {error.colno}: {error.msg}; mend the file") from None
-    except UnicodeDecodeError:
-        raise FormatError(f"{path}: cannot be read: not UTF-8 text") from None
-    except OSError as error:
-        raise FormatError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise FormatError(f"{path}: cannot be read: {error}") from None
-    except RecursionError:
-        raise FormatError(f"{path}: JSON nested too deeply; expected a flat document") from None
 
 
 def check_writable(path: str | Path) -> Path:

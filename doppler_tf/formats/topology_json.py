@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from doppler_tf.errors import TopologyError
-from doppler_tf.formats.files import read_json, write_json
-from doppler_tf.topology import Topology, preset
+from doppler_tf.formats.files import write_json
+from doppler_tf.given import as_topology
+from doppler_tf.topology import Topology
 
 
-def read_topology(spec: str | Path) -> Topology:
+def read_topology(spec: str | Path | Topology) -> Topology:
     """The topology that `spec` names: a preset (`p100x4`, `v100x8`, `h100x8`, `cpu:N`, `ideal:N`) or a file.
 
     Raises:
       TopologyError, FormatError: an unknown name, or a file that is no topology.
     """
-    known = preset(str(spec))
-    if known is not None:
-        return known
-    if not os.path.exists(spec):
-        raise TopologyError(f"topology {str(spec)!r}: expected p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file, got neither "
-                            f"a preset nor a file; check the spelling")
-    return Topology.from_json(read_json(spec), str(spec))
+    return as_topology(spec)
 
 
 def write_topology(path: str | Path, topology: Topology) -> None:

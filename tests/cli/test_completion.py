@@ -58,9 +58,9 @@ def offered(scripts):
 
 @pytest.mark.parametrize(("line", "expected"), [
     ("doppler-tf ", set(app.COMMANDS)),
-    ("doppler-tf co", {"compare", "completion"}),
+    ("doppler-tf co", {"compare", "completion", "convert"}),
     ("doppler-tf place --bu", {"--budget-s"}),
-    ("doppler-tf info -", {"-h", "--help", "--topology", "--seed", "--json", "-v", "--verbose", "-q", "--quiet"}),
+    ("doppler-tf info -", {"-h", "--help", "--topology", "--costs", "--seed", "--json", "-v", "--verbose", "-q", "--quiet"}),
     ("doppler-tf place --method ", METHODS),
     ("doppler-tf place g.json --method cp", {"cpop", "cp_sat"}),
     ("doppler-tf workload llama", {"llama_block", "llama_layer", "llama_stack"}),

@@ -16,6 +16,7 @@ SLOW = ("train", "export", "export-placed", "worker")
 CALLS = {
     "workload": "chainmm --devices 2 --scale small --out DIR/g.json",
     "capture": "FUNCTION --input x=f32[2,2] --out DIR/g.json",
+    "convert": "G --out DIR/g.json",
     "info": "G --topology ideal:2",
     "place": "G --topology ideal:2 --method heft",
     "simulate": "G --topology ideal:2 --assignment A",
@@ -36,8 +37,9 @@ CALLS = {
 WRONG = {
     "workload": ["--devices none", "--devices 0", "--scale huge", "--option size", "chainmm=resnet"],
     "capture": ["--batch 0", "--input x", "--input x=f99[2]", "--input y=f32[2]", "FUNCTION=nowhere"],
+    "convert": ["--format csv", "--to csv", "--topology ideal:2", "--topology-out t.json", "--format saga", "--format stg"],
     "info": ["--topology ideal:none", "--topology p200x4"],
-    "place": ["--samples 0", "--budget-s -1", "--method magic", "--method policy", "--dispatch lifo", "--topology ideal:0"],
+    "place": ["--samples 0", "--budget-s -1", "--method magic", "--method policy", "--dispatch lifo", "--topology ideal:0", "--costs free"],
     "simulate": ["--dispatch lifo", "--topology cpu:", "--topology ideal:3.5"],
     "train": ["--imitation -1", "--real-minutes 0", "--executor warp", "--set batch", "--set no_such_setting=1", "--set batch=0",
               "--method magic", "--config magic"],

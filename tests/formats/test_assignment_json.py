@@ -91,7 +91,7 @@ ONCE = "order: expected each of the 3 vertices that are not inputs once, got "
     ({"device": None}, "device: expected a list in node order, got None"),
     ({"device": {"a": 0}}, "device: expected a list in node order, got {'a': 0}"),
     ({"graph_hash": "f" * 64}, "(graph small), got 'ffffffffffff"),
-    ({"graph_hash": 5}, "(graph small), got 5...; it was made for another graph: place again, or pass its 'device' as a bare list"),
+    ({"graph_hash": 5}, "(graph small), got 5...; it was made for another graph, or with other --costs: place again, or pass its 'device'"),
     ({"topology_hash": "0" * 64}, "(topology ideal:2), got '000000000000"),
     ({"topology_hash": ["f"]}, "it was made for another topology"),
     ({"order": "abc"}, "order: expected a list of vertex indices or null, got 'abc'"),

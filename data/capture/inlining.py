@@ -42,8 +42,8 @@ class Inliner:
         whole = with_whole_control_flow(graph, self._library, returned)
         records = {record.name: record for record in whole.graph.node}
         for record in whole.graph.node:
-            local[record.name] = Node(record.name, record.op, *parse_inputs(record.input), record.attr, (function, record.name),
-                                      self._scopes.of(record, scope))
+            local[record.name] = Node(record.name, record.op, *parse_inputs(record.input), record.attr,
+                                      (function, whole.calls.get(record.name, record.name)), self._scopes.of(record, scope))
         for node in local.values():  # functions in a file may be damaged
             absent = next((name for name in needed(node) if name not in local and name not in (arguments or {})), None)
             if absent is not None:

@@ -27,13 +27,13 @@ class Whole:
 
     Attributes:
       graph: with the new functions in its library.
-      calls: names of the operations that call them.
+      calls: operations that call them, and one that each holds.
       moved: what was made inside, as the output of a call.
       inside: the call that holds an operation.
     """
 
     graph: tf.compat.v1.GraphDef
-    calls: set[str] = field(default_factory=set)
+    calls: dict[str, str] = field(default_factory=dict)
     moved: dict[Tensor, Tensor] = field(default_factory=dict)
     inside: dict[str, str] = field(default_factory=dict)
 
@@ -179,12 +179,15 @@ def _replace(members: list[str], nodes, imported: tf.Graph, library: tf.compat.v
     function.attr["_noinline"].b = True
     library.library.function.append(function)
     last = next(name for name in reversed(members) if nodes[name].op in OPERATIONS)
-    call = whole.graph.node.add(name=last, op="StatefulPartitionedCall", input=[*feeds, *(f"^{name}" for name in before)])
+    name = last.rpartition("/")[0] or last  # the scope of a conditional or loop is called as it is
+    while name in nodes or name in whole.calls:
+        name += "_whole"
+    call = whole.graph.node.add(name=name, op="StatefulPartitionedCall", input=[*feeds, *(f"^{each}" for each in before)])
     call.attr["f"].func.name = function.signature.name
     call.attr["Tin"].list.type.extend(spec.dtype.as_datatype_enum for spec in specs)
     made = [imported.get_tensor_by_name(f"{name}:{k}") for name, k in given]
     call.attr["Tout"].list.type.extend(x.dtype.as_datatype_enum for x in made)
     call.attr[SHAPES].CopyFrom(shape_attr(x.shape for x in made))
-    whole.calls.add(last)
-    whole.moved.update({x: (last, k) for k, x in enumerate(given)})
-    whole.inside.update(dict.fromkeys(members, last))
+    whole.calls[name] = last
+    whole.moved.update({x: (name, k) for k, x in enumerate(given)})
+    whole.inside.update(dict.fromkeys(members, name))

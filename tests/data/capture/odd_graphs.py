@@ -8,6 +8,7 @@ import random
 import networkx as nx
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import function_def_to_graph
 
 Spec = tf.TensorSpec
 X = Spec([3, 4])
@@ -120,27 +121,44 @@ def imported(graph: tf.compat.v1.GraphDef, outputs, variable: tf.Variable):
     return function
 
 
-def in_order(graph: tf.compat.v1.GraphDef) -> bool:
+def in_order(graph: tf.compat.v1.GraphDef, resource: str) -> bool:
     """Whether each update of the variable has its place among the operations that take it, so that TensorFlow has no choice."""
     edges = nx.DiGraph((text.removeprefix("^").partition(":")[0], node.name) for node in graph.node for text in node.input)
-    users = [node for node in graph.node if any(text.partition(":")[0] == "w" for text in node.input)]
+    users = [node for node in graph.node if any(text.partition(":")[0] == resource for text in node.input)]
     return all(nx.has_path(edges, one.name, other.name) or nx.has_path(edges, other.name, one.name)
                for one in users if one.op not in ("ReadVariableOp", "Identity") for other in users if one is not other)
 
 
-def make_odd(graph: tf.compat.v1.GraphDef, rng: random.Random, mark: str) -> list[str]:
-    """Changes a GraphDef in one to three ways, and returns which. The mark goes behind its functions' names: a process knows each once."""
+def broken_function(graph: tf.compat.v1.GraphDef) -> str:
+    """The first function that TensorFlow cannot read, or "": running one, TensorFlow crashes the process."""
+    with tf.Graph().as_default():
+        try:
+            tf.import_graph_def(tf.compat.v1.GraphDef(library=graph.library, versions=graph.versions), name="")
+            for function in graph.library.function:
+                body, names = function_def_to_graph.function_def_to_graph_def(function)
+                tf.import_graph_def(body, name=function.signature.name)
+                if not {arg.name for arg in function.signature.output_arg} <= {key for key, text in function.ret.items() if text in names}:
+                    return function.signature.name
+        except (ValueError, KeyError, RuntimeError, tf.errors.OpError):
+            return function.signature.name if graph.library.function else "library"
+    return ""
+
+
+def mark_functions(graph: tf.compat.v1.GraphDef, mark: str) -> None:
+    """Puts a mark behind the names of all functions: a process knows each name once."""
     for function in graph.library.function:
         function.signature.name += mark
     for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
         for value in (value for node in nodes for value in node.attr.values() if value.HasField("func")):
             value.func.name += mark
-    ways = [rng.choice(WAYS) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
+
+
+def make_odd(graph: tf.compat.v1.GraphDef, rng: random.Random, functions: bool = True) -> list[str]:
+    """Changes a GraphDef in one to three ways, and returns which. Args: functions: those of its library, too."""
+    ways = [rng.choice(WAYS if functions else WAYS[:-1]) for _ in range(rng.choice([1, 1, 1, 2, 3]))]
     for way in ways:
-        functions = [f for f in graph.library.function if not f.signature.name.startswith(("while_", "__inference_while"))]
-        inside = bool(functions) and rng.random() < 0.25
-        nodes = rng.choice(functions).node_def if inside else graph.node
-        way(nodes, rng, graph)
+        found = [f for f in graph.library.function if not f.signature.name.startswith(("while_", "__inference_while"))]
+        way(rng.choice(found).node_def if functions and found and rng.random() < 0.25 else graph.node, rng, graph)
     return [way.__name__ for way in ways]
 
 

@@ -10,9 +10,10 @@ import networkx as nx
 
 from doppler_tf.errors import FormatError, GraphError, TopologyError, field_error, shown
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph
-from doppler_tf.graph_fields import check_document
+from doppler_tf.graph_fields import DOCUMENT_FIELDS
 from doppler_tf.graph_records import graph_from_records, is_id, plain_values
 from doppler_tf.reading import read_json
+from doppler_tf.schema import refuse_slips
 from doppler_tf.topology import Topology, preset
 
 # What `as_graph` and `as_topology` take.
@@ -71,7 +72,7 @@ def _from_file(path: Path) -> DataflowGraph:
     for key, value in (("nodes", record.get("nodes")), ("edges", edges)):
         if not isinstance(value, list):
             raise field_error(FormatError, str(path), "", key, "a list", value, f"write a {GRAPH_SCHEMA} file; {_ELSEWHERE}")
-    check_document(record, str(path))
+    refuse_slips(record, DOCUMENT_FIELDS, GraphError, str(path))
     attributes = record.get("graph") or {}
     if not isinstance(attributes, Mapping):
         raise field_error(FormatError, str(path), "", "graph", "an object", attributes)

@@ -66,23 +66,6 @@ def _json_holds(name: object, value: object) -> bool:
     return isinstance(name, str)
 
 
-def check_attributes(attributes: Mapping, where: str) -> None:
-    """Raises GraphError for a name among a graph's own fields that is nearly one of the format's."""
-    _check_names(attributes, GRAPH_FIELDS, where, "graph.")
-
-
-def check_document(record: Mapping, where: str) -> None:
-    """Raises GraphError for a name in a graph's file, beside its vertices and edges, that is nearly one of the format's."""
-    _check_names(record, DOCUMENT_FIELDS, where, "")
-
-
-def _check_names(record: Mapping, known: Collection[str], where: str, before: str) -> None:
-    for name, value in record.items():
-        meant = None if name in known else field_meant(name, known)
-        if meant is not None:
-            raise field_error(GraphError, where, "", f"{before}{name}", f"the field {meant}", value, "rename it")
-
-
 def _meant(name: str, known: Collection[str], elsewhere: Collection[str], words: Mapping[str, Collection[str]]) -> tuple[str, str]:
     """What is expected instead of a field, and what mends it; "" for a field that is like none."""
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")

@@ -13,9 +13,9 @@ from msgspec import Meta
 
 from doppler_tf.errors import GraphError, field_error, shown
 from doppler_tf.graph import GRAPH_SCHEMA, DataflowGraph, Kernel, Operand
-from doppler_tf.graph_fields import check_attributes, notes_of
+from doppler_tf.graph_fields import GRAPH_FIELDS, notes_of
 from doppler_tf.graph_rules import check_structure, is_box
-from doppler_tf.schema import check, is_of
+from doppler_tf.schema import check, is_of, refuse_slips
 from doppler_tf.topology import NotNegative
 
 Role = Literal["shard", "reduce"]
@@ -54,7 +54,7 @@ def graph_from_records(nodes: Iterable[Mapping], edges: Iterable[Mapping], attri
       GraphError: the message names the source, the vertex or edge, the field, the expected value and the given one.
     """
     nodes, edges, attributes = list(nodes), list(edges), dict(attributes or {})
-    check_attributes(attributes, where)
+    refuse_slips(attributes, GRAPH_FIELDS, GraphError, where, "graph.")
     if not any(isinstance(node, Mapping) and node.get("input") is not True for node in nodes):
         raise GraphError(f"{where}: the graph is empty: expected at least one vertex that is not an input, got "
                          f"{len(nodes)} vertices; add a node to 'nodes'")

@@ -48,6 +48,14 @@ def check_fields(record: Any, kind: type, error: type[DopplerError], where: str,
         check(value, types[name], error, where, what, name)
 
 
+def refuse_slips(record: Mapping, known: Collection[str], error: type[DopplerError], where: str, before: str = "") -> None:
+    """Raises `error` for a name in the record that is nearly one of `known`. Args: before: stands before the name in the message."""
+    for name, value in record.items():
+        meant = None if name in known else field_meant(name, known)
+        if meant is not None:
+            raise field_error(error, where, "", f"{before}{name}", f"the field {meant}", value, "rename it")
+
+
 def field_meant(name: object, known: Collection[str]) -> str | None:
     """The field that a name nearly is: it differs in case, in separators, or in a letter or two; None if it is like none."""
     if not isinstance(name, str):

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Meta
 
 from doppler_tf.errors import TopologyError, field_error
-from doppler_tf.schema import check, check_fields, field_meant
+from doppler_tf.schema import check, check_fields, refuse_slips
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
 _SHARES = ("source_share", "destination_share")
@@ -148,10 +148,7 @@ class Topology:
         if not isinstance(record, Mapping) or record.get("schema", TOPOLOGY_SCHEMA) != TOPOLOGY_SCHEMA:
             got = record.get("schema") if isinstance(record, Mapping) else record
             raise field_error(TopologyError, where, "", "schema", TOPOLOGY_SCHEMA, got)
-        for field in record:
-            meant = None if field in _FIELDS else field_meant(field, _FIELDS)
-            if meant is not None:
-                raise field_error(TopologyError, where, "", field, f"the field {meant}", record[field], "rename it")
+        refuse_slips(record, _FIELDS, TopologyError, where)
         listed = record.get("devices")
         check(listed, Annotated[list, Meta(min_length=1, description="a list of at least one device")], TopologyError, where, "", "devices")
         devices = tuple(_device(entry, d, where) for d, entry in enumerate(listed))

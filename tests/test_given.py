@@ -9,7 +9,9 @@ import pytest
 from doppler_tf import build_costs, estimated, place, read_graph, read_topology, simulate, validate_trace, write_graph
 from doppler_tf.batches import repeat_graph
 from doppler_tf.errors import AssignmentError, CostError, GraphError, TopologyError
+from doppler_tf.formats.assignment_json import assignment_from_json
 from doppler_tf.formats.topology_json import write_topology
+from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import cpu
 from tests.messages import assert_says, refusal
 
@@ -88,6 +90,14 @@ def test_numpy_and_tuples_are_taken_where_numbers_and_lists_are():
     assert_says(refusal(GraphError, read_graph, wrong), "vertex 'a': exec_s[1]: expected a finite number >= 0, got -2.0")
 
 
+def test_records_may_hold_numpy_too():
+    nodes = [{"id": np.int64(0), "exec_s": np.array([1.0, 2.0])}, {"id": np.str_("b"), "exec_s": (np.float32(1), 2), "pin": np.int8(1)}]
+    edges = [{"source": np.int64(0), "target": np.str_("b"), "bytes": np.float64(3), "output": np.int64(0)}]
+    plain = graph_from_records([{"id": 0, "exec_s": [1, 2]}, {"id": "b", "exec_s": [1, 2], "pin": 1}],
+                               [{"source": 0, "target": "b", "bytes": 3}])
+    assert graph_from_records(nodes, edges).graph_hash == plain.graph_hash
+
+
 def test_tuples_as_ids_are_refused_with_what_turns_them_into_integers():
     grid = nx.grid_2d_graph(2, 2, create_using=nx.DiGraph)
     assert_says(refusal(GraphError, read_graph, grid), "vertex (0, 0): id: expected an integer or a string, got (0, 0); use "
@@ -120,6 +130,10 @@ def test_near_misses_of_fields_are_refused_with_the_right_name(vertex, edge, wor
 
 
 def test_near_misses_beside_vertices_and_edges(tmp_path):
+    graph = read_graph(two())
+    record = {"device": [0, 1], "dispach": "order"}
+    message = refusal(AssignmentError, assignment_from_json, record, graph, build_costs(graph, "cpu:2"))
+    assert_says(message, "dispach: expected the field dispatch")
     assert_says(refusal(GraphError, read_graph, two(worklod=3)), "graph.worklod: expected the field workload, got 3; rename it")
     record = {"devices": [{"name": "a"}], "link_slot": 2}
     assert_says(refusal(TopologyError, type(cpu(1)).from_json, record), "link_slot: expected the field link_slots, got 2; rename it")

@@ -14,8 +14,11 @@ from doppler_tf.costs import CostModel
 from doppler_tf.errors import AssignmentError, field_error, shown
 from doppler_tf.formats.files import read_json, write_json
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.schema import refuse_slips
 
 ASSIGNMENT_SCHEMA = "doppler-assignment/1"
+_FIELDS = ("schema", "graph_hash", "topology_hash", "device", "device_names", "order", "dispatch", "priority", "batches", "makespan_s",
+           "method")
 
 
 def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None) -> dict:
@@ -41,6 +44,7 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
         return assignment_from_devices(graph, costs, record, where=where)
     if not isinstance(record, Mapping) or record.get("schema", ASSIGNMENT_SCHEMA) != ASSIGNMENT_SCHEMA:
         raise field_error(AssignmentError, where, "", "schema", f"{ASSIGNMENT_SCHEMA} or a bare list of device indices", record)
+    refuse_slips(record, _FIELDS, AssignmentError, where)
     if not isinstance(record.get("device"), list):
         raise field_error(AssignmentError, where, "", "device", "a list in node order", record.get("device"))
     for key, expected, name in (("graph_hash", graph.graph_hash, f"graph {graph.name}"),

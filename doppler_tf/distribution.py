@@ -17,7 +17,7 @@ from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_run
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
-from doppler_tf.errors import ConfigError, DopplerError, UserError, field_error
+from doppler_tf.errors import ConfigError, ExecutionError, UserError, field_error
 from doppler_tf.formats.cluster_json import read_cluster
 from doppler_tf.placement import place, place_batches
 from doppler_tf.topology import cpu
@@ -188,7 +188,7 @@ class Distributed:
         Raises:
           ConfigError: the original cannot be called so, or the structure or a Python value is not the example's.
         """
-        return self._results([self._traced.call(arguments, keywords)])[0]
+        return next(self._results([self._traced.call(arguments, keywords)]))
 
     def map(self, batches: Iterable) -> Iterator:
         """Calls the function with each batch in turn, `in_flight` of them at once, and yields results in order.
@@ -209,9 +209,9 @@ class Distributed:
             except Exception as error:  # whatever the user's iterable raises, and calls that do not fit
                 failed = error
             if waiting and (failed is not None or len(waiting) == most or waiting[-1].misfit):
-                yield from self._as_far_as_it_goes(waiting)
+                yield from self._results(waiting)
                 waiting = []
-        yield from self._as_far_as_it_goes(waiting)
+        yield from self._results(waiting)
         if failed is not None:
             raise failed
 
@@ -245,38 +245,29 @@ class Distributed:
                     raise error from None
         return self._traced.call(batch if type(batch) is tuple else (batch,), {})
 
-    def _as_far_as_it_goes(self, calls: list[Call]) -> Iterator:
-        """Results of calls together; where one fails, of each alone until there."""
+    def _results(self, calls: list[Call]) -> Iterator:
+        """Of calls of which only the last may not fit: together, or, where one of them fails, each alone until there."""
+        fitting = [call for call in calls if not call.misfit]
         try:
-            results = self._results(calls)
-        except DopplerError:
-            if len(calls) == 1:
+            yield from self._run(fitting) if fitting else ()
+        except ExecutionError:
+            if len(fitting) == 1:
                 raise
-            for call in calls:
-                yield self._results([call])[0]
-        else:
-            yield from results
+            for call in fitting:
+                yield from self._run([call])
+        for call in calls[len(fitting):]:
+            yield self._by_the_original(call)
 
-    def _results(self, calls: list[Call]) -> list:
-        """Results of calls, of which only the last may not fit."""
-        results = []
-        with self._one_run_at_a_time:
-            fitting = [call for call in calls if not call.misfit]
-            if fitting:
-                results += self._run([call.tensors for call in fitting])
-            if len(fitting) < len(calls):
-                results.append(self._by_the_original(calls[-1]))
-        return results
-
-    def _run(self, named: list[Mapping[str, tf.Tensor]]) -> list:
+    def _run(self, calls: list[Call]) -> list:
         import tensorflow as tf
 
-        batches, assignment, executor, program = self._prepared(len(named))
-        given = program.given(named, self.variables)
-        executor.feed(given)
-        self.trace = executor.execute(batches.graph, batches.costs, assignment)
-        results, variables = program.results(executor.outputs, given)
-        self.variables |= variables
+        with self._one_run_at_a_time:
+            batches, assignment, executor, program = self._prepared(len(calls))
+            given = program.given([call.tensors for call in calls], self.variables)
+            executor.feed(given)
+            self.trace = executor.execute(batches.graph, batches.costs, assignment)
+            results, variables = program.results(executor.outputs, given)
+            self.variables |= variables
         return [self._traced.packed([tf.convert_to_tensor(x) for x in each.values()]) for each in results]
 
     def _by_the_original(self, call: Call) -> Any:
@@ -287,12 +278,13 @@ class Distributed:
             self._told = True
             warnings.warn(f"{self.graph.name}: {call.misfit}: such calls are run by the original function, on one device; pad them, or "
                           "distribute the function for them, too, if there are many", stacklevel=4)
-        if not self._copies:
-            self._copies = {name: tf.Variable(self._program.value(name), trainable=False) for name in self._traced.handles}
-        for name, value in self.variables.items():
-            self._copies[name].assign(value)
-        result = self._traced.run(call, {name: copy.handle for name, copy in self._copies.items()})
-        self.variables |= {name: self._copies[name].numpy() for name in self._program.updates}
+        with self._one_run_at_a_time:
+            if not self._copies:
+                self._copies = {name: tf.Variable(self._program.value(name), trainable=False) for name in self._traced.handles}
+            for name in self._program.updates:
+                self._copies[name].assign(self.variables.get(name, self._program.value(name)))
+            result = self._traced.run(call, {name: copy.handle for name, copy in self._copies.items()})
+            self.variables |= {name: self._copies[name].numpy() for name in self._program.updates}
         return result
 
     def _prepared(self, repeats: int) -> tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]:

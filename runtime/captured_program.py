@@ -26,6 +26,7 @@ class CapturedProgram:
       inputs: arrays of arguments and weights, by input vertex.
       weights: the variable of each input vertex that holds one.
       results, updates: the tensor of each result, and of each variable that is updated, by name.
+      same_structure: whether the graph's results are those of the original: as many, of the same paths and kinds.
     """
 
     def __init__(self, graph: DataflowGraph, seed: int = 0, values: Path | None = None):
@@ -43,6 +44,7 @@ class CapturedProgram:
             self.weights = {index[x["vertex"]]: x["variable"] for x in record["weights"]}
             self.results = {x["name"]: self._tensor(graph, index, x) for x in record["outputs"]}
             self.updates = {x["variable"]: self._tensor(graph, index, x) for x in record["updates"]}
+            self.same_structure = _structure(record["outputs"]) == _structure(self._model.original.meta["outputs"])
         except (KeyError, TypeError, IndexError) as error:
             raise GraphError(f"{graph.name}: captured: expected the record that `capture` writes, got another ({error!r}); capture the "
                              f"model again") from None
@@ -82,7 +84,12 @@ class CapturedProgram:
         return CapturedBatches(self, batches, seed)
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
-        """The largest ||a - b|| / ||b|| over results and updated variables of a run (by tensor) against the original function."""
+        """The largest ||a - b|| / ||b|| over results and updated variables of a run (by tensor) against the original function.
+
+        Infinite where the results have another structure, shape or type.
+        """
+        if not self.same_structure:
+            return float("inf")
         expected, updated = self.original(self.arguments)
         known = {**outputs, **{t: self.inputs[v] for t, v in self._input_of.items()}}
         pairs = [(known[self.results[name]], value) for name, value in expected.items()]
@@ -128,6 +135,8 @@ class CapturedBatches:
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
         """As CapturedProgram's, over the results of all batches and the variables in the end."""
+        if not self._program.same_structure:
+            return float("inf")
         results, variables = self.results(outputs, {})
         pairs, expected_variables = [], {}
         for arguments, found in zip(self._arguments, results, strict=True):
@@ -137,13 +146,18 @@ class CapturedBatches:
         return _largest([*pairs, *((value, expected_variables[name]) for name, value in variables.items())])
 
 
+def _structure(outputs: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Path of each result, and the type of the composite tensor that it is a part of."""
+    return [(x["name"], x.get("composite", "")) for x in outputs]
+
+
 def _largest(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> float:
     return max((_distance(np.asarray(got), np.asarray(value)) for got, value in pairs), default=0.0)
 
 
 def _distance(got: np.ndarray, expected: np.ndarray) -> float:
     """||got - expected|| / ||expected||; if `expected` is 0, ||got||. Values that are no number on both sides count as equal."""
-    if got.shape != expected.shape:
+    if got.shape != expected.shape or got.dtype != expected.dtype:
         return float("inf")
     got, expected = got.astype(np.complex128 if np.iscomplexobj(expected) else np.float64), expected.astype(
         np.complex128 if np.iscomplexobj(expected) else np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -89,13 +90,14 @@ def _variable(model: CapturedModel, name: str, device: str) -> tf.Variable:
 
 
 def _signature(model: CapturedModel, placed: Mapping[str, str], weights: Mapping[str, tf.Variable]):
-    """The captured function with devices, on real variables; its arguments and results have the capture's names."""
+    """The captured function with devices, on real variables; its results have the capture's names, its arguments these as keywords."""
     graph = model.library
     for name, device in placed.items():
         graph.node.add().CopyFrom(model.nodes[name])
         graph.node[-1].device = device
     used = {text if ":" in text else f"{text}:0" for node in graph.node for text in node.input}
-    arguments = {x["name"]: x["tensor"] for x in model.meta["arguments"]}
+    names = _keywords([x["name"] for x in model.meta["arguments"]])
+    arguments = {name: x["tensor"] for name, x in zip(names, model.meta["arguments"], strict=True)}
     given = {tensor: name for name, tensor in arguments.items()}
     computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in given]
 
@@ -107,8 +109,18 @@ def _signature(model: CapturedModel, placed: Mapping[str, str], weights: Mapping
         return {x["name"]: tf.identity(tensors[given[x["tensor"]]]) if x["tensor"] in given else next(made)
                 for x in model.meta["outputs"]}
 
-    specs = {x["name"]: tf.TensorSpec(x["shape"], x["dtype"]) for x in model.meta["arguments"]}
+    specs = {name: tf.TensorSpec(x["shape"], x["dtype"]) for name, x in zip(names, model.meta["arguments"], strict=True)}
     return tf.function(call, autograph=False).get_concrete_function(**specs)
+
+
+def _keywords(names: Sequence[str]) -> list[str]:
+    """Names as TensorFlow wants keywords, all different: `d_zeta` for `d/zeta`."""
+    made = list[str]()
+    for name in names:
+        plain = re.sub(r"\W", "_", name if name[:1].isalpha() else f"arg_{name}")
+        same = [other for other in made if re.fullmatch(rf"{plain}(_\d+)?", other)]
+        made.append(f"{plain}_{len(same)}" if plain in made else plain)
+    return made
 
 
 def _operation(text: str) -> str:

@@ -113,9 +113,9 @@ class Binding:
         if isinstance(example, tf.TensorSpec):
             try:
                 return self._tensor(example, value)
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError):
                 raise field_error(ConfigError, self.signature.where, "", where, "a tensor, as in the example", _shown(value),
-                                  str(error).splitlines()[0]) from None
+                                  "give an array, a tensor or a number") from None
         if isinstance(example, tf.TypeSpec):
             if not isinstance(value, example.value_type):
                 raise field_error(ConfigError, self.signature.where, "", where, f"a {kind(example)}, as in the example", _shown(value))

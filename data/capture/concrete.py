@@ -192,9 +192,12 @@ def _outputs(traced, where: str) -> tuple[Output, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """Kind and first telling line; tracing wraps the user's message in many others."""
+    """Kind and first telling line; tracing wraps the user's message in many others, and so do operations that fail."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = next((line for line in reversed(lines) if re.match(r"\w*(Error|Exception)\b", line)), lines[0] if lines else "")
+    at = next((i for i, line in enumerate(lines) if "[[{{node" in line), 0)
+    if at:
+        return f"{type(error).__name__}: {lines[at - 1]}"
     return told if re.match(r"\w*(Error|Exception)\b", told) else f"{type(error).__name__}: {told}"
 
 

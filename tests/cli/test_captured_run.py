@@ -84,6 +84,27 @@ def test_inputs_come_from_a_file(captured, tmp_path):
                 f"{name}: expected float32 of shape [2, 4], got float32 of [2, 5]; mend the array")
 
 
+def test_what_is_inside_of_an_argument_has_its_path_in_a_file_too(tmp_path):
+    x = np.array([1.0, 2.0, 3.0], np.float32)
+    graph = capture(lambda d: d["zeta"] * 2.0 + d["a"], {"zeta": x, "a": x}, model_folder=tmp_path / "model")
+    np.savez(tmp_path / "x.npz", **{"d/zeta": x, "d/a": x + 1.0})
+    program = CapturedProgram(graph, values=tmp_path / "x.npz")
+    outputs, _ = program.original(program.arguments)
+    np.testing.assert_array_equal(outputs["output"], 3.0 * x + 1.0)
+
+
+def test_results_of_another_structure_or_type_do_not_match(tmp_path):
+    x = np.array([1.0, 2.0, 3.0], np.float32)
+    graph = capture(lambda x: {"g": tf.IndexedSlices(x * 2.0, tf.constant([0, 1, 2])), "y": x + 1.0}, x, model_folder=tmp_path / "model")
+    program = CapturedProgram(graph)
+    expected, _ = program.original(program.arguments)
+    made = {program.results[name]: value for name, value in expected.items()}
+    assert program.relative_error(made) == 0
+    assert program.relative_error({**made, program.results["y"]: expected["y"].astype(np.float64)}) == float("inf")
+    graph.attributes["captured"]["outputs"][0]["composite"] = "SparseTensor"
+    assert CapturedProgram(graph).relative_error(made) == float("inf")
+
+
 def test_drawn_inputs_follow_the_seed(captured):
     graph = read_graph(captured("embedding"))
     first, again, other = (CapturedProgram(graph, seed).arguments for seed in (1, 1, 2))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from hypothesis import given, settings
 from tf_keras import layers
 
 import doppler_tf
-from doppler_tf.errors import ConfigError
+from doppler_tf.errors import ConfigError, ExecutionError
 from tests.messages import assert_says, refusal
+from tests.signatures import equal, functions
 
 
 def towers():
@@ -38,8 +42,9 @@ def test_a_model_gives_what_it_gave(in_flight, tmp_path):
         assert placed.predicted_s > 0
         assert len(placed.pattern) == in_flight
         assert any("conv2d" in name for name in placed.graph.names)
-        assert_says(refusal(ConfigError, placed, batch(0)[:1]), "expected shape [2, 8, 8, 3], as in the example, got (1, 8, 8, 3)")
-        assert_says(refusal(ConfigError, placed, batch(0), 1), "expected 1 arguments, as in the example, got 2")
+        with pytest.warns(UserWarning, match=r"inputs: expected float32 of shape \[2, 8, 8, 3\], as in the example, got .*\[1, 8, 8, 3\]"):
+            np.testing.assert_allclose(placed(batch(0)[:1])["joined"], model(batch(0)[:1])["joined"], rtol=1e-5, atol=1e-6)
+        assert_says(refusal(ConfigError, placed, batch(0), True), "argument training: expected False, a Python value")
         placed.export(tmp_path / "placed")
     exported = tf.saved_model.load(str(tmp_path / "placed")).signatures["serving_default"]
     (argument,) = exported.structured_input_signature[1]
@@ -90,6 +95,91 @@ def test_a_model_that_is_cut_gives_what_it_gave(pieces, tmp_path):
     (argument,) = exported.structured_input_signature[1]
     found = exported(**{argument: tf.constant(batch(1))})
     np.testing.assert_allclose(sorted(found.items())[0][1], model(batch(1))["joined"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def counting(request):
+    """A step that counts its calls and sums its batches, placed; and what TensorFlow gives for batches, from the start."""
+    total, count = tf.Variable(tf.zeros(3), name="total"), tf.Variable(0, name="count")
+
+    @tf.function
+    def step(x, scale=2.0):
+        tf.debugging.assert_less(x, 100.0)
+        count.assign_add(1)
+        total.assign_add(tf.reduce_sum(x, axis=0) * scale)
+        return {"sum": total + 0.0, "x": x * tf.cast(count, tf.float32), "parts": tf.IndexedSlices(x, tf.range(tf.shape(x)[0]))}
+
+    def from_the_start(batches):
+        total.assign(tf.zeros(3))
+        count.assign(0)
+        return [step(x) for x in batches]
+
+    with doppler_tf.distribute(step, rows(4), topology="cpu:2", budget_s=None, pieces=1, in_flight=request.param) as placed:
+        yield placed, from_the_start
+
+
+def rows(count: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+
+
+def streamed(placed, batches):
+    """All results of a stream that starts with fresh variables, and the error at its end."""
+    placed.variables.update(total=np.zeros(3, np.float32), count=np.int32(0))
+    found = []
+    try:
+        for result in placed.map(batches):
+            found.append(result)
+    except Exception as error:
+        return found, error
+    return found, None
+
+
+def test_batches_of_another_size_are_run_by_the_original_with_the_present_variables(counting):
+    placed, from_the_start = counting
+    batches = [rows(4, 1), rows(4, 2), rows(2, 3), rows(4, 4), rows(1, 5)]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found, error = streamed(placed, batches)
+    assert error is None
+    equal(found, from_the_start(batches))
+    assert placed.variables["count"] == 5
+    assert len([x for x in told if "run by the original function" in str(x.message)]) == 1  # once, also by the test before
+    np.testing.assert_allclose(placed.variables["total"], found[-1]["sum"], rtol=1e-5)
+
+
+def test_what_is_done_is_yielded_before_an_error_is_raised(counting):
+    placed, from_the_start = counting
+    good = [rows(4, seed) for seed in range(3)]
+
+    def stops():
+        yield from good
+        raise KeyError("mine")
+
+    for batches, kind in [(stops(), KeyError), ([*good, rows(4) + 1000.0, rows(4)], ExecutionError), ([*good, "text"], ConfigError),
+                          ([*good, rows(2) + 1000.0], ConfigError), ([*good, np.ones((4, 5), np.float32)], ConfigError)]:
+        found, error = streamed(placed, batches)
+        assert type(error) is kind
+        assert len(str(error).splitlines()) == 1
+        equal(found, from_the_start(good))
+        assert placed.variables["count"] == 3
+
+
+def test_batches_are_calls_by_position_or_by_name(counting):
+    placed, from_the_start = counting
+    x = rows(4)
+    found, error = streamed(placed, [x, (x,), (x, 2.0), {"x": x}, {"x": x, "scale": 2.0}])
+    assert error is None
+    equal(found, from_the_start([x] * 5))
+
+
+@pytest.mark.thorough
+@settings(max_examples=30)
+@given(functions())
+def test_placed_functions_give_the_structure_types_and_values_of_the_original(drawn):
+    with doppler_tf.distribute(drawn.function, drawn.example, topology="cpu:2", budget_s=None, pieces=1,
+                               example_keywords=drawn.keywords) as placed:
+        for args, kwargs in drawn.calls:
+            equal(placed(*args, **kwargs), drawn.function(*args, **kwargs))
 
 
 def test_numbers_that_are_none():

@@ -26,6 +26,20 @@ def signed(x):
 def plain(x, y, scale=2.0):
     return x + y * scale
 
+def skips(x, training=False, mask=None):
+    y = x + 100.0 if training else x * 2.0
+    return y if mask is None else y * mask
+
+def nested(d, *rest, only, **more):
+    return d["zeta"] * d["list"][0] + rest[0] * only + more["extra"]
+
+@tf.function(input_signature=[{"ids": tf.TensorSpec([None, 3], name="own_name")}])
+def signed_dict(d):
+    return d["ids"] * FACTOR
+
+a, b = tf.keras.Input((3,), name="left"), tf.keras.Input((3,), name="right")
+two = tf.keras.Model([a, b], tf.keras.layers.Add()([a, b]))
+
 number = 3
 """
 KERAS_3 = """
@@ -68,6 +82,26 @@ def test_functions_in_a_file(module, tmp_path, name, inputs, batch, shapes):
     assert graph.attributes["captured"]["function"] == f"{module}:{name}"
 
 
+def test_inputs_are_bound_by_name(module, tmp_path):
+    x, mask = np.array([1.0, 2.0, 3.0], np.float32), np.array([0.0, 1.0, 0.5], np.float32)
+    for inputs in (["x=f32[3]", "mask=f32[3]"], ["mask=f32[3]", "x=f32[3]"]):  # the default between them stays
+        graph = capture(read_source(f"{module}:skips", inputs=inputs), model_folder=tmp_path / "model")
+        close(run_pieces(graph, {"x": x, "mask": mask})[0], {"output": [0.0, 4.0, 3.0]})
+
+
+@pytest.mark.parametrize(("name", "inputs", "batch", "names"), [
+    ("nested", ["only=f32[3]", "d/zeta=f32[3]", "rest/0=f32[3]", "d/list/0=f32[3]", "extra=f32[3]"], None,
+     ["d/list/0", "d/zeta", "rest/0", "extra", "only"]),
+    ("signed_dict", [], 2, ["d/ids"]), ("signed_dict", ["d/ids=f32[2,3]"], None, ["d/ids"]),
+    ("signed_dict", ["own_name=f32[2,3]"], None, ["d/ids"]),
+    ("two", ["left=f32[2,3]"], 2, ["inputs/0", "inputs/1"]),
+    ("two", ["inputs/0=f32[2,3]", "inputs/1=f32[2,3]"], None, ["inputs/0", "inputs/1"]),
+])
+def test_inputs_are_named_by_their_path(module, tmp_path, name, inputs, batch, names):
+    graph = capture(read_source(f"{module}:{name}", None, inputs, batch), model_folder=tmp_path / "model")
+    assert [x["name"] for x in graph.attributes["captured"]["inputs"]] == names
+
+
 def test_a_signature_of_a_saved_model(saved, tmp_path):
     graph = capture(read_source(str(saved), "one", batch=2), model_folder=tmp_path / "model")
     assert graph.name == "saved"
@@ -96,6 +130,10 @@ def test_a_model_of_keras_3(tmp_path):
     ("MODULE:signed", {"inputs": ["y=f32[1,3]"]}, ["'y'", "one of x"]),
     ("MODULE:signed", {"inputs": ["x=f32[1,4]"]}, ["float32", "(1, 4)"]),
     ("MODULE:signed", {"inputs": ["x=f99[1,3]"]}, ["x=f99[1,3]", "NAME=TYPE[SHAPE]"]),
+    ("MODULE:skips", {"inputs": ["x=f32[3]", "msk=f32[3]"]}, ["'msk'", "one of x, training, mask"]),
+    ("MODULE:nested", {"inputs": ["d=f32[3]", "d/zeta=f32[3]"]}, ["'d/zeta'", "not both"]),
+    ("MODULE:nested", {"inputs": ["d/zeta=f32[3]"]}, ["input 'only'", "--input only="]),
+    ("MODULE:signed_dict", {"inputs": ["d/idx=f32[2,3]"]}, ["'d/idx'", "one of d/ids"]),
     ("MODULE", {}, ["module.py:function"]),
     ("SAVED", {}, ["one of one, two", "--signature"]),
     ("SAVED", {"signature": "three"}, ["three", "--signature"]),

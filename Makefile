@@ -17,6 +17,7 @@ setup: .venv/installed
 	@rm -rf .venv && $(PYTHON) -m venv --without-pip .venv
 	@echo "installing the requirements into .venv (once; 3 GB on disk, a minute or more) ..."
 	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --no-compile --retries 2 -r requirements.txt 2>.venv/pip.log || { echo "make: the requirements could not be installed; the network (PyPI) is needed once: check the connection and run make again (.venv/pip.log says more)" >&2; exit 2; }
+	@$(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check install --quiet --no-deps --no-build-isolation --editable . 2>>.venv/pip.log || { echo "make: the project could not be installed into .venv: .venv/pip.log says why" >&2; exit 2; }
 	@touch $@
 
 # As many pieces and devices as this machine has cores, up to 8.
@@ -65,4 +66,4 @@ pretrain: setup
 	@$(BIN)/python -m benchmarks.pretrain $(SWEEP)
 
 clean:
-	@rm -rf .venv runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	@rm -rf .venv *.egg-info runs .pytest_cache .hypothesis .ruff_cache .import_linter_cache

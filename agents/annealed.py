@@ -47,7 +47,7 @@ def learn_annealed(training: Training, teacher: Teacher = annealing, most_update
     for g, (graph, costs) in enumerate(zip(task.graphs, task.costs, strict=True)):
         found = teacher(graph, costs, seed, task.bounds_s[g], task.config.rule)
         simulations.append(found.simulations)
-        best.episodes[g] = task.as_episode(g, replace(found.assignment, method="policy"))
+        best.episodes[g] = task.as_episode(g, replace(found.assignment, method="policy, annealed"))
     learner.agent.set_learning_rate(_FASTER * task.config.learning_rate)
     for step in range(0, most_updates if task.config.elite else 0, _UPDATES_A_BATCH):
         experience = training.driver.run((seed, _FIRST_STEP + step))

@@ -37,4 +37,4 @@ class Polish:
             found = climb(graph, costs, rng, budget, start, task.config.rule)
             training.climbed[g] += found.simulations
             if found.makespan_s < training.best.episodes[g].makespan_s:
-                training.best.offer(g, task.as_episode(g, replace(found.assignment, method="policy"), costs))
+                training.best.offer(g, task.as_episode(g, replace(found.assignment, method="policy, climbed"), costs))

@@ -76,8 +76,9 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
 
     Returns:
       By graph name: `greedy_makespan_s` (infinite where it does not fit in memory; null in result.json) and `best_makespan_s` (simulated
-      with the costs of `topology`), `lower_bound_s`, `episodes`,
-      `search_simulations` (of an annealed teacher and of climbs), `seconds`, and after stage III `measured` (see `RealStage.choose`).
+      with the costs of `topology`), `best_method` (`policy`, `policy, climbed`, `policy, annealed`, or what runs preferred),
+      `lower_bound_s`, `episodes`, `search_simulations` (of an annealed teacher and of climbs), `seconds` (of all updates), and after
+      stage III `measured` (see `RealStage.choose`).
 
     Raises:
       ConfigError, CheckpointError: the run folder is in use, or made for something else.
@@ -252,7 +253,8 @@ class Run:
         for g, greedy_s in enumerate(self.training.final(self.progress.measured is not None)):
             name, best = self.task.graphs[g].name, self.training.best.episodes[g]
             best_s = self._write(g, best, ".json")
-            result[name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best_s, "lower_bound_s": self.task.bounds_s[g],
+            result[name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best_s, "best_method": best.method,
+                            "lower_bound_s": self.task.bounds_s[g],
                             "episodes": learned + (chosen[name]["runs"] if name in chosen else 0),
                             "search_simulations": searched[g], "seconds": round(self.progress.seconds, 3),
                             **({"measured": chosen[name]} if name in chosen else {})}

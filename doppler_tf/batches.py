@@ -88,7 +88,7 @@ class Batches:
             device = np.full(self.single.num_vertices, -1, np.int32)
             device[work] = assignment.device[self.vertex[b, work]]
             priority = None if keys is None else keys[self.vertex[b]]
-            pattern.append(replace(assignment, device=device, order=None, priority=priority))
+            pattern.append(replace(assignment, device=device, order=None, priority=priority, proven_bound_s=0.0))
         return pattern
 
     def figures(self, trace: Trace) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.topology import Topology
@@ -38,6 +39,11 @@ def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
     path_s = _longest(graph, costs, joins=False)
     bounds = _work_bound(graph, costs), path_s, max(path_s, _longest(graph, costs, joins=True))
     return Bounds(*(bound * (1 - rounding(graph, costs)) for bound in bounds))
+
+
+def known_bound_s(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> float:
+    """The largest bound that is known: of `lower_bounds`, and what a search has proved and left with its assignment."""
+    return max(lower_bounds(graph, costs).best_s, assignment.proven_bound_s)
 
 
 def rounding(graph: DataflowGraph, costs: CostModel) -> float:

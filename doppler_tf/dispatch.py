@@ -263,7 +263,7 @@ class Dispatcher:
         return Trace(work, np.array(self._device, np.int32)[work], np.array(self.vertex_start_s)[work],
                      np.array(self.vertex_end_s)[work], plan.producer, plan.source, plan.destination,
                      np.array(self.transfer_start_s), np.array(self.transfer_end_s), self.rule, device_kind,
-                     output=plan.tensor - self._graph.tensor_ptr[plan.producer])
+                     output=plan.tensor - self._graph.tensor_ptr[plan.producer], graph=self._graph, costs=self._costs)
 
 
 def queue_keys(graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str) -> np.ndarray | None:

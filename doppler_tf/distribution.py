@@ -25,6 +25,7 @@ from doppler_tf.topology import cpu
 if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
+    from matplotlib.figure import Figure
 
     from data.capture.binding import Call
     from data.capture.concrete import Concrete
@@ -227,6 +228,22 @@ class Distributed:
         self._prepared_for = {}
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    def __repr__(self) -> str:
+        from doppler_tf.report import notebook
+
+        return notebook.of_distributed(self).text()
+
+    def _repr_html_(self) -> str:
+        from doppler_tf.report import notebook
+
+        return notebook.of_distributed(self).html()
+
+    def plot(self) -> Figure:
+        """The Gantt picture of the last run, or of a simulation, as a matplotlib figure."""
+        from doppler_tf.report import notebook
+
+        return notebook.of_distributed(self).figure()
 
     def __enter__(self) -> Distributed:
         return self

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from doppler_tf.heuristics.tied_search import place_tied
 from doppler_tf.memory import MORE_MEMORY, never_fits
 from doppler_tf.simulator import Simulator
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 Sampler = Callable[[np.random.Generator], Assignment]
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 _Found = tuple[float, Assignment]  # simulated seconds first
@@ -40,7 +44,7 @@ _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
 _PARTITIONED = 50_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Placement:
     """The outcome of `place`.
 
@@ -53,6 +57,8 @@ class Placement:
       makespans_s: the best by member of the portfolio; a search's may be another one's that it went on from.
       assignments: the assignments that these are of.
       noisy_means_s: if there was noise, the mean of simulations with it, by member.
+      simulations: how many each search has made.
+      graph, costs: what was placed.
     """
 
     assignment: Assignment
@@ -62,12 +68,31 @@ class Placement:
     seconds: float
     makespans_s: Mapping[str, float]
     assignments: Mapping[str, Assignment]
+    graph: DataflowGraph
+    costs: CostModel
     noisy_means_s: Mapping[str, float] = field(default_factory=dict)
+    simulations: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def gap(self) -> float:
         """How far above the lower bound: 0.1 is 10%. 0 for a graph that takes no time at all."""
         return self.makespan_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
+
+    def __repr__(self) -> str:
+        from doppler_tf.report import notebook  # above this room; loaded where something is shown
+
+        return notebook.of_placement(self).text()
+
+    def _repr_html_(self) -> str:
+        from doppler_tf.report import notebook
+
+        return notebook.of_placement(self).html()
+
+    def plot(self) -> Figure:
+        """The Gantt picture of a simulation, as a matplotlib figure."""
+        from doppler_tf.report import notebook
+
+        return notebook.of_placement(self).figure()
 
 
 def place(graph: GraphLike, topology: TopologyLike | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,
@@ -111,10 +136,11 @@ def place(graph: GraphLike, topology: TopologyLike | CostModel, method: str = "a
     building_until = deadline = np.inf if budget_s is None else started + budget_s
     if (proof := never_fits(graph, costs)) is not None:
         raise DeadlockError(f"{graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
-    bound_s = lower_bounds(graph, costs).best_s
+    bound_s = unproven_s = lower_bounds(graph, costs).best_s
     best: dict[str, _Found] = {}
     improvements: list[_Found] = []
     steadiest: dict[str, _Found] = {}
+    simulations: dict[str, int] = {}
     further: list[tuple[int, _Found]] = []  # what methods found beside their best, with the rank, to race
 
     def note(name: str, found: Found) -> None:
@@ -123,7 +149,7 @@ def place(graph: GraphLike, topology: TopologyLike | CostModel, method: str = "a
         if found.steadiest is not None:
             improvements.append(found.steadiest)
             steadiest[name] = found.steadiest
-        best[name] = found.makespan_s, found.assignment
+        best[name], simulations[name] = (found.makespan_s, found.assignment), found.simulations
         bound_s = max(bound_s, found.lower_bound_s)
 
     if method in SEARCHES:
@@ -189,9 +215,10 @@ def place(graph: GraphLike, topology: TopologyLike | CostModel, method: str = "a
     if not np.isfinite(makespan_s):
         Simulator().execute(graph, costs, assignment)  # raises a DeadlockError that names what waits and for which memory
     names = costs.topology.device_names
+    assignment = replace(assignment, proven_bound_s=bound_s if bound_s > unproven_s else 0.0)
     return Placement(assignment, {graph.ids[v]: names[assignment.device[v]] for v in graph.work_vertices.tolist()}, makespan_s, bound_s,
                      time.perf_counter() - started, {key: value for key, (value, _) in best.items()},
-                     {key: found for key, (_, found) in best.items()}, means_s)
+                     {key: found for key, (_, found) in best.items()}, graph, costs, means_s, simulations)
 
 
 def check_method(method: str, learned: Iterable[str] = ()) -> None:
@@ -237,8 +264,9 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
     if not np.isfinite(makespans_s[name]):
         Simulator().execute(batches.graph, batches.costs, found[name])  # raises a DeadlockError
     names, device = batches.costs.topology.device_names, found[name].device
-    return Placement(found[name], {batches.graph.ids[v]: names[device[v]] for v in batches.graph.work_vertices.tolist()}, makespans_s[name],
-                     together.lower_bound_s, time.perf_counter() - started, makespans_s, found)
+    chosen = replace(found[name], proven_bound_s=together.assignment.proven_bound_s)
+    return Placement(chosen, {batches.graph.ids[v]: names[device[v]] for v in batches.graph.work_vertices.tolist()}, makespans_s[name],
+                     together.lower_bound_s, time.perf_counter() - started, makespans_s, found, batches.graph, batches.costs)
 
 
 def _steadier(graph: DataflowGraph, costs: CostModel, name: str, best: _Found, improvements: Sequence[_Found], most_s: float,
@@ -273,6 +301,16 @@ def tried(name: str, graph: DataflowGraph, samples: int | None) -> int:
     if samples is None and name == "partition":
         return min(DEFAULT_SAMPLES, max(1, _PARTITIONED // graph.num_vertices))
     return samples or DEFAULT_SAMPLES
+
+
+def made(name: str, graph: DataflowGraph, samples: int | None, simulations: Sequence[int]) -> int | None:
+    """How many assignments a method has made, or a search has simulated, in the mean of several runs; None if no search ended.
+
+    Args: samples: as asked; simulations: of the runs of a search.
+    """
+    if name not in SEARCHES:
+        return tried(name, graph, samples)
+    return round(sum(simulations) / len(simulations)) if simulations else None
 
 
 def _draws(name: str, graph: DataflowGraph, costs: CostModel, samples: int | None, seed: int) -> Iterator[Assignment]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,10 +12,13 @@ from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 DEVICE_KINDS = ("virtual", "emulated", "tf")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Trace:
     """The record of one run; times in seconds from the first dispatch.
 
@@ -32,6 +36,7 @@ class Trace:
         own sizes, fetched outputs and kept inputs included; a kernel's scratch memory is not.
       lost: the devices that were lost before this run, which is the whole graph's on the others.
       assignment: where devices were lost, what ran instead of the assignment asked for; None otherwise.
+      graph, costs: of what ran; needed to show it.
     """
 
     vertex: np.ndarray
@@ -51,10 +56,28 @@ class Trace:
     lost: tuple[int, ...] = ()
     assignment: Assignment | None = None
     output: np.ndarray | None = None
+    graph: DataflowGraph | None = None
+    costs: CostModel | None = None
 
     def __post_init__(self):
         if self.output is None:
             object.__setattr__(self, "output", np.zeros(len(self.producer), np.int32))
+
+    def __repr__(self) -> str:
+        from doppler_tf.report import notebook  # above this room; loaded where something is shown
+
+        return notebook.of_trace(self).text()
+
+    def _repr_html_(self) -> str:
+        from doppler_tf.report import notebook
+
+        return notebook.of_trace(self).html()
+
+    def plot(self) -> Figure:
+        """The Gantt picture, as a matplotlib figure."""
+        from doppler_tf.report import notebook
+
+        return notebook.of_trace(self).figure()
 
     def tensor(self, graph: DataflowGraph) -> np.ndarray:
         """int64 [T]: the tensor of `graph` that each transfer carries."""

@@ -119,7 +119,9 @@ def load_batches(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: s
         raise field_error(AssignmentError, str(path), "", "batches", "a number of batches, at most the entries of `device`", placed)
     some = repeat_graph(graph, costs.topology, placed, placed)
     assignment = assignment_from_json(record, some.graph, some.costs, str(path))
-    return batches, batches.assignment(some.pattern(assignment))
+    again = batches.assignment(some.pattern(assignment))
+    same = repeat == in_flight == placed
+    return batches, replace(again, proven_bound_s=assignment.proven_bound_s) if same else again
 
 
 def load_policy(path: Path, kept: KeptSamplers | None = None) -> Policy:

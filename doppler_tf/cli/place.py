@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         assignment, makespan_s, measured = (
             choose_by_runs(graph, costs, placed, args.measure, args.time_scale, args.seed, cluster) if batches is None
             else choose_batches_by_runs(batches, placed, args.measure, args.time_scale, args.seed, cluster))
+    assignment = replace(assignment, proven_bound_s=placed.assignment.proven_bound_s)  # runs may have chosen another one
     if args.out is not None:
         write_assignment(args.out, graph, costs, assignment, makespan_s, args.in_flight)
     if args.gantt is not None:

@@ -73,11 +73,13 @@ def _examine(args: argparse.Namespace, one: Trained, config: Mapping[str, Any], 
     from doppler_tf.report.methods import compared_methods
     from doppler_tf.simulator import Simulator
 
-    graph, figures = one.graph, one.figures
+    graph = one.graph
     trace = Simulator().execute(graph, one.costs, one.assignment)
     simulated = out.with_name(f"{out.stem}.{file_name(graph.name)}.trace.json")
     write_trace(simulated, graph, one.costs, one.assignment, trace)
     measured = {path: it for path, it in traces.items() if it.graph.graph_hash == graph.graph_hash}
+    bound_s = max([one.figures["lower_bound_s"], *(it.assignment.proven_bound_s for it in measured.values())])
+    figures = {**one.figures, "lower_bound_s": bound_s}
     methods = compared_methods(graph, one.costs, trace.makespan_s, figures["greedy_makespan_s"], config["dispatch"], args.seed)
     links = [trace_link(simulated, out, "the best assignment, simulated", trace.makespan_s),
              *(trace_link(path, out, f"a run on {it.trace.device_kind} devices", it.trace.makespan_s) for path, it in measured.items())]

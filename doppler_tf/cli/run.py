@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Executes, compares the outputs with the unsharded program, and judges the median run's trace."""
-    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.bounds import known_bound_s
     from doppler_tf.cli.executors import (
         check_executor,
         default_time_scale,
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
         error = None if program is None or args.no_check else program.relative_error(executor.outputs)
     trace = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]
-    lower_bound_s = lower_bounds(graph, costs).best_s
+    lower_bound_s = known_bound_s(graph, costs, assignment)
     judged = graph, costs, assignment, trace
     verdict = judge(*judged, args.tolerance_s)
     write_pictures(args, *judged, lower_bound_s)

@@ -43,7 +43,7 @@ def measure_found(graph_path: Path, graph: DataflowGraph, costs: CostModel, best
         path = None if run is None else run / "assignments" / f"{file_name(graph.name)}{ending}"
         if path is not None and path.exists():
             assignment = load_assignment(path, graph, costs, None)
-            leader = name if assignment.method in ("", "policy") else f"{name} ({assignment.method})"
+            leader = name if assignment.method.partition(",")[0] in ("", "policy") else f"{name} ({assignment.method})"
             found[leader] = assignment
     if leader is None:
         raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")

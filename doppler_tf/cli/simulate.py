@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Simulates under the virtual clock and judges the trace exactly."""
-    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.bounds import known_bound_s
     from doppler_tf.cli.inputs import load_assignment, load_batches, load_costs
     from doppler_tf.cli.output import batch_figures, write_pictures
     from doppler_tf.report.verdict import judge, usage
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         batches, assignment = load_batches(args.assignment, graph, costs, args.dispatch, args.repeat, args.in_flight)
         graph, costs = batches.graph, batches.costs
     trace = Simulator().execute(graph, costs, assignment)
-    lower_bound_s = lower_bounds(graph, costs).best_s
+    lower_bound_s = known_bound_s(graph, costs, assignment)
     write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
     return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": assignment.dispatch,
             "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s, "transfers": len(trace.producer),

@@ -26,14 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Reads the file and judges its trace."""
-    from doppler_tf.bounds import lower_bounds
+    from doppler_tf.bounds import known_bound_s
     from doppler_tf.cli.output import write_pictures
     from doppler_tf.formats.chrome_trace import read_trace
     from doppler_tf.report.verdict import chain, idle, judge, usage
 
     stored = read_trace(args.file)
     graph, costs, assignment, trace = stored.graph, stored.costs, stored.assignment, stored.trace
-    lower_bound_s = lower_bounds(graph, costs).best_s
+    lower_bound_s = known_bound_s(graph, costs, assignment)
     write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
     verdict = judge(graph, costs, assignment, trace, args.tolerance_s)
     run = graph, costs, assignment, trace, verdict["trace_valid"]

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     if args.executor not in (None, "tf", "emulated"):
         raise field_error(ConfigError, "train", "", "--executor", "tf or emulated", args.executor)
+    started = time.perf_counter()
     loaded = [load_costs(path, args.topology, args.costs) for path in args.graphs]
     _check_names(args.graphs, [graph for graph, _ in loaded])
     wholes, tied = loaded, _tied(args, loaded)
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         trained = training.train(graphs, loaded[0][1].topology, args.run_dir, config, executor=executor, resume=args.resume,
                                  progress=bars_wanted(), init=args.init, workers=workers)
     repeated = [_repeat(args.run_dir, *case, each, config.dispatch) for case, each in zip(wholes, tied, strict=False)]
-    return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained,
+    return {"topology": loaded[0][1].topology.name, "run_dir": args.run_dir, "graphs": trained, "seconds": time.perf_counter() - started,
             **({"repeated": {row["graph"]: row for row in repeated}} if repeated else {})}
 
 
@@ -158,26 +160,28 @@ def render(result: dict[str, Any]) -> list:
     for name, row in graphs.items():
         greedy_s, best_s, bound_s = row["greedy_makespan_s"], row["best_makespan_s"], row["lower_bound_s"]
         unit = time_unit([greedy_s, best_s, bound_s])
-        rows.append((name, unit.text(greedy_s), unit.text(best_s), unit.text(bound_s), over(best_s, bound_s), f"{row['episodes']:,}",
-                     f"{row['seconds']:.1f} s"))
+        by = row["best_method"].removeprefix("policy").removeprefix(", ")  # "": a policy found it alone
+        rows.append((name, unit.text(greedy_s), unit.text(best_s) + (f", {by}" if by else ""), unit.text(bound_s), over(best_s, bound_s),
+                     f"{row['episodes']:,}"))
         if measured := row.get("measured"):
             medians = [(measured[f"{key}_s"], measured[f"{key}_runs"]) for key in ("before", "greedy", "best")]
             shown = [NOTHING if median_s is None else f"{unit.text(median_s)} ({count})" for median_s, count in medians]
-            if measured.get("method", "policy") != "policy":
-                shown[-1] += f", {measured['method']}"
+            if (method := measured.get("method", "policy")) != "policy":
+                shown[-1] += f", {method.removeprefix('policy, ')}"
             runs.append((name, *shown, f"{measured['runs']:,}", f"{measured['failed']:,}"))
-    columns = ("graph", "greedy", "best", "lower bound", "best above it", "episodes", "took")
+    columns = ("graph", "greedy", "best", "lower bound", "best above it", "episodes")
     measured = ("graph", "greedy before", "greedy", "best", "runs", "failed")
     repeated = result.get("repeated", {}).values()
     unit = time_unit([row["makespan_s"] for row in repeated])
-    wholes = [(row["graph"], f"{row['vertices']:,}", unit.text(row["makespan_s"]) if row["assignment"] else "out of memory",
+    wholes = [(row["graph"], f"{row['vertices']:,}", unit.text(row["makespan_s"]),
                over(row["makespan_s"], row["lower_bound_s"]), str(row["assignment"] or NOTHING)) for row in repeated]
     columns_of_wholes = ("graph", "vertices", "best", "above the lower bound", "written to")
     return [grid(f"trained on {result['topology']}, simulated", columns, rows),
             *([grid("all copies alike, simulated", columns_of_wholes, wholes)] if wholes else []),
             *([grid("real runs: medians (of how many)", measured, runs)] if runs else []),
             facts("", {"policy": f"place --policy {result['run_dir']}", "best assignments": f"{result['run_dir']}/assignments/",
-                       "watch": f"tensorboard --logdir {result['run_dir']}"})]
+                       "watch": f"tensorboard --logdir {result['run_dir']}",
+                       "took": f"{result['seconds']:.1f} s; all updates of the run took {next(iter(graphs.values()))['seconds']:.1f} s"})]
 
 
 def _check_names(paths: Sequence[Path], graphs: Sequence[DataflowGraph]) -> None:

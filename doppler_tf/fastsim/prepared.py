@@ -103,7 +103,7 @@ def may_run_short(devices, p):
     return short
 
 
-@numba.njit(nogil=True)
+@compiled  # walks call it from Python, too
 def makespan_bound(devices, p, limit_s, tail):
     """A lower bound of the makespan of `devices` (int32 [1, N]) without simulation: the longest path, or the work of a device.
 

@@ -31,11 +31,14 @@ def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assig
         **({} if priority is None else {"priority": [None if d < 0 else int(x) if x.is_integer() else x for d, x in
                                                      zip(assignment.device.tolist(), priority.tolist(), strict=True)]}),
         "makespan_s": makespan_s, "method": assignment.method,
+        **({"proven_bound_s": assignment.proven_bound_s} if assignment.proven_bound_s else {}),
     }
 
 
 def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: str = "assignment") -> Assignment:
     """Checks a record (an object of the format or a bare list of device indices) against graph and topology.
+
+    A `proven_bound_s` counts only beside the hashes of both, which fix the costs that it was proved for.
 
     Raises:
       AssignmentError: made for another graph or topology, or it does not fit; the message says what came and what was expected.
@@ -67,7 +70,18 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
     if dispatch not in DISPATCH_RULES:
         raise field_error(AssignmentError, where, "", "dispatch", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
     assignment = assignment_from_devices(graph, costs, record["device"], order, method, where)
-    return replace(assignment, dispatch=dispatch, priority=_priority(graph, record.get("priority"), where))
+    bound_s = _bound_s(record, where)
+    return replace(assignment, dispatch=dispatch, priority=_priority(graph, record.get("priority"), where), proven_bound_s=bound_s)
+
+
+def _bound_s(record: Mapping, where: str) -> float:
+    """The bound that a search has proved, 0 for none. Raises AssignmentError unless it is a number of seconds."""
+    bound_s = record.get("proven_bound_s")
+    if bound_s is None:
+        return 0.0
+    if isinstance(bound_s, bool) or not isinstance(bound_s, int | float) or not 0 <= bound_s <= sys.float_info.max:
+        raise field_error(AssignmentError, where, "", "proven_bound_s", "a number of seconds >= 0 or null", bound_s)
+    return float(bound_s) if record.get("graph_hash") and record.get("topology_hash") else 0.0
 
 
 def _priority(graph: DataflowGraph, values, where: str) -> np.ndarray | None:

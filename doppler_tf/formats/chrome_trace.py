@@ -83,7 +83,7 @@ def read_trace(path: str | Path) -> TraceFile:
                        None if log is None else _trace(log["vertices"], log["transfers"], limits, rule, kind))
         if (trace.output >= outputs[trace.producer]).any():
             raise ValueError("output of a vertex that has not so many")
-        trace = replace(trace, lost=tuple(int(d) for d in metadata.get("lost", ())),
+        trace = replace(trace, lost=tuple(int(d) for d in metadata.get("lost", ())), graph=graph, costs=costs,
                         **{name: _bytes(metadata.get(name), built.num_devices) for name in _peaks(trace)})
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise TraceError(f"{where}: expected a complete {TRACE_SCHEMA} file, got {error!r} while reading it; write it again") from None

@@ -14,8 +14,7 @@ from doppler_tf.bounds import lower_bounds
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.heuristics import SEARCHES
-from doppler_tf.placement import learned_samples, place, tried
+from doppler_tf.placement import learned_samples, made, place
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 GREEDY = "policy_greedy"
@@ -50,7 +49,7 @@ def compare_methods(graph: DataflowGraph, costs: CostModel, methods: Sequence[st
         wanted = samples
         if member in learned:
             wanted = 1 if member == GREEDY else samples or learned_samples(graph)
-        makespans_s, seconds = [], []
+        makespans_s, seconds, simulations = [], [], list[int]()
         for seed in seeds:
             started = time.perf_counter()
             try:
@@ -58,12 +57,12 @@ def compare_methods(graph: DataflowGraph, costs: CostModel, methods: Sequence[st
                 if placed.makespan_s < min(makespans_s, default=math.inf):
                     best[member] = placed.assignment
                 makespans_s.append(placed.makespan_s)
+                simulations.extend(placed.simulations.values())
                 bound_s = max(bound_s, placed.lower_bound_s)
             except DeadlockError:
                 makespans_s.append(math.inf)
             seconds.append(time.perf_counter() - started)
-        timed = member in SEARCHES and samples is None and budget_s is not None
-        shown = None if timed else wanted if member in learned else tried(member, graph, wanted)
-        rows[member] = {"samples": shown, "dispatch": best[member].dispatch if member in best else None,
+        tries = wanted if member in learned else made(member, graph, wanted, simulations)
+        rows[member] = {"samples": tries, "dispatch": best[member].dispatch if member in best else None,
                         "makespan_s": mean(makespans_s), "best_makespan_s": min(makespans_s), "seconds": mean(seconds)}
     return Compared(rows, bound_s, best)

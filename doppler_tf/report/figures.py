@@ -18,14 +18,21 @@ DPI = 150
 _GRID, _AXIS = "#DFE2E7", "#C9CCD2"
 
 
+class Picture(Figure):
+    """A figure that shows itself in a notebook, whatever matplotlib's backend."""
+
+    def _repr_png_(self) -> bytes:
+        return png_bytes(self)
+
+
 def names_as_text() -> AbstractContextManager[None]:
     """A context in which matplotlib does not read dollar signs in names as mathematics."""
     return rc_context({"text.parse_math": False})
 
 
-def new_figure(width: float, height: float, dpi: int = DPI) -> Figure:
+def new_figure(width: float, height: float, dpi: int = DPI) -> Picture:
     """An empty figure. Args: width, height: in inches."""
-    figure = Figure((width, height), dpi=dpi, facecolor="white", layout="constrained")
+    figure = Picture((width, height), dpi=dpi, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 

@@ -1,4 +1,4 @@
-"""A Gantt picture of a trace: one row per device, one thin row per link, vertices coloured by group."""
+"""A Gantt picture of a trace: one row per device, one thin row per link, vertices coloured by group, pinned ones outlined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from doppler_tf.trace import Trace
 _MAX_LABELS = 400
 _CHARACTER_IN, _CARD_CHARACTERS = 0.066, 64
 _LEGEND_IN = 0.16
-_EDGE_FROM_PX = 4
+_EDGE_FROM_PX, _PIN_LINE = 4, 1.4
 _MAX_SNAPPED = 500
 
 
@@ -63,6 +63,12 @@ def gantt_png(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_
         return png_bytes(_figure(graph, costs, trace, lower_bound_s, method, _CARD if card else _PAGE))
 
 
+def gantt_figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None = None, method: str = "") -> Figure:
+    """The picture of a page as a figure; arguments as for `gantt_png`."""
+    with names_as_text():
+        return _figure(graph, costs, trace, lower_bound_s, method, _PAGE)
+
+
 def _figure(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: float | None, method: str, size: _Size) -> Figure:
     unit = time_unit([trace.makespan_s])
     rows = link_rows(costs, trace)
@@ -94,7 +100,7 @@ def _title(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound_s: 
 
 
 def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Trace, unit: TimeUnit, size: _Size) -> list[Patch]:
-    """Draws bars by device, in one lane per slot; returns the legend."""
+    """Draws bars by device, in one lane per slot, with an outline where no other device is permitted; returns the legend."""
     groups, names, others = groups_of(graph, trace)
     colours = np.array([*PALETTE[:len(names)], OTHER])
     lane, lanes = lanes_of(trace, costs)
@@ -102,6 +108,9 @@ def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Tra
     bottom = trace.device - 0.42 + lane * height
     start, width = trace.start_s * unit.factor, (trace.end_s - trace.start_s) * unit.factor
     _add_boxes(axes, _boxes(start, width, bottom, height), colours[groups], 1.0, _edges(width, trace.makespan_s * unit.factor, size))
+    pinned = np.flatnonzero(costs.allowed[trace.vertex].sum(axis=1) == 1) if costs.num_devices > 1 else np.zeros(0, np.int64)
+    axes.add_collection(PolyCollection(_boxes(start[pinned], width[pinned], bottom[pinned], height[pinned]), facecolors="none",
+                                       edgecolors=INK, linewidths=_PIN_LINE, zorder=2))
     busy = device_utilisation(costs, trace)
     names_and_busy = zip(costs.topology.device_names, busy, strict=True)
     axes.set_yticks(range(costs.num_devices), [f"{name}   {share:4.0%}" for name, share in names_and_busy])
@@ -110,7 +119,8 @@ def _draw_devices(axes: Axes, graph: DataflowGraph, costs: CostModel, trace: Tra
         axes.axhspan(d - 0.42, d + 0.42, color=PAPER, zorder=0, linewidth=0)
     _label(axes, graph, trace, groups, start, width, bottom + height / 2, colours, trace.makespan_s * unit.factor, size)
     present = [Patch(color=colour, label=name) for colour, name in zip(PALETTE, names, strict=False)]
-    return [*present, *([Patch(color=OTHER, label=f"{others} others")] if others else [])]
+    return [*present, *([Patch(color=OTHER, label=f"{others} others")] if others else []),
+            *([Patch(facecolor="none", edgecolor=INK, linewidth=_PIN_LINE, label="pinned")] if pinned.size else [])]
 
 
 def _label(axes: Axes, graph: DataflowGraph, trace: Trace, groups: np.ndarray, start: np.ndarray, width: np.ndarray, middle: np.ndarray,

@@ -13,6 +13,7 @@ from rich.text import Text
 
 SECONDS_BELOW = 1e6
 NOTHING = "–"
+NO_ROOM = "out of memory"  # what an infinite makespan means
 _MOST_WRITTEN_OUT = 1e12  # numbers from here on are written with a power of ten
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
@@ -39,9 +40,9 @@ class TimeUnit:
         return self.axis if self.factor == 1e3 else f"1{self.suffix} units"
 
     def text(self, value_s: float | None) -> str:
-        """One time; one with too many digits in this unit is written in its own."""
+        """One time; one with too many digits in this unit is written in its own. NO_ROOM for infinity, NOTHING for None."""
         if not _known(value_s):
-            return NOTHING
+            return NO_ROOM if value_s == math.inf else NOTHING
         number = float(value_s) * self.factor
         return f"{number:,.{self.decimals}f}{self.suffix}" if abs(number) < _MOST_WRITTEN_OUT else time_unit([value_s]).text(value_s)
 

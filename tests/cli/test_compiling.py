@@ -9,6 +9,7 @@ import pytest
 from numba.core import event
 
 from doppler_tf.cli.messages import announce_compiling, set_verbosity
+from tests.cli.test_program import process
 
 
 @pytest.fixture
@@ -44,3 +45,12 @@ def test_one_note_for_all_code_of_ours_that_numba_compiles(announced, capsys):
 def test_what_the_policies_compile_is_passed_on(announced, capsys):
     logging.getLogger("agents.driver").info("compiling %d things", 3)
     assert capsys.readouterr().err == "compiling 3 things\n"
+
+
+def test_nothing_is_compiled_that_an_earlier_process_has_compiled(diamond):
+    """A search, too, finds all its code on disk."""
+    command = ("-m", "doppler_tf", "place", str(diamond), "--topology", "ideal:2", "--method", "annealing", "--samples", "50")
+    first = process(*command)
+    assert first.returncode == 0
+    if first.stderr:  # it may have had to
+        assert process(*command).stderr == ""

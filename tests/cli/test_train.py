@@ -10,7 +10,8 @@ import pytest
 from doppler_tf.assignment import Assignment
 from tests.cli.test_bad_input import refused
 
-OUTCOME = {"greedy_makespan_s": 5.0, "best_makespan_s": 4.0, "lower_bound_s": 4.0, "episodes": 7, "seconds": 0.5}
+OUTCOME = {"greedy_makespan_s": 5.0, "best_makespan_s": 4.0, "best_method": "policy, climbed", "lower_bound_s": 4.0, "episodes": 7,
+           "seconds": 0.5}
 
 
 @pytest.fixture

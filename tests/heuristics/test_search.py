@@ -117,8 +117,8 @@ def test_seconds_are_kept_and_a_target_ends_it(name):
 def test_a_bound_is_reached_but_for_rounding(name):
     """Two equal tasks on two devices: the start takes 1 s, as the bound says up to its last digits."""
     costs = build_costs(graph := graph_from_records([{"id": v, "exec_s": 1} for v in "ab"], []), ideal(2))
-    assert SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10**6, target_s=1 - 1e-12)).simulations < 10**6
-    assert not Budget(1, target_s=1.0).reached(1 + 1e-9)
+    assert SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10**6, target_s=1 - 1e-7)).simulations < 10**6
+    assert not Budget(1, target_s=1.0).reached(1 + 1e-5)
 
 
 def test_units_and_sets_by_hand():

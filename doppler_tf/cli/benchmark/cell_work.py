@@ -27,7 +27,7 @@ from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS, SEARCHES
 from doppler_tf.heuristics.judging import judge
-from doppler_tf.placement import learned_samples, place, tried
+from doppler_tf.placement import learned_samples, made, place
 from doppler_tf.simulator import Simulator
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
             place(graph, costs, warm, samples=1)
     most = simulations or job["samples"]
     placed = place(graph, costs, method, most, cell.seed, job["dispatch"], seconds)
-    counted = None if method == "auto" or (seconds is not None and not most) else tried(method, graph, most)
+    unknown = method == "auto" or (method not in SEARCHES and seconds is not None and not most)
+    counted = None if unknown else made(method, graph, most, list(placed.simulations.values()))
     return {"best_makespan_s": placed.makespan_s, "greedy_makespan_s": None, "lower_bound_s": placed.lower_bound_s,
             "seconds": placed.seconds, "episodes": None, "simulations": counted, "searches": method in SEARCHES,
             "winner": placed.assignment.method, **_keep(folder, cell, graph, costs, placed.assignment, placed.makespan_s)}

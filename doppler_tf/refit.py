@@ -67,8 +67,8 @@ def refitted_costs(graph: DataflowGraph, costs: CostModel, runs: Sequence[Factor
     link, explicit = _filled(link, _median(link)), _filled(explicit, _median(link))
     kind = np.unique(graph.kinds, return_inverse=True)[1]
     topology = costs.topology
-    with np.errstate(divide="ignore"):
-        bandwidth = topology.bandwidth_bytes_per_s / link
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bandwidth = np.where(topology.linked, topology.bandwidth_bytes_per_s / link, 0.0)
     refitted = replace(topology, name=f"{topology.name}-refitted", latency_s=topology.latency_s * link, bandwidth_bytes_per_s=bandwidth)
     return replace(costs, topology=refitted, exec_s=costs.exec_s * by_exec[kind], explicit_transfer_s=costs.explicit_transfer_s * explicit)
 

@@ -105,8 +105,10 @@ class Profiler:
         known.update({name: float(seconds) for row, times in zip(names, measured.kernel_s, strict=True)
                       for name, seconds in zip(row, times, strict=True)})
         known.update(measured.link_figures())
-        timed = replace(topology, name=f"{topology.name}-measured", **measured.links())
-        return Profile(measured.graph(sized), build_costs(measured.graph(sized), timed), number, len(distinct), len(new))
+        timed = replace(_timed(topology, measured), name=f"{topology.name}-measured")
+        known_graph = measured.graph(sized)
+        known_graph = replace(known_graph, exec_s=np.where(np.isinf(graph.exec_s), np.inf, known_graph.exec_s))
+        return Profile(known_graph, build_costs(known_graph, timed), number, len(distinct), len(new))
 
     def _kernels(self, graph: DataflowGraph,
                  inputs: Mapping[int, np.ndarray]) -> tuple[dict[int, KernelCall], np.ndarray, list[KernelCall]]:
@@ -134,7 +136,7 @@ class Profiler:
             for r in range(effort.rounds + 1):
                 if r > 1 and time.perf_counter() - begun_s > effort.budget_s:
                     break
-                costs = unknown if not r else build_costs(measured.graph(graph), replace(topology, **measured.links()))
+                costs = unknown if not r else build_costs(measured.graph(graph), _timed(topology, measured))
                 for i, assignment in enumerate(self._assignments(graph, costs, rng, 0 if not r else effort.spread), start=1):
                     try:
                         trace = executor.execute(graph, costs, assignment)
@@ -167,6 +169,12 @@ def profile(graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.nd
     """`Profiler.profile` on as many TensorFlow devices as the topology has, or on those of a cluster."""
     devices = prepare_devices(topology.num_devices) if cluster is None else cluster.devices
     return Profiler(devices, effort, progress, cluster).profile(graph, topology, inputs, known)
+
+
+def _timed(topology: Topology, measured: Measurements) -> Topology:
+    """The topology with measured links; where it has none, there is none."""
+    links = measured.links()
+    return replace(topology, **{**links, "bandwidth_bytes_per_s": np.where(topology.linked, links["bandwidth_bytes_per_s"], 0.0)})
 
 
 def _present(value, graph: DataflowGraph, v: int, field: str, expected: str):

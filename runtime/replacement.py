@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import Assignment, runnable
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 
 
 def without_devices(graph: DataflowGraph, costs: CostModel, assignment: Assignment, lost: Collection[int]) -> Assignment | None:
-    """The assignment with all vertices of lost devices moved to other devices; None if a pin forbids it or no device is left.
+    """The assignment with all vertices of lost devices moved to other devices; None if a pin or a missing link forbids it or no device is
+    left.
 
     In topological order each vertex, or colocation group, goes to the device that would then have the least work to do.
     """
@@ -32,4 +33,4 @@ def without_devices(graph: DataflowGraph, costs: CostModel, assignment: Assignme
         chosen = choices[np.argmin(then_s)]
         busy_s[chosen] = then_s.min()
         device[members], gone[members] = chosen, False
-    return replace(assignment, device=device)
+    return replace(assignment, device=device) if runnable(graph, costs, device) else None

@@ -118,7 +118,7 @@ def link_records(costs: CostModel) -> list[dict[str, Any]]:
     return [{"source": names[s], "destination": names[t], "latency_s": float(topology.latency_s[s, t]),
              "bandwidth_bytes_per_s": float(topology.bandwidth_bytes_per_s[s, t]),
              **({} if shares is None else {"source_share": float(shares[0, s, t]), "destination_share": float(shares[1, s, t])})}
-            for s in range(len(names)) for t in range(len(names)) if s != t]
+            for s, t in np.argwhere(topology.links).tolist()]
 
 
 def markdown(result: Mapping[str, Any]) -> str:

@@ -174,11 +174,11 @@ def test_interrupting_the_main_thread_cancels_and_joins(make_graph):
 
 
 @pytest.mark.parametrize("make", [lambda: EmulatedExecutor(1e-3), lambda: SynchronousExecutor(EmulatedBackend(1e-3))])
-def test_deadlock_names_the_device_and_leaves_the_executor_usable(make_graph, make):
+def test_a_deadlock_says_why_and_leaves_the_executor_usable(make_graph, make):
     graph = make_graph({"a": (1.0, []), "b": (1.0, ["a"])}, output_bytes=6.0)
     assignment = assignment_from_devices(graph, build_costs(graph, ideal(2)), [0, 0])
     with make() as executor:
-        with pytest.raises(DeadlockError, match="out of memory on device 'CPU:0': vertex 'b' needs 6 bytes, 6 of 10 are resident"):
+        with pytest.raises(DeadlockError, match=r"vertex 'b' alone needs 12 bytes .*, no device has more than 10"):
             executor.execute(graph, build_costs(graph, topology(2, memory_bytes=10)), assignment)
         roomy = build_costs(graph, topology(2, memory_bytes=12))
         assert validate_trace(graph, roomy, assignment, executor.execute(graph, roomy, assignment)).valid

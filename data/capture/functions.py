@@ -38,12 +38,15 @@ def _call_in(nodes: Iterable[tf.compat.v1.NodeDef], functions: Mapping) -> dict[
 
 
 def check_functions(graph: tf.compat.v1.GraphDef, where: str) -> None:
-    """Raises ConfigError for a function that is called, however deep, and is not in the library, or calls itself."""
+    """Raises ConfigError for a function that is called, however deep, and is absent or calls itself, and for damaged constants."""
     functions = {f.signature.name: f for f in graph.library.function}
     done, open_ = set[str](), list[str]()
 
     def visit(nodes: Iterable[tf.compat.v1.NodeDef]) -> None:
         for node in nodes:
+            if node.op == "Const" and node.attr["value"].tensor.dtype != node.attr["dtype"].type:  # TensorFlow would crash
+                raise ConfigError(f"{where}: operation {node.name!r}: expected a constant of the type that it says, got another; export "
+                                  "the model again")
             for name in library_functions(node.attr):
                 if name in open_ or name not in functions:
                     problem = "calls itself" if name in open_ else "the graph does not hold"

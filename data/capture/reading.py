@@ -14,7 +14,7 @@ from data.capture.effects import Effects, Library, check_operations, control_edg
 from data.capture.folding import fold
 from data.capture.functions import call_by_operation, check_functions, named_by_content
 from data.capture.inlining import Inliner
-from data.capture.operations import ALIASES, CONTROL_FLOW, LOOPS
+from data.capture.operations import ALIASES, BRANCHES, CONTROL_FLOW, LOOPS
 from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, parse_inputs, reached, shape_attr
 from data.capture.references import read_as_resources
 from data.capture.scopes import moved_to_variables
@@ -41,11 +41,8 @@ def read_program(source: Concrete, where: str, allow: Collection[str] = ()) -> t
     program = program if shaped is program else fold(shaped)
     program = _pruned(_without_aliases(program), effects)
     effects = _of(effects, program)
-    unfed = next((node for name, node in program.nodes.items() if node.op in ("Placeholder", "PlaceholderV2")
-                  and name not in program.arguments and name not in program.variables), None)
-    if unfed is not None:
-        raise ConfigError(f"{where}: operation {unfed.name!r}{program.line(unfed)}: expected placeholders that are arguments, got one that "
-                          "nobody feeds; make it an argument of the function")
+    _check_fed(program, where)
+    _check_conditions(program, where)
     _check_shapes_assigned(program, library, effects, where)
     after = control_edges(effects)
     nodes = {name: replace(node, controls=after.get(name, [])) for name, node in program.nodes.items()}
@@ -82,6 +79,26 @@ def _inlined(source: Concrete, where: str) -> Program:
     return Program(in_order(nodes) or nodes, tuple(a.placeholder for a in source.arguments), source.variables,
                    tuple(map(names.tensor, returned)), library,
                    len(nodes), functools.partial(_line, source.function.graph))
+
+
+def _check_fed(program: Program, where: str) -> None:
+    """Raises ConfigError for a placeholder that is no argument."""
+    unfed = next((node for name, node in program.nodes.items() if node.op in ("Placeholder", "PlaceholderV2")
+                  and name not in program.arguments and name not in program.variables), None)
+    if unfed is not None:
+        raise ConfigError(f"{where}: operation {unfed.name!r}{program.line(unfed)}: expected placeholders that are arguments, got one that "
+                          "nobody feeds; make it an argument of the function")
+
+
+def _check_conditions(program: Program, where: str) -> None:
+    """Raises ConfigError for a branch on several values, of which TensorFlow makes one thing or another."""
+    branches = [node for node in program.nodes.values() if node.op in BRANCHES]
+    graph = program.imported() if branches else None
+    for node in branches:
+        shape = graph.get_operation_by_name(node.name).inputs[0].shape
+        if shape.rank:
+            raise ConfigError(f"{where}: operation {node.name!r} ({node.op}){program.line(node)}: expected a condition of one value, got "
+                              f"one of shape {shape}; reduce it (tf.reduce_all)")
 
 
 def _check_shapes_assigned(program: Program, library: Library, effects: Effects, where: str) -> None:

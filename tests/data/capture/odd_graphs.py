@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 
 import networkx as nx
@@ -129,8 +130,11 @@ def in_order(graph: tf.compat.v1.GraphDef, resource: str) -> bool:
                for one in users if one.op not in ("ReadVariableOp", "Identity") for other in users if one is not other)
 
 
-def broken_function(graph: tf.compat.v1.GraphDef) -> str:
-    """The first function that TensorFlow cannot read, or "": running one, TensorFlow crashes the process."""
+def crashing(graph: tf.compat.v1.GraphDef) -> str:
+    """The first function that TensorFlow cannot read, or constant of two types, or "": running one, TensorFlow crashes the process."""
+    for node in itertools.chain(graph.node, *(function.node_def for function in graph.library.function)):
+        if node.op == "Const" and node.attr["value"].tensor.dtype != node.attr["dtype"].type:
+            return node.name or "constant"
     with tf.Graph().as_default():
         try:
             tf.import_graph_def(tf.compat.v1.GraphDef(library=graph.library, versions=graph.versions), name="")

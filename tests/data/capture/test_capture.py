@@ -65,6 +65,62 @@ def test_a_variable_is_read_after_its_update(tmp_path):
     assert graph.colocate[updates[0]] >= 0
 
 
+def test_a_variable_of_open_shape_has_the_shape_of_its_value(tmp_path):
+    scale = tf.Variable([1.0, 2.0, 3.0], shape=tf.TensorShape(None), name="scale")
+    weight = tf.Variable(np.ones((3, 2), np.float32), shape=tf.TensorShape([None, 2]), name="weight")
+
+    @tf.function
+    def function(x):
+        scale.assign_add(tf.ones([3]))
+        y = (x * scale + tf.cast(tf.size(scale), tf.float32)) @ weight
+        scale.assign(x[0])
+        return y + tf.reduce_sum(scale)
+
+    graph = capture(function, Spec([4, 3]), model_folder=tmp_path / "model", grouping=False)
+    feeds = draw(graph, 0)
+    found, updated = run_pieces(graph, feeds)
+    close(found, {"output": function(*feeds.values()).numpy()})
+    close(updated, {"scale": scale.numpy()})
+
+
+@pytest.mark.parametrize("first_axis_is_time", [False, True])
+def test_operations_that_only_check_or_make_room_are_taken(first_axis_is_time, tmp_path):
+    """CheckNumerics and Empty are stateful by name alone; a check runs though nobody takes its output."""
+    def function(logits, labels):
+        tf.debugging.check_numerics(logits, "logits")
+        return tf.nn.ctc_loss(labels, tf.debugging.assert_all_finite(logits * 2.0, "doubled"), [3, 3], [4, 4],
+                              logits_time_major=first_axis_is_time, blank_index=0)
+
+    shape = (4, 2, 5) if first_axis_is_time else (2, 4, 5)
+    graph = capture(function, (Spec(shape), Spec([2, 3], tf.int32)), model_folder=tmp_path / "model")
+    feeds = {x["name"]: value for x, value in zip(graph.attributes["captured"]["inputs"], (
+        np.random.default_rng(0).normal(size=shape).astype(np.float32), np.array([[1, 2, 1], [2, 1, 3]], np.int32)), strict=True)}
+    close(run_pieces(graph, feeds)[0], {"output": function(*map(tf.constant, feeds.values())).numpy()})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
+        run_pieces(graph, feeds | {next(iter(feeds)): np.full(shape, np.nan, np.float32)})
+
+
+def test_sampled_losses_draw_in_order(tmp_path):
+    def function(x, y):
+        return tf.nn.sampled_softmax_loss(tf.ones([100, 8]), tf.zeros([100]), y, x, 5, 100)
+
+    graph = capture(function, (Spec([4, 8]), Spec([4, 1], tf.int64)), model_folder=tmp_path / "model")
+    assert graph.attributes["captured"]["in_order"]
+
+
+def test_what_is_changed_where_it_lies_stays_with_all_who_look_at_it(tmp_path):
+    @tf.function
+    def function(x):
+        room = tf.raw_ops.DeepCopy(x=x)
+        changed = tf.raw_ops.InplaceAdd(x=room, i=[1], v=x[:1])
+        return changed * 2.0, x
+
+    graph = capture(function, Spec([3, 2]), model_folder=tmp_path / "model", grouping=False)
+    assert len([v for v in graph.work_vertices if {"DeepCopy", "InplaceAdd"} & set(graph.kinds[v].split())]) == 1
+    feeds = draw(graph, 0)
+    close(run_pieces(graph, feeds)[0], dict(zip(("0", "1"), (x.numpy() for x in function(*feeds.values())), strict=True)))
+
+
 def test_weights_are_not_in_the_graph_nor_in_the_function(tmp_path):
     weight = tf.Variable(tf.ones([400, 400]), name="weight")
     capture(lambda x: x @ weight, Spec([1, 400]), model_folder=tmp_path / "model")

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import tempfile
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 
 from data.capture import EVERYTHING, capture
 from doppler_tf.errors import ConfigError, FormatError
 from tests.captured_models import Spec
 
 X = Spec([4])
+WRITER = tf.summary.create_file_writer(tempfile.mkdtemp())
+DATA = tf.data.Dataset.from_tensor_slices(np.ones((8, 4), np.float32))
+ITERATOR = iter(DATA)
+QUEUE = tf.queue.FIFOQueue(3, [tf.float32], [[4]])
+GROWING, OTHER = tf.Variable([1.0, 2.0], shape=tf.TensorShape(None), name="growing"), tf.Variable([3.0, 4.0])
+LOOKUP = tf_keras.layers.IntegerLookup(vocabulary=[1, 2, 3])
 
 
 def reads_a_file(x):
@@ -27,6 +36,48 @@ def calls_python(x):
     return tf.py_function(lambda y: y, [x], tf.float32)
 
 
+def writes_a_summary(x):
+    with WRITER.as_default(step=1):
+        tf.summary.scalar("sum", tf.reduce_sum(x))
+    return x
+
+
+def takes_a_batch(x):
+    return x + next(ITERATOR)
+
+
+def goes_through_a_data_set(x):
+    for y in DATA:
+        x = x + y
+    return x
+
+
+def prints_into_a_file(x):
+    tf.print("here", output_stream="file:///tmp/here")
+    return x * 2.0
+
+
+def puts_into_a_queue(x):
+    QUEUE.enqueue(x)
+    return x * 2.0
+
+
+def grows(x):
+    GROWING.assign(tf.concat([GROWING, x], 0))
+    return tf.reduce_sum(GROWING)
+
+
+def grows_where_a_branch_says_so(x):
+    if tf.reduce_sum(x) > 0.0:
+        GROWING.assign(x)
+    return tf.reduce_sum(GROWING)
+
+
+def chooses_a_variable(x):
+    resource = tf.cond(tf.reduce_sum(x) > 0.0, lambda: GROWING.handle, lambda: OTHER.handle)
+    return x * tf.reduce_sum(tf.raw_ops.ReadVariableOp(resource=resource, dtype=tf.float32))
+
+
 def looks_up(x):
     table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([1], [2]), 0)
     return tf.function(lambda y: table.lookup(tf.cast(y, tf.int32))).get_concrete_function(x)
@@ -35,11 +86,22 @@ def looks_up(x):
 @pytest.mark.parametrize(("function", "inputs", "words"), [
     (lambda x: tf.boolean_mask(x, x > 0.0), X, ["Where", "test_capture_refusals.py:", "shape"]),
     (tf.strings.as_string, X, ["output", "string"]),
-    (unknown_name, X, ["NameError", "undefined", "test_capture_refusals.py:23"]),
+    (unknown_name, X, ["NameError", "undefined", "test_capture_refusals.py:32"]),
     (lambda x: x @ x, Spec([4, 3]), ["ValueError", "test_capture_refusals.py:"]),
-    (calls_python, X, ["EagerPyFunc", "test_capture_refusals.py:27", "--allow-unsafe"]),
+    (calls_python, X, ["EagerPyFunc", "test_capture_refusals.py:36", "--allow-unsafe"]),
     (reads_a_file, X, ["ReadFile (inside", "test_capture_refusals.py:", "--allow-unsafe"]),
-    (looks_up(X), None, ["table"]),
+    (looks_up(X), None, ["lookup table", "tf.gather"]),
+    (LOOKUP, Spec([4], tf.int64), ["LookupTableFindV2", "lookup table"]),
+    (writes_a_summary, X, ["WriteSummary", "write the summary outside"]),
+    (takes_a_batch, X, ["IteratorGetNext", "as an argument"]),
+    (goes_through_a_data_set, X, ["Dataset", "as an argument"]),
+    (prints_into_a_file, X, ["PrintV2", "files", "test_capture_refusals.py:"]),
+    (puts_into_a_queue, X, ["QueueEnqueueV2", "queue"]),
+    (lambda x: x * tf.cast(tf.timestamp(), tf.float32), X, ["Timestamp", "clock", "test_capture_refusals.py:"]),
+    (grows, X, ["growing", "[2]", "(6,)", "test_capture_refusals.py:"]),
+    (grows_where_a_branch_says_so, X, ["growing", "[2]", "branch", "test_capture_refusals.py:"]),
+    (chooses_a_variable, X, ["ReadVariableOp", "chooses", "test_capture_refusals.py:"]),
+    (lambda x: x + tf.compat.v1.placeholder(tf.float32, [4], "unfed"), X, ["'unfed'", "argument", "test_capture_refusals.py:"]),
     (lambda x: x, X, ["computes"]),
     (lambda x: {"s": tf.sparse.from_dense(x), "y": x + 1.0}, X, ["output 's/indices' of a SparseTensor", "Where", "shape"]),
     (lambda x: x, Spec([None, 3]), ["shape", "(None, 3)", "example_inputs"]),
@@ -53,6 +115,17 @@ def test_refusals(function, inputs, words, tmp_path):
         capture(function, inputs, model_folder=tmp_path / "model")
     assert not [word for word in words if word not in str(caught.value)], str(caught.value)
     assert not (tmp_path / "model").exists()
+
+
+def test_what_tensorflow_raises_inside_of_ours_is_one_line_with_the_users(tmp_path):
+    def function(x):
+        return tf.linalg.diag(x, padding_value=tf.constant(0.0)) @ tf.ones([4, 2])
+
+    wrapped = tf.function(function, input_signature=[Spec([None])])
+    with pytest.raises(ConfigError) as caught:
+        capture(wrapped.get_concrete_function(), [Spec([3])], model_folder=tmp_path / "model")
+    assert "test_capture_refusals.py:" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_unsafe_operations_can_be_allowed(tmp_path):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from data.capture import capture
 from doppler_tf.errors import UserError
 from tests.captured_models import run_pieces
-from tests.data.capture.odd_graphs import BASES, X, base, broken_function, imported, in_order, make_odd, mark_functions
+from tests.data.capture.odd_graphs import BASES, X, base, crashing, imported, in_order, make_odd, mark_functions
 
 # Of the profile's number: 60 by default, 2,000 where all is run.
 EXAMPLES = 60 if settings.default.derandomize else 2_000
@@ -69,7 +69,7 @@ def captured(seed: int, folder) -> str:
             capture(function, (X,), model_folder=folder)
         return one_line(caught.value)
     x = np.random.default_rng(seed).normal(size=X.shape).astype(np.float32)
-    broken = broken_function(graph)
+    broken = crashing(graph)
     expected = RuntimeError(broken) if broken else outcome(lambda x: tf.nest.flatten(traced(x)), variable, x)
     try:
         found = capture(traced, [X], model_folder=folder, grouping=rng.random() < 0.5)
@@ -96,7 +96,7 @@ def damaged(seed: int, bases, folder) -> str:
     make_odd(graph, rng, functions=False)
     content = graph.SerializeToString(deterministic=True)
     (folder / "function.pb").write_bytes(content)
-    accepted = rng.random() < 0.75
+    accepted = rng.random() < 0.75 and not crashing(graph)
     if accepted:  # as if `capture` had written it
         meta["sha256"]["function.pb"] = hashlib.sha256(content).hexdigest()
         (folder / "meta.json").write_text(json.dumps(meta))

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 from data.capture import capture, read_source
 from doppler_tf.errors import UserError
@@ -159,3 +160,16 @@ def test_a_file_with_keras_3(tmp_path):
     with pytest.raises(UserError, match=r"Keras 3.*model\.export"):
         read_source(f"{tmp_path / 'newer.py'}:f")
     del sys.modules["keras"]
+
+
+def test_an_operation_that_is_not_registered(tmp_path):
+    module = tf.Module()
+    module.f = tf.function(tf.tanh, input_signature=[tf.TensorSpec([2])])
+    tf.saved_model.save(module, str(tmp_path / "saved"))
+    file = tmp_path / "saved" / "saved_model.pb"
+    model = saved_model_pb2.SavedModel.FromString(file.read_bytes())
+    for node in (node for f in model.meta_graphs[0].graph_def.library.function for node in f.node_def if node.op == "Tanh"):
+        node.op = "NobodysTanh"
+    file.write_bytes(model.SerializeToString())
+    with pytest.raises(UserError, match=r"NobodysTanh.*import the package that registers it.*FILE.py:f"):
+        read_source(str(tmp_path / "saved"))

@@ -273,6 +273,11 @@ def _piece_graph(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[st
         controls = {text for text in node.input if text.startswith("^") and text[1:] in inside}
         controls |= {f"^{assigned[text]}" for text in data if text in assigned}
         graph.node.add(name=name, op=node.op, input=[*data, *sorted(controls)], attr=node.attr)
+        if node.op == "Conv2D" and _in_groups(model, name):
+            # TensorFlow would fuse it with a bias behind it, and then refuse it, as its fused kernel has no groups.
+            shape = tf.compat.v1.AttrValue(shape=model.spec(f"{name}:0").shape.as_proto())
+            graph.node.add(name=f"{name}/unfused", op="EnsureShape", input=[name], attr={"T": node.attr["T"], "shape": shape})
+            moved[f"{name}:0"] = f"{name}/unfused"
     returned = []
     users = [node.name for node in graph.node if any(text in assigned for text in node.input) and node.name not in assigned.values()]
     for i, value in enumerate(outputs):
@@ -285,6 +290,14 @@ def _piece_graph(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[st
         else:
             returned.append(value)
     return graph, feeds, returned
+
+
+def _in_groups(model: CapturedModel, convolution: str) -> bool:
+    """Whether a convolution's filters see some of the channels each."""
+    op = model.graph.get_operation_by_name(convolution)
+    image, filters = (x.shape for x in op.inputs)
+    channels = -1 if op.get_attr("data_format") == b"NHWC" else 1
+    return image.rank is not None and filters.rank is not None and image[channels] != filters[2]
 
 
 def _node(model: CapturedModel, name: str) -> tf.compat.v1.NodeDef:

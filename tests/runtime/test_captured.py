@@ -13,7 +13,7 @@ from data.capture import capture
 from doppler_tf.errors import FormatError, GraphError
 from runtime.calls import execute_on
 from runtime.captured import captured_model, original_function, piece_function, piece_key
-from tests.captured_models import MODELS, Spec, close
+from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 
 
 def pieces(graph):
@@ -130,3 +130,18 @@ def test_what_does_not_belong_together(updated, tmp_path):
     shutil.copy(model.folder / "function.pb", tmp_path / "damaged")
     with pytest.raises(FormatError, match="weight"):
         captured_model(tmp_path / "damaged").weight("weight")
+
+
+def test_a_convolution_in_groups_runs_with_its_bias(tmp_path):
+    """TensorFlow fuses the two, and its fused kernel has no groups."""
+    bias, filters = tf.Variable([1.0, 2.0, 3.0, 4.0]), tf.Variable(tf.random.stateless_normal([3, 3, 2, 4], [1, 2]))
+
+    @tf.function
+    def compute(x):
+        return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, filters, 1, "SAME"), bias))
+
+    graph = capture(compute, Spec([2, 5, 5, 4]), model_folder=tmp_path / "model")
+    feeds = draw(graph, 0)
+    outputs, _ = original_function(tmp_path / "model")(feeds)
+    close(run_pieces(graph, feeds)[0], outputs)
+    np.testing.assert_allclose(outputs["output"], compute(tf.constant(feeds["x"])), rtol=1e-5, atol=1e-5)

@@ -66,7 +66,7 @@ def connect(cluster: str | Path) -> Cluster:
     return import_quietly("runtime.cluster").Cluster(read_cluster(cluster))
 
 
-def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
+def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
                pieces: int | None = None, folder: str | Path | None = None, seed: int = 0, cluster: Cluster | None = None,
                keep_devices: bool = False, example_keywords: Mapping[str, Any] | None = None) -> Distributed:
     """Places a function on the devices of this machine, or of a cluster.
@@ -77,7 +77,7 @@ def distribute(function, example_inputs, topology: str = LOCAL, budget_s: float 
     Args:
       function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture`.
       example_inputs: a tuple of all positional arguments, or the only argument. Of tensors, arrays and floats shapes and types count,
-        values do not. Other Python values, and defaults that are left out, become part of the function.
+        values do not. Other Python values, and defaults that are left out, become part of the function. None: what it asks for itself.
       topology: `local`, or a topology with as many devices as shall be used here.
       budget_s: seconds of the search; None: no search, constructive heuristics alone.
       in_flight: `map` works on this many batches at once.
@@ -180,7 +180,7 @@ class Distributed:
         """The assignment of a single call."""
         return self.pattern[0]
 
-    def __call__(self, *arguments, **keywords):
+    def __call__(self, /, *arguments, **keywords):
         """One call, with the arguments of the original; returns what the original returns.
 
         A call with tensors of other shapes or types than the example's is run by the original, on one device, which is told once. So

@@ -217,7 +217,9 @@ def _same(example: Any, value: Any) -> bool:
         return False
 
 
-def _shown(value: Any, most: int = 60) -> str:
+def _shown(value: Any, most: int = 60) -> str | float | None:
+    if value is None or isinstance(value, bool | int | float):
+        return value
     if isinstance(value, tf.Tensor | np.ndarray | tf.Variable):
         return f"a tensor of {tf.as_dtype(value.dtype).name}{list(value.shape)}"
     text = " ".join(repr(value).split())

@@ -142,8 +142,8 @@ def is_keras(function: Any) -> bool:
 
 def _of_keras(model: Any, where: str) -> Signature:
     """Models are in inference, whatever the default of their `call`."""
-    parameters = inspect.signature(model.call).parameters.values()
-    parameters = inspect.Signature([p.replace(default=False) if p.name == "training" and p.default is None else p for p in parameters])
+    parameters = [p.replace(default=False) if p.name == "training" else p for p in inspect.signature(model.call).parameters.values()]
+    parameters = inspect.Signature(_defaults_last(parameters))
     known, values = {}, {}
     if getattr(model, "inputs", None):
         specs = nest.map_structure(lambda x: tf.TensorSpec(x.shape, x.dtype, x.name), model.input)
@@ -170,7 +170,7 @@ def _function(function: Any, parameters: inspect.Signature, values: dict):
 
     call.__signature__, name = parameters, getattr(function, "__name__", "")
     call.__name__ = name if name.isidentifier() else "call"  # AutoGraph takes "<lambda>" for what it says
-    return tf.function(call, reduce_retracing=True)
+    return tf.function(call)
 
 
 def _parameters(function_type: inspect.Signature, defaults: Mapping[str, Any]) -> inspect.Signature:

@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="graph file to write; what its vertices run is written beside it, into the folder G.model")
     parser.add_argument("--signature", metavar="S", help="of the SavedModel (default: serving_default, or the only one)")
     parser.add_argument("--input", action="append", default=[], metavar="KEY=VALUE",
-                        help="shape and type of an input, where the model leaves them open, as x=f32[8,224,224,3]; repeatable")
+                        help="shape and type of an input, where the model leaves them open, by name or path, as x=f32[8,224,224,3] or "
+                             "d/zeta=f32[3]; repeatable")
     parser.add_argument("--batch", type=positive, metavar="N", help="size of the first axis, where the model leaves it open")
     parser.add_argument("--pieces", type=positive, metavar="P",
                         help="cut products, convolutions and what lies between them into P tiles that run side by side (default: 1)")

@@ -122,10 +122,10 @@ def test_calls_that_do_not_fit_are_refused_in_one_line():
     for (args, kwargs), words in [
         (((), {}), "f: expected arguments for (d, scale=..., *, only), got a call that does not fit: missing a required argument: 'd'"),
         ((({"a": X},), {}), "missing a required argument: 'only'"), ((({"a": X},), {"only": X, "more": 1}), "keyword argument 'more'"),
-        ((({"a": X}, 3.0), {"only": X}), "argument scale: expected 2.0, a Python value that the function was captured with, got '3.0'"),
+        ((({"a": X}, 3.0), {"only": X}), "argument scale: expected 2.0, a Python value that the function was captured with, got 3.0"),
         ((({"b": X},), {"only": X}), "argument d: expected d/a, as in the example, got d/b"),
         ((([X],), {"only": X}), "argument d: expected d/a, as in the example, got d/0"),
-        ((({"a": "text"},), {"only": None}), "argument only: expected a tensor, as in the example, got 'None'"),
+        ((({"a": "text"},), {"only": None}), "argument only: expected a tensor, as in the example, got None"),
     ]:
         assert_says(refusal(ConfigError, source.call, args, kwargs), words)
     ragged = concrete(lambda r: r.flat_values * 2.0, tf.ragged.constant([[1.0], [2.0]]), "f")

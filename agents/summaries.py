@@ -30,6 +30,27 @@ RATE, AGREEMENT = "speed/episodes_per_s", "imitation/log_likelihood_a_step"
 GANTT, LOAD = "gantt/greedy", "load/devices_busy"
 # What the whole run reached, beside its settings in the HParams table; means over graphs.
 OUTCOME_GREEDY, OUTCOME_BEST, OUTCOME_SECONDS = "outcome/greedy_over_bound", "outcome/best_over_bound", "outcome/seconds"
+# Each scalar's description in TensorBoard; docs/cli.md repeats them.
+MEANINGS = {
+    GREEDY: "simulated seconds of the policies' greedy episode",
+    SAMPLED: "mean simulated seconds of the sampled episodes of this update that fit in memory",
+    BEST: "simulated seconds of the best assignment so far, whoever found it: a policy, a climb or the annealed teacher",
+    OVER_BOUND: "how far the greedy episode is above the graph's lower bound: 0.1 is 10%, 0 is optimal",
+    LOSS: "by stage. Imitation: mean negative log-likelihood of the teacher's choices a step, SEL and PLC together. Simulated and real: "
+          "REINFORCE with ranks as advantages, less the entropy bonus, plus the imitation of the best episodes; its size says little",
+    SEL_ENTROPY: "mean entropy of SEL's choices a step, in nats", PLC_ENTROPY: "mean entropy of PLC's choices a step, in nats",
+    SEL_GRADIENT: "norm of SEL's gradient", PLC_GRADIENT: "norm of PLC's gradient",
+    RATE: "simulated episodes by second of the update",
+    AGREEMENT: "mean log-likelihood of the teacher's choices a step; 0 is perfect",
+    MEASURED: "mean measured seconds of this round's runs", SIMULATED: "mean of the same episodes simulated with the costs given",
+    REFITTED: "mean of the same episodes simulated with the costs refitted before this round",
+    SIMULATED_ERROR: "median of simulated by measured seconds, less 1, with the costs given",
+    REFITTED_ERROR: "median of simulated by measured seconds, less 1, with refitted costs",
+    MEASURED_GREEDY: "measured seconds of the greedy assignment", RUNS: "measured runs so far", FAILED: "failed runs so far",
+    OUTCOME_GREEDY: "mean over graphs of how far the greedy makespan is above the lower bound, at the end",
+    OUTCOME_BEST: "mean over graphs of how far the best makespan is above the lower bound, at the end",
+    OUTCOME_SECONDS: "seconds of all updates",
+}
 CONFIG_TEXT, GRAPH_TEXT, REAL_TEXT, POLICY_GRAPH = "config", "graph", "stage III", "policy"
 
 
@@ -43,7 +64,7 @@ class Summaries:
 
     def write(self, stage: str, graph: str, step: int, scalars: Mapping[str, float]) -> None:
         """Writes `scalars` by tag at update `step`; all at once, as each `tf.summary.scalar` takes half a millisecond."""
-        values = [value for tag, scalar in scalars.items() for value in scalar_pb(tag, scalar).value]
+        values = [value for tag, scalar in scalars.items() for value in scalar_pb(tag, scalar, MEANINGS[tag]).value]
         with self._writer(f"{stage}/{graph}").as_default(step=step):
             tf.summary.experimental.write_raw_pb(Summary(value=values).SerializeToString())
 
@@ -84,7 +105,7 @@ class Summaries:
         with self._writer("outcome").as_default(step=0):
             hp.hparams(dict(settings), trial_id=self._folder.parent.name)
             for tag, value in scalars.items():
-                tf.summary.scalar(tag, value)
+                tf.summary.scalar(tag, value, description=MEANINGS[tag])
 
     def _writer(self, name: str = "") -> tf.summary.SummaryWriter:
         if name not in self._writers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,6 +48,15 @@ def test_scalars_of_each_stage(run):
     assert [step for step, _ in values(imitation, summaries.LOSS)] == [1, 2]
     assert [step for step, _ in values(simulated, summaries.GREEDY)] == list(range(3, 11))
     assert values(simulated, summaries.BEST)[-1][1] >= trained["three chains"]["best_makespan_s"] - 1e-6
+
+
+def test_every_scalar_is_described_in_tensorboard_and_in_the_docs(run):
+    scalars = {tag for name, tag in vars(summaries).items() if name.isupper() and isinstance(tag, str) and "/" in tag}
+    assert set(summaries.MEANINGS) == scalars - {summaries.GANTT, summaries.LOAD}
+    events = read(run[0] / "train" / "simulated" / "three_chains")
+    assert events.SummaryMetadata(summaries.LOSS).summary_description == summaries.MEANINGS[summaries.LOSS]
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert all(f"| `{tag}` | {meaning} |" in page for tag, meaning in summaries.MEANINGS.items())
 
 
 def test_pictures_of_greedy_episodes(run):

@@ -112,6 +112,19 @@ def test_compare_shows_what_runs_out_of_memory(cli, record, write):
     assert found.code == 0
     assert found.json["methods"]["one_device"]["makespan_s"] is None
     assert found.json["methods"]["critical_path"]["makespan_s"] >= 4.0
+    placed = cli("place", graph, "--topology", topology, "--json")
+    assert placed.json["members"]["one_device"] is None
+    for table in (found.err, placed.err):
+        assert any("one_device" in line and "out of memory" in line for line in table.splitlines())
+
+
+def test_compare_tells_how_many_simulations_a_search_has_made(cli, write):
+    """CP-SAT has simulated each of the few assignments that its solver has met, the climb ends at the bound."""
+    tasks = write({"graph": {"name": "tasks"}, "nodes": [{"id": v, "exec_s": 2} for v in "abcd"], "edges": []}, "tasks.json")
+    found = cli("compare", tasks, "--topology", "ideal:2", "--methods", "cp_sat,local_search,random", "--json").json["methods"]
+    assert 1 <= found["cp_sat"]["samples"] < 100
+    assert 1 <= found["local_search"]["samples"] < 200_000
+    assert found["random"]["samples"] == 50
 
 
 def test_out_of_memory_is_exit_code_1(cli, record, write):

@@ -45,6 +45,12 @@ def test_a_model_gives_what_it_gave(in_flight, tmp_path):
         with pytest.warns(UserWarning, match=r"inputs: expected float32 of shape \[2, 8, 8, 3\], as in the example, got .*\[1, 8, 8, 3\]"):
             np.testing.assert_allclose(placed(batch(0)[:1])["joined"], model(batch(0)[:1])["joined"], rtol=1e-5, atol=1e-6)
         assert_says(refusal(ConfigError, placed, batch(0), True), "argument training: expected False, a Python value")
+        lines = str(placed).splitlines()
+        assert lines[0] == "Distributed"
+        assert [name for name in ("function: ", "makespan: ", "lower bound: ", "last run: ") if name not in str(placed)] == []
+        assert len(lines) <= 8
+        assert "data:image/png;base64," in placed._repr_html_()
+        assert placed.plot().axes
         placed.export(tmp_path / "placed")
     exported = tf.saved_model.load(str(tmp_path / "placed")).signatures["serving_default"]
     (argument,) = exported.structured_input_signature[1]

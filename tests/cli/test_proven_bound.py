@@ -83,6 +83,6 @@ def test_searches_end_at_a_bound_that_differs_in_the_last_digits_of_ticks():
 def test_the_portfolio_ends_when_cp_sat_has_proved_the_best(cli, placed):
     graph, _ = placed
     started = time.perf_counter()
-    found = cli("place", graph, *ON, "--budget-s", 60, "--json").json
-    assert time.perf_counter() - started < 30
+    found = cli("place", graph, *ON, "--budget-s", 200, "--json").json
+    assert time.perf_counter() - started < 150
     assert (found["makespan_s"], found["lower_bound_s"]) == (4.0, 4.0)

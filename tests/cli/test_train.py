@@ -39,6 +39,8 @@ def test_the_defaults_are_the_agents_own(train, tmp_path):
 
     outcome, given = train()
     assert outcome.json["graphs"] == {"diamond": OUTCOME}
+    assert "4,000 ms, climbed" in outcome.err
+    assert "all updates of the run took 0.5 s" in outcome.err
     assert given == {"names": ["diamond"], "topology": "ideal:2", "run_dir": tmp_path / "run", "config": TrainConfig(), "executor": None,
                      "resume": False, "init": None, "workers": None}
 

@@ -23,6 +23,10 @@ def test_what_is_not_known_is_a_dash():
     assert {time_unit([]).text(None), percent(None), over(math.inf, 1.0), over(1.0, 0.0), quantity(None, "B"), yes_no(None)} == {NOTHING}
 
 
+def test_an_infinite_makespan_is_one_that_does_not_fit():
+    assert time_unit([1.0, math.inf]).text(math.inf) == "out of memory"
+
+
 def test_shares_and_quantities():
     assert (percent(0.1234), over(1.5, 1.2), over(1.0, 1.0)) == ("12.3%", "+25.0%", "+0.0%")
     assert [quantity(x, "B") for x in (0, 999, 1000, 2.4e9, 3e21)] == ["0 B", "999 B", "1 kB", "2.4 GB", "3000 EB"]

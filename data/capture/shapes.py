@@ -15,6 +15,8 @@ from data.capture.program import SHAPES, Program, Tensor, node_def, reached, sha
 _OPAQUE = CONTROL_FLOW | {"FusedBatchNormV3"}
 # Their outputs' shapes depend on the values of their inputs.
 _BY_VALUE = ("Where", "Unique", "ListDiff", "DynamicPartition", "NonMaxSuppression", "Ragged", "Sparse", "StringSplit", "SetOperation")
+# They make values of shapes, and so the shapes of what is made to such a size.
+_SIZES = ("Shape", "ShapeN", "Size", "Rank")
 _TYPELESS = (tf.variant, tf.resource, tf.string)
 
 
@@ -40,15 +42,23 @@ def with_found_shapes(program: Program) -> Program:
 
 def _hidden(program: Program, graph: tf.Graph) -> list[Tensor]:
     """Tensors of unknown shape that follow from hidden shapes and from nothing else."""
-    library, by_value, wanted = Library(program.library), set[str](), []
+    library, by_value, sizes, wanted = Library(program.library), set[str](), set[str](), []
+
+    def is_known(x: Tensor) -> bool:
+        tensor = graph.get_operation_by_name(x[0]).outputs[x[1]]
+        return tensor.dtype in _TYPELESS or tensor.shape.is_fully_defined()
+
     for name, node in program.nodes.items():
+        if node.op in _SIZES and not all(map(is_known, node.inputs)) and not any(x in by_value for x, _ in node.inputs):
+            sizes.add(name)
+        elif any(x in sizes for x, _ in node.inputs) and all(x in sizes or program.nodes[x].op == "Const" for x, _ in node.inputs):
+            sizes.add(name)  # computed from sizes alone
         outputs = graph.get_operation_by_name(name).outputs
-        unknown = [(name, k) for k, x in enumerate(outputs) if x.dtype not in _TYPELESS and not x.shape.is_fully_defined()]
+        unknown = [(name, k) for k in range(len(outputs)) if not is_known((name, k))]
         if not unknown:
             continue
-        inputs = [graph.get_operation_by_name(x).outputs[k] for x, k in node.inputs]
         hidden = (node.op in _OPAQUE or node.op.startswith("TensorList")
-                  or any(x.dtype not in _TYPELESS and not x.shape.is_fully_defined() for x in inputs))
+                  or any(x[0] in sizes or not is_known(x) for x in node.inputs))
         if (not hidden or any(x in by_value for x, _ in node.inputs)
                 or any(op.startswith(_BY_VALUE) for op in (node.op, *library.operations(node)))):
             by_value.add(name)

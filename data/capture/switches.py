@@ -132,11 +132,11 @@ def _join_conditionals(nodes, edges, together: nx.Graph, loops: dict[str, int]) 
 
     for circle in nx.topological_sort(circles):
         inside = set(members[circle])
-        for name in inside:
+        for name in members[circle]:
             taken = [edge for member in inside for edge in edges[member] if edge[0] not in inside]
             merges = nodes[name].op in ("Merge", "RefMerge") and len(inside) == 1
             where[name] = _merged(name, list(map(behind, taken))) if merges else ALWAYS.union(*map(behind, taken))
-        for name in inside:
+        for name in members[circle]:
             together.add_edges_from((edge[0], name) for edge in edges[name] if edge[0] in inside or behind(edge))
 
 

@@ -29,7 +29,7 @@ def saved(folder, build, resources: bool):
     """The signature of a SavedModel that TensorFlow 1 would have written."""
     with tf.Graph().as_default(), v1.Session() as session:
         with v1.variable_scope("model", use_resource=resources):
-            x = v1.placeholder(tf.float32, [2, 3], name="x")
+            x = v1.placeholder(tf.float32, [None, 3], name="x")
             y = build(x)
         session.run(v1.global_variables_initializer())
         v1.saved_model.simple_save(session, str(folder), {"x": x}, {"y": y})
@@ -49,7 +49,7 @@ def loop(x):
         return i + 1, tf.tanh(halved @ weight), array.write(i, tf.reduce_sum(y))
 
     _, y, array = v1.while_loop(lambda i, *_: i < 3, body, (0, x, tf.TensorArray(tf.float32, 3)))
-    return y * 2.0 + tf.reduce_sum(array.stack())
+    return y * 2.0 + tf.reduce_sum(array.stack()) + v1.gradients(y, x)[0]
 
 
 def updates(x):

@@ -24,7 +24,8 @@ prepare_tensorflow()  # before whichever test imports TensorFlow first
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("default", max_examples=150, deadline=None, derandomize=True, suppress_health_check=_SLOW)
-settings.register_profile("thorough", max_examples=1_500, deadline=None, suppress_health_check=_SLOW)
+# A profile takes what it does not say from the one before.
+settings.register_profile("thorough", max_examples=1_500, deadline=None, derandomize=False, suppress_health_check=_SLOW)
 
 
 def pytest_addoption(parser):

@@ -60,6 +60,7 @@ class Batches:
         """Assigns batch b as `pattern[b % len(pattern)]` says, the oldest batch first on each device.
 
         Within a batch the order is that of the assignment's rule. The order of `fifo` depends on time, so that of b-levels replaces it.
+        A single batch keeps its rule.
 
         Args:
           pattern: assignments of `single`; method: of the result (default: the first one's).
@@ -67,6 +68,9 @@ class Batches:
         Raises:
           AssignmentError: one for the rule `order` has neither a priority nor an order.
         """
+        method = pattern[0].method if method is None else method
+        if self.repeats == 1:  # its vertices are those of `single`, in the same order
+            return replace(pattern[0], method=method, proven_bound_s=0.0)
         device = np.full(self.graph.num_vertices, -1, np.int32)
         order, work = [], self.single.work_vertices
         for b in range(self.repeats):
@@ -78,7 +82,7 @@ class Batches:
             order.append(tokens)
         priority = np.zeros(self.graph.num_vertices)
         priority[np.concatenate(order)] = np.arange(self.graph.work_vertices.size)
-        return Assignment(device, None, pattern[0].method if method is None else method, "order", priority)
+        return Assignment(device, None, method, "order", priority)
 
     def pattern(self, assignment: Assignment) -> list[Assignment]:
         """The assignments of `single`, by batch, that make up an assignment of `graph`."""

@@ -188,7 +188,7 @@ def build_costs(graph: GraphLike, topology: TopologyLike, where: str | None = No
     Raises:
       CostError: a vertex or edge with neither an explicit cost nor what is needed to compute it; lists of another length than
         the number of devices; pins to unknown devices, or pins that contradict a colocation group; a vertex or a colocation group that no
-        device may run; links that no assignment can do with; costs beyond float64.
+        device may run; too few links for any assignment; costs beyond float64.
     """
     graph, topology = as_graph(graph), as_topology(topology)
     where = where or graph.name

@@ -50,7 +50,7 @@ class DataflowGraph:
     Made by `graph_records.graph_from_records`, which checks the RULES: vertex ids are unique; edges join known vertices, at
     most one for each source, target and output; there is no cycle; there is at least one vertex that is not an input; input vertices
     have no predecessors; a kernel's operands arrive by edges; the steps of a `fused` kernel (see `data.fuse`) take its operands and
-    earlier steps; every number given is finite and >= 0, but that an `exec_s` may be
+    earlier steps; every number given is finite and >= 0, except that an `exec_s` may be
     infinite on some devices.
 
     Attributes:

@@ -119,7 +119,7 @@ def place(graph: GraphLike, topology: TopologyLike | CostModel, method: str = "a
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.
       DeadlockError: no assignment fits in memory, or none was found that does; the message says which.
-      CostError: no assignment does with the links that there are, or none was found.
+      CostError: no assignment needs only links that exist, or none was found.
     """
     learned = learned or {}
     check_method(method, learned)

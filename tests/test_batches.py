@@ -114,6 +114,9 @@ def test_no_more_than_so_many_are_in_flight_and_the_oldest_goes_first(case, repe
     start, end = by_vertex(batches, trace)
     for b in range(in_flight, repeats):
         assert start[b].min() >= end[b - in_flight].max()
+    if repeats == 1:  # a single batch runs as the assignment does by itself
+        assert trace.makespan_s == Simulator().execute(graph, case.costs, replace(case.assignment, dispatch=case.rule)).makespan_s
+        return
     mine = assignment.priority[batches.vertex[:, graph.work_vertices]]
     assert (mine[1:].min(axis=1) > mine[:-1].max(axis=1)).all()
 

@@ -21,6 +21,12 @@ _GRID, _AXIS = "#DFE2E7", "#C9CCD2"
 class Picture(Figure):
     """A figure that shows itself in a notebook, whatever matplotlib's backend."""
 
+    def savefig(self, *args, **options) -> None:
+        """As matplotlib's. A character that the font lacks is drawn as a box without a warning."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
+            super().savefig(*args, **options)
+
     def _repr_png_(self) -> bytes:
         return png_bytes(self)
 
@@ -50,9 +56,7 @@ def style_axes(axes: Axes, rows: bool = False, row_size: float = 8) -> None:
 
 
 def png_bytes(figure: Figure) -> bytes:
-    """The figure as PNG. A character that the font lacks is drawn as a box without a warning."""
+    """The figure as PNG."""
     content = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from", UserWarning)
-        figure.savefig(content, format="png")
+    figure.savefig(content, format="png")
     return content.getvalue()

@@ -14,7 +14,7 @@ from doppler_tf.costs import build_costs
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.report.bars import bars_png
 from doppler_tf.report.curves import curves_png
-from doppler_tf.report.gantt import gantt_png
+from doppler_tf.report.gantt import gantt_figure, gantt_png
 from doppler_tf.report.scatter import scatter_png
 from doppler_tf.simulator import simulate
 from doppler_tf.topology import ideal
@@ -22,10 +22,20 @@ from doppler_tf.topology import ideal
 NAME = "größe 日本"
 
 
-def gantt() -> bytes:
+def case():
     graph = graph_from_records([{"id": 0, "exec_s": 1.0, "name": NAME}], [], {"name": NAME})
     costs = build_costs(graph, ideal(1))
-    return gantt_png(graph, costs, simulate(graph, costs, assignment_from_devices(graph, costs, [0])))
+    return graph, costs, simulate(graph, costs, assignment_from_devices(graph, costs, [0]))
+
+
+def gantt() -> bytes:
+    return gantt_png(*case())
+
+
+def figure_saved_by_the_user() -> bytes:
+    content = io.BytesIO()
+    gantt_figure(*case()).savefig(content)
+    return content.getvalue()
 
 
 def bars() -> bytes:
@@ -41,7 +51,7 @@ def curves() -> bytes:
     return curves_png(NAME, [{"method": NAME, "graph": NAME, "greedy_makespan_s": 1.0, "episodes": 8, "curve": []}], {NAME: 1.0})
 
 
-@pytest.mark.parametrize("make", [gantt, bars, scatter, curves])
+@pytest.mark.parametrize("make", [gantt, figure_saved_by_the_user, bars, scatter, curves])
 def test_letters_that_the_font_lacks(make):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -74,7 +74,7 @@ def check_devices(graph: DataflowGraph, costs: CostModel, devices: np.ndarray) -
     """Raises AssignmentError unless `devices` (int [..., N]) holds an existing device for every vertex that is not an input."""
     if np.shape(devices)[-1:] != (graph.num_vertices,) or devices.dtype.kind not in "iu":
         raise AssignmentError(f"{graph.name}: device: expected integers of shape [..., {graph.num_vertices}] (one a vertex), "
-                              f"got {devices.dtype} of shape {list(np.shape(devices))}")
+                              f"got {devices.dtype} of shape {list(np.shape(devices))}; is it made for another graph?")
     assigned = devices[..., graph.work_vertices]
     wrong = np.argwhere((assigned < 0) | (assigned >= costs.num_devices))
     if wrong.size:
@@ -152,9 +152,7 @@ def as_assignment(graph: DataflowGraph, costs: CostModel, given: Assignment | Se
     if not isinstance(given, Assignment):
         raise field_error(AssignmentError, graph.name, "", "assignment", "an Assignment or a list of device indices", given,
                           "what `place` returns has one as `.assignment`")
-    if len(given.device) != graph.num_vertices:
-        raise field_error(AssignmentError, graph.name, "", "assignment", f"{graph.num_vertices} devices, one a vertex", len(given.device),
-                          "is it made for another graph?")
+    check_devices(graph, costs, np.asarray(given.device))
     return given
 
 

@@ -14,7 +14,7 @@ from doppler_tf.assignment import DISPATCH_RULES, Assignment, Transfers, check_d
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph import DataflowGraph
-from doppler_tf.memory import MORE_MEMORY, never_fits
+from doppler_tf.memory import MORE_MEMORY, never_fits, size_text
 from doppler_tf.ranks import b_levels
 from doppler_tf.trace import Trace
 from doppler_tf.waiting import FittingQueue, Queue, SharedQueue
@@ -252,9 +252,9 @@ class Dispatcher:
             if waiting:
                 (v, needed), used = waiting[0], costs.memory_bytes[d] - left
                 return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex "
-                        f"{graph.vertex_label(v)!r} needs {needed:.6g} bytes, {used:.6g} of "
-                        f"{costs.memory_bytes[d]:.6g} are resident and nothing that runs will free any; another assignment or order may "
-                        f"fit: `place --method auto`, with a `--budget-s`, looks for one")
+                        f"{graph.vertex_label(v)!r} needs {size_text(needed)}, {size_text(used)} of "
+                        f"{size_text(costs.memory_bytes[d])} are resident and nothing that runs will free any; another assignment or "
+                        f"order may fit: `place --method auto`, with a `--budget-s`, looks for one")
         return f"{graph.name}: {self.remaining} vertices wait and none is queued"
 
     def trace(self, device_kind: str = "virtual") -> Trace:

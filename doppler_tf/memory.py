@@ -30,8 +30,9 @@ def _alone(graph: DataflowGraph, costs: CostModel) -> str | None:
         return None
     v = int(lacking[0])
     which = "no device" if costs.allowed[v].all() else f"no device that may run it ({_names(costs, costs.allowed[v])})"
-    return (f"vertex {graph.vertex_label(v)!r} alone needs {_size(inputs_bytes[v] + costs.output_bytes[v])} (its inputs "
-            f"{_size(inputs_bytes[v])}, its output {_size(costs.output_bytes[v])}), {which} has more than {_size(most_bytes[v])}")
+    own = [size_text(x) for x in (inputs_bytes[v] + costs.output_bytes[v], inputs_bytes[v], costs.output_bytes[v], most_bytes[v])]
+    return (f"vertex {graph.vertex_label(v)!r} alone needs {own[0]} (its inputs {own[1]}, its output {own[2]}), {which} has more than "
+            f"{own[3]}")
 
 
 def _together(graph: DataflowGraph, costs: CostModel) -> str | None:
@@ -49,9 +50,9 @@ def _together(graph: DataflowGraph, costs: CostModel) -> str | None:
             needed = costs.tensor_bytes[tensors].sum()
             if needed > room:
                 whole = bool(devices.all())
-                return (f"the {what} need {_size(needed)} in all"
+                return (f"the {what} need {size_text(needed)} in all"
                         f"{'' if whole else f', of vertices that only {_names(costs, devices)} may run'}, "
-                        f"{'the devices have' if whole else 'where there are'} {_size(room)} in all")
+                        f"{'the devices have' if whole else 'where there are'} {size_text(room)} in all")
     return None
 
 
@@ -59,9 +60,9 @@ def _names(costs: CostModel, devices: np.ndarray) -> str:
     return ", ".join(name for name, chosen in zip(costs.topology.device_names, devices.tolist(), strict=True) if chosen)
 
 
-def _size(number: float) -> str:
-    """Bytes with a unit."""
+def size_text(number: float) -> str:
+    """Bytes with a unit, exact below a terabyte: what is one byte too much does not look equal."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= factor:
-            return f"{number / factor:.6g} {unit}"
-    return f"{number:.6g} bytes"
+            return f"{number / factor:.12g} {unit}"
+    return f"{number:.12g} bytes"

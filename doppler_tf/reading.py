@@ -12,11 +12,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def read_text(path: str | Path) -> str:
-    """The text in a file. Raises FormatError: it is missing, unreadable or not UTF-8."""
+    """The text in a file, without a byte order mark. Raises FormatError: it is missing, unreadable or not UTF-8."""
     path = Path(path)
     _LOG.debug("reading %s", path)
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise FormatError(f"{path}: no such file; check the path") from None
     except UnicodeDecodeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 
-from doppler_tf.assignment import Assignment, as_assignment
+from doppler_tf.assignment import Assignment, as_assignment, check_constraints
 from doppler_tf.costs import CostModel, Noise, graph_with_costs
 from doppler_tf.dispatch import Dispatcher, Instruction, StartTransfer, StartVertex, TransferEnded, VertexEnded
 from doppler_tf.errors import DeadlockError
@@ -77,6 +77,11 @@ class Simulator:
 
 def simulate(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assignment, dispatch: str | None = None,
              noise: Noise | None = None) -> Trace:
-    """One simulated run of `assignment` on a topology or with ready-made costs. Graph and topology as in `build_costs`."""
+    """One simulated run of `assignment` on a topology or with ready-made costs. Graph and topology as in `build_costs`.
+
+    Raises AssignmentError: it is of another graph, breaks a pin or a group, or uses a device or a link that cannot.
+    """
     graph, costs = graph_with_costs(graph, topology)
-    return Simulator(dispatch, noise).execute(graph, costs, as_assignment(graph, costs, assignment))
+    assignment = as_assignment(graph, costs, assignment)
+    check_constraints(graph, costs, assignment.device, graph.name)
+    return Simulator(dispatch, noise).execute(graph, costs, assignment)

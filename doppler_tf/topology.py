@@ -129,8 +129,8 @@ class Topology:
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> dict:
-        """The fields of `doppler-topology/1`; an infinite bandwidth is "inf", and where there is no link it is null."""
-        bandwidth = [[None if s == d or x == 0 else x if math.isfinite(x) else _INFINITE for d, x in enumerate(row)]
+        """The fields of `doppler-topology/1`; an infinite bandwidth is "inf", and where there is no link it is 0."""
+        bandwidth = [[None if s == d else x if math.isfinite(x) else _INFINITE for d, x in enumerate(row)]
                      for s, row in enumerate(self.bandwidth_bytes_per_s.tolist())]
         links = {"bandwidth_bytes_per_s": bandwidth, "latency_s": self.latency_s.tolist()}
         if self.card is not None:
@@ -162,6 +162,10 @@ class Topology:
         check_fields({"name": name, "link_slots": slots}, Topology, TopologyError, where, "")
         count = len(devices)
         bandwidth = _matrix(links.get("bandwidth_bytes_per_s"), math.inf, count, "links.bandwidth_bytes_per_s", where)
+        if count > 1 and slots is None and np.isnan(bandwidth[~np.eye(count, dtype=bool)]).all():
+            raise field_error(TopologyError, where, "", "links.bandwidth_bytes_per_s",
+                              'numbers, "inf" for an infinite one, or 0 for no link', None, "files of older versions mean infinity by null "
+                              "beside link_slots null: leave the field out if this is one")
         bandwidth[np.isnan(bandwidth)] = 0.0
         latency = _matrix(links.get("latency_s"), 0.0, count, "links.latency_s", where)
         np.fill_diagonal(bandwidth, math.inf)

@@ -12,6 +12,7 @@ from doppler_tf.assignment import Assignment, Transfers, as_assignment, plan_tra
 from doppler_tf.costs import CostModel, graph_with_costs
 from doppler_tf.given import GraphLike, TopologyLike
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.memory import size_text
 from doppler_tf.trace import MemoryProfile, Trace, by_link, memory_profiles
 
 
@@ -156,7 +157,7 @@ class _Run:
         for d, profile in enumerate(self._profiles()):
             over = np.flatnonzero(profile.used_bytes > self.costs.memory_bytes[d])
             if over.size:
-                found.append(Violation("memory", f"device {self._name(d)} holds {profile.used_bytes[over[0]]:.6g} bytes at "
+                found.append(Violation("memory", f"device {self._name(d)} holds {size_text(profile.used_bytes[over[0]])} at "
                                        f"{profile.time_s[over[0]]:.9g} s, it has {self.costs.memory_bytes[d]:.6g}"))
         return found
 

@@ -147,7 +147,7 @@ def test_a_queue_takes_the_first_that_fits():
 def test_a_deadlock_says_who_waits_where_and_for_what():
     graph, topology = star(), machine(memory_bytes=(None, 2))
     message = refusal(DeadlockError, simulate, graph, topology, SPLIT)
-    assert_says(message, "star: out of memory on device 'q': vertex 'd' needs 1 bytes, 2 of 2 are resident",
+    assert_says(message, "star: out of memory on device 'q': vertex 'd' needs 1 bytes, 2 bytes of 2 bytes are resident",
                 "another assignment or order may fit")
     fast = FastSimulator(graph, build_costs(graph, topology))
     assert fast.makespans(np.stack([SPLIT.device, np.zeros(6, np.int32)])).tolist() == [np.inf, 13]

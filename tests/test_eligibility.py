@@ -20,8 +20,8 @@ from doppler_tf.heuristics import HEURISTICS, SEARCHES, Budget
 from doppler_tf.heuristics.mending import legal
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.placement import place
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
+from doppler_tf.simulator import Simulator, simulate
+from doppler_tf.topology import Topology, ideal
 from doppler_tf.validation import validate_trace
 from tests.messages import assert_says, refusal
 from tests.naive_simulator import NaiveSimulator
@@ -120,9 +120,9 @@ def test_the_fast_simulator_refuses_by_infinity_what_the_exact_one_refuses_in_wo
     devices = np.random.default_rng(seed).integers(0, topology.num_devices, (8, graph.num_vertices)).astype(np.int32)
     for device, makespan_s in zip(devices, FastSimulator(graph, costs).makespans(devices).tolist(), strict=True):
         if math.isinf(makespan_s):
-            refusal(AssignmentError, simulate, graph, costs, Assignment(device))
+            refusal(AssignmentError, Simulator().execute, graph, costs, Assignment(device))
         else:
-            assert simulate(graph, costs, Assignment(device)).makespan_s == makespan_s
+            assert Simulator().execute(graph, costs, Assignment(device)).makespan_s == makespan_s
     for mixture in spread_assignments(graph, costs, 6, np.random.default_rng(seed)):
         assert runnable(graph, costs, mixture.device)
 
@@ -189,3 +189,11 @@ def test_mending_keeps_the_devices_it_can():
     assert runnable(graph, costs, mended.device)
     assert mended.device[[0, 2, 3, 4, 5]].tolist() == [0, 1, 3, 2, 3]
     assert mended.device[1] in (0, 1)
+
+
+def test_simulate_refuses_assignments_that_break_pins_and_groups():
+    graph = graph_from_records([{"id": "a", "exec_s": 1, "pin": 1}, {"id": "b", "exec_s": 1, "colocate": "g"},
+                                {"id": "c", "exec_s": 1, "colocate": "g"}], [])
+    for device, words in (([0, 0, 0], "vertex 'a': device: expected one of [1]"), ([1, 0, 1], "colocate group 'g': device: expected one"),
+                          ([1, 2, 2], "vertex 'b': device: expected 0 to 1"), ([1.0, 0, 0], "device: expected integers")):
+        assert_says(refusal(AssignmentError, simulate, graph, ideal(2), Assignment(np.array(device))), words)

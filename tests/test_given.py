@@ -70,7 +70,8 @@ def test_costs_and_assignments_of_another_graph_are_refused():
     larger.add_node("c", exec_s=1)
     costs, assignment = build_costs(larger, "cpu:2"), place(larger, "cpu:2", "heft").assignment
     assert_says(refusal(CostError, place, two(), costs), "costs: expected those of this graph, of 2 vertices and 1 edges, got [3, 1]")
-    assert_says(refusal(AssignmentError, simulate, two(), "cpu:2", assignment), "assignment: expected 2 devices, one a vertex, got 3")
+    assert_says(refusal(AssignmentError, simulate, two(), "cpu:2", assignment),
+                "device: expected integers of shape [..., 2] (one a vertex)", "of shape [3]; is it made for another graph?")
     placed = place(two(), "cpu:2", "heft")
     assert_says(refusal(AssignmentError, simulate, two(), "cpu:2", placed), "expected an Assignment or a list of device indices",
                 "what `place` returns has one as `.assignment`")

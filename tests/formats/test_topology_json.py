@@ -187,3 +187,16 @@ def test_a_file_that_is_no_topology(tmp_path):
     assert_says(refusal(TopologyError, read_topology, tmp_path / "t.json"), "schema: expected doppler-topology/1, got [1]")
     (tmp_path / "t.json").write_text("{")
     assert_says(refusal(FormatError, read_topology, tmp_path / "t.json"), "malformed JSON at line 1, column 2")
+
+
+def test_links_that_an_older_version_wrote_as_null_are_not_taken_for_missing_ones(tmp_path):
+    older = {**IDEAL_2, "links": {**IDEAL_2["links"], "bandwidth_bytes_per_s": [[None, None], [None, None]]}}
+    assert_says(refusal(TopologyError, Topology.from_json, older), "links.bandwidth_bytes_per_s: expected numbers",
+                "older versions mean infinity by null beside link_slots null: leave the field out if this is one")
+    islands = Topology.from_json({**IDEAL_2, "links": {"bandwidth_bytes_per_s": 0}})
+    write_topology(tmp_path / "t.json", islands)
+    assert not read_topology(tmp_path / "t.json").links.any()
+    assert read_topology(tmp_path / "t.json").topology_hash == islands.topology_hash
+
+
+IDEAL_2 = ideal(2).to_json()

@@ -82,7 +82,7 @@ def written_as(path: str | Path) -> str:
 
 def _told_by_content(path: Path) -> str:
     text = read_text(path)
-    if text.lstrip("\ufeff \t\r\n")[:1] in ("{", "["):
+    if text.lstrip()[:1] in ("{", "["):
         record = read_json(path, infinite=True)
         for name, looks in (("wfformat", is_wfformat), ("saga", is_saga)):
             if looks(record):

@@ -17,7 +17,7 @@ import numpy as np
 
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.foreign.dot_parser import parse_dot
-from doppler_tf.formats.foreign.fields import Foreign, checked_number, outputs_by_edge
+from doppler_tf.formats.foreign.fields import Foreign, checked_number, outputs_by_edge, texts_of_ids
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records, graph_to_records
 
@@ -54,10 +54,19 @@ def dot_text(graph: DataflowGraph) -> str:
     """The file of a graph: what `read_dot` gives back, with strings as ids and without kernels.
 
     Raises:
-      FormatError: times by device, which DOT has no words for.
+      FormatError: times by device, or outputs of several sizes of which nobody consumes one, which DOT has no words for; ids that would be
+        the same text.
     """
     if graph.exec_s.shape[1] > 1:
         raise field_error(FormatError, graph.name, "", "exec_s", "one number a vertex", f"{graph.exec_s.shape[1]} numbers, one a device")
+    texts_of_ids(graph)
+    carried = np.bincount(graph.edge_tensor, minlength=graph.num_tensors) > 0
+    lost = np.flatnonzero(~carried & (np.diff(graph.tensor_ptr)[graph.tensor_producer] > 1) & (graph.tensor_bytes > 0))
+    if lost.size:
+        v = int(graph.tensor_producer[lost[0]])
+        raise field_error(FormatError, graph.name, f"vertex {graph.vertex_label(v)!r}", "output_bytes",
+                          "an edge for each of several outputs", f"none for output {int(lost[0] - graph.tensor_ptr[v])}",
+                          "DOT gives sizes to edges")
     nodes, edges, _ = graph_to_records(graph)
     lines = [f"digraph {_quoted(graph.name)} {{"]
     for node in nodes:

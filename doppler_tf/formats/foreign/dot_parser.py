@@ -12,7 +12,7 @@ from doppler_tf.errors import FormatError, shown
 
 _TOKEN = re.compile(r"""(?P<skip>\s+|//[^\n]*|/\*.*?\*/|\#[^\n]*)
                       | (?P<mark>->|--|[{}\[\];,:=+])
-                      | (?P<number>-?(?:\.\d+|\d+(?:\.\d*)?)(?![\w.]))
+                      | (?P<number>-?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][+-]?\d+)?(?![\w.]))
                       | (?P<name>[^\W\d]\w*)
                       | "(?P<text>(?:[^"\\]|\\.)*)" """, re.VERBOSE | re.DOTALL)
 _KEYWORDS = ("strict", "graph", "digraph", "node", "edge", "subgraph")
@@ -177,7 +177,7 @@ class _Parser:
         return token
 
     def _tokens(self) -> list[_Token]:
-        found, at, text = [], 0, self.text.removeprefix("\ufeff")
+        found, at, text = [], 0, self.text
         while at < len(text):
             match = _TOKEN.match(text, at)
             if match is None:
@@ -190,7 +190,7 @@ class _Parser:
             kind = match.lastgroup or ""
             value = match[kind]
             if kind == "text":
-                found.append(_Token("id", re.sub(r'\\(["\n])', lambda pair: pair[1].strip("\n"), value), at))
+                found.append(_Token("id", re.sub(r'\\(["\\\n])', lambda pair: pair[1].strip("\n"), value), at))
             elif kind == "name" and value.lower() in _KEYWORDS:
                 found.append(_Token("keyword", value.lower(), at))
             elif kind != "skip":

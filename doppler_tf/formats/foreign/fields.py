@@ -67,3 +67,13 @@ def outputs_by_edge(edges: Sequence[dict]) -> dict[Any, list[dict]]:
         edge["output"] = len(siblings)
         siblings.append(edge)
     return by_source
+
+
+def texts_of_ids(graph: DataflowGraph) -> list[str]:
+    """The vertices' ids as texts, for formats that know no others. Raises FormatError: two ids are the same text."""
+    texts: dict[str, int | str] = {}
+    for key in graph.ids:
+        if texts.setdefault(str(key), key) != key:
+            raise field_error(FormatError, graph.name, f"vertex {key!r}", "id", "ids that differ as texts", [texts[str(key)], key],
+                              "rename one")
+    return list(texts)

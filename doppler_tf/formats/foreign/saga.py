@@ -15,9 +15,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import FormatError, field_error
-from doppler_tf.formats.foreign.fields import Foreign, checked_number, member, outputs_by_edge
+from doppler_tf.formats.foreign.fields import Foreign, checked_number, member, outputs_by_edge, texts_of_ids
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology
@@ -63,7 +65,11 @@ def saga_record(graph: DataflowGraph, costs: CostModel | None) -> dict:
     for values, field in ((graph.flops[work], "flops"), (sizes, "output_bytes")):
         if any(value != value for value in values):
             raise field_error(FormatError, graph.name, "", field, "a number for every vertex and edge", None, "SAGA divides it by a speed")
-    ids = [str(key) for key in graph.ids]
+    for given, field, instead in ((graph.exec_s[work], "exec_s", "flops"), (graph.transfer_s, "transfer_s", "output_bytes")):
+        if not np.isnan(given).all():
+            raise field_error(FormatError, graph.name, "", field, f"none, as SAGA computes times from {instead} and speeds",
+                              float(given[~np.isnan(given)][0]), "leave it out")
+    ids = texts_of_ids(graph)
     tasks = {"tasks": [{"name": key, "cost": cost} for key, cost in zip(ids, graph.flops.tolist(), strict=True)],
              "dependencies": [{"source": ids[u], "target": ids[v], "size": float(size)}
                               for u, v, size in zip(graph.sources.tolist(), graph.targets.tolist(), sizes, strict=True)]}
@@ -72,6 +78,11 @@ def saga_record(graph: DataflowGraph, costs: CostModel | None) -> dict:
     names, speeds = costs.topology.device_names, costs.topology.bandwidth_bytes_per_s.tolist()
     if any(device.flops_per_s is None for device in costs.topology.devices):
         raise field_error(FormatError, costs.topology.name, "", "flops_per_s", "a number for every device", None, "SAGA calls it speed")
+    differ = np.argwhere(costs.topology.bandwidth_bytes_per_s != costs.topology.bandwidth_bytes_per_s.T)
+    if differ.size:
+        one, other = differ[0].tolist()
+        raise field_error(FormatError, costs.topology.name, f"link {names[one]!r} to {names[other]!r}", "bandwidth_bytes_per_s",
+                          f"that of the other direction ({speeds[other][one]:g})", speeds[one][other], "SAGA's links have one speed")
     return {"name": graph.name, "task_graph": tasks, "network": {
         "nodes": [{"name": device.name, "speed": device.flops_per_s} for device in costs.topology.devices],
         "edges": [{"source": names[s], "target": names[t],

@@ -116,6 +116,18 @@ def test_texts_survive_a_round_trip(put, tmp_path, name, document):
     np.testing.assert_array_equal(build_costs(again, topology).edge_bytes, build_costs(graph, topology).edge_bytes)
 
 
+@pytest.mark.parametrize("key", ["a\\b", "a\\", 'a\\"b', "a\\nb", "a\nb", "digraph", "", "ü", "<b>"])
+def test_any_text_is_an_id_in_dot(tmp_path, key):
+    write_converted(tmp_path / "x.dot", graph_from_records([{"id": key, "exec_s": 1}], [], {"name": key}), "dot")
+    assert convert(tmp_path / "x.dot").graph.ids == (key,)
+
+
+def test_byte_order_marks_and_exponents_are_read(put):
+    assert convert(put("\ufeff2\n0 1 0\n1 2 1 0\n", "x.stg")).graph.num_vertices == 2
+    assert convert(put("\ufeff" + json.dumps(SAGA))).graph.num_edges == len(SAGA["task_graph"]["dependencies"])
+    assert convert(put("digraph { a [weight=1e-05, cost=.1E-4] }", "x.dot")).graph.exec_s.tolist() == [[1e-05]]
+
+
 def test_saga_survives_a_round_trip(put, tmp_path):
     graph, topology = convert(put(SAGA))
     write_converted(tmp_path / "again.json", graph, "saga", topology)
@@ -196,9 +208,21 @@ def test_what_a_format_cannot_say_is_refused(put, tmp_path):
     pinned = graph_from_records([{"id": 0, "exec_s": 1, "pin": 0}], [])
     by_device = graph_from_records([{"id": 0, "exec_s": [1, 2]}], [])
     flops = convert(put(SAGA)).graph
+    timed = graph_from_records([{"id": 0, "exec_s": 3, "flops": 5}], [])
+    alike = graph_from_records([{"id": 1, "flops": 3}, {"id": "1", "flops": 5}], [])
+    unread = graph_from_records([{"id": "a", "exec_s": 1, "output_bytes": [4, 9]}, {"id": "b", "exec_s": 1}],
+                                [{"source": "a", "target": "b"}])
     for graph, format, words in ((pinned, "saga", "without inputs, pins and groups"), (pinned, "stg", "without inputs, pins, groups"),
                                  (by_device, "dot", "exec_s: expected one number a vertex"),
                                  (flops, "stg", "exec_s: expected a number for every"),
-                                 (by_device, "saga", "flops: expected a number for every vertex")):
+                                 (by_device, "saga", "flops: expected a number for every vertex"),
+                                 (timed, "saga", "exec_s: expected none, as SAGA computes times from flops and speeds, got 3.0"),
+                                 (alike, "saga", "vertex '1': id: expected ids that differ as texts, got [1, '1']; rename one"),
+                                 (alike, "dot", "vertex '1': id: expected ids that differ as texts, got [1, '1']; rename one"),
+                                 (unread, "dot", "vertex 'a': output_bytes: expected an edge for each of several outputs, got 'none for")):
         assert_says(refusal(FormatError, write_converted, tmp_path / "out", graph, format), words)
+    one_way = Topology.from_json({"devices": [{"name": "x", "flops_per_s": 1}, {"name": "y", "flops_per_s": 1}],
+                                  "links": {"bandwidth_bytes_per_s": [[None, None], [4, None]]}})
+    assert_says(refusal(FormatError, write_converted, tmp_path / "out", flops, "saga", one_way),
+                "link 'x' to 'y': bandwidth_bytes_per_s: expected that of the other direction (4), got 0.0; SAGA's links have one speed")
     assert_says(refusal(ConfigError, convert, put(SAGA), "csv"), "format: expected one of doppler, saga, wfformat, stg, dot, got 'csv'")

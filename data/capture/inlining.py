@@ -40,6 +40,8 @@ class Inliner:
         """
         local: dict[str, Node] = {}
         whole = with_whole_control_flow(graph, self._library, returned)
+        if whole.calls:  # of functions that are new in the library
+            self._functions.update({f.signature.name: f for f in self._library.library.function})
         records = {record.name: record for record in whole.graph.node}
         for record in whole.graph.node:
             local[record.name] = Node(record.name, record.op, *parse_inputs(record.input), record.attr,

@@ -17,7 +17,7 @@ from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_run
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
-from doppler_tf.errors import ConfigError, ExecutionError, UserError, field_error
+from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, StalledError, UserError, field_error
 from doppler_tf.formats.cluster_json import read_cluster
 from doppler_tf.placement import place, place_batches
 from doppler_tf.topology import cpu
@@ -76,8 +76,9 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
 
     Args:
       function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture`.
-      example_inputs: a tuple of all positional arguments, or the only argument. Of tensors, arrays and floats shapes and types count,
-        values do not. Other Python values, and defaults that are left out, become part of the function. None: what it asks for itself.
+      example_inputs: a tuple of all positional arguments, or the only argument. Of tensors, arrays and floats shapes and types count;
+        kernels are measured with their values, and with drawn ones for a TensorSpec. Other Python values, and defaults that are left
+        out, become part of the function. None: what it asks for itself.
       topology: `local`, or a topology with as many devices as shall be used here.
       budget_s: seconds of the search; None: no search, constructive heuristics alone.
       in_flight: `map` works on this many batches at once.
@@ -92,7 +93,8 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
       The function, placed: call it as the original. Its variables are copies of the original's.
 
     Raises:
-      ConfigError: the function cannot be captured, or TensorFlow has too few devices (see `prepare_devices`).
+      ConfigError: the function cannot be captured, it fails with the example's values, or TensorFlow has too few devices (see
+        `prepare_devices`).
     """
     for name, value in (("in_flight", in_flight), ("pieces", 1 if pieces is None else pieces)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -134,21 +136,44 @@ class _Candidate:
                  seed: int, cluster: Cluster | None, keep_devices: bool):
         self.captured = import_quietly("data.capture").capture_counted(traced, model_folder=model_folder, name=name, pieces=pieces,
                                                                        keep_devices=keep_devices)
+        examples = traced.binding.examples
+        self.program = import_quietly("runtime.captured_program").CapturedProgram(self.captured.graph, seed, examples)
+        try:
+            chosen = self._chosen(target, in_flight, budget_s, seed, cluster)
+        except (DeviceLostError, StalledError):
+            raise
+        except ExecutionError as error:
+            self._blame_values(name, error)
+            raise
+        self.median_s, self.low_s = chosen["median_s"], chosen["low_s"]
+
+    def _blame_values(self, name: str, failed: ExecutionError) -> None:
+        """Raises ConfigError if the original fails with these arguments, too."""
+        try:
+            self.program.original(self.program.arguments)
+        except Exception:  # whatever an operation raises
+            drawn = self.program.names_drawn
+            got = f"drawn numbers for {', '.join(drawn)}" if drawn else "others"
+            remedy = "give arrays or tensors, not only specs" if drawn else "give values that it takes"
+            raise ConfigError(f"{name}: example_inputs: expected values with which the function runs, got {got}: {failed}; {remedy}"
+                              ) from failed
+
+    def _chosen(self, target: Topology, in_flight: int, budget_s: float | None, seed: int, cluster: Cluster | None) -> dict[str, Any]:
+        """Measures, places and runs; what the runs say of the assignment that they choose."""
         graph = self.captured.graph
-        self.program = import_quietly("runtime.captured_program").CapturedProgram(graph, seed)
         profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
         self.graph, self.costs = profile.graph, profile.costs
         if in_flight == 1:
             placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
-            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, None, seed, cluster)
+            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, None, seed, cluster,
+                                                                      self.program)
             self.pattern = [assignment]
         else:
             batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
             placed = place_batches(batches, seed=seed, budget_s=budget_s)
-            assignment, together_s, found = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed, cluster)
+            assignment, together_s, found = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed, cluster, self.program)
             self.pattern, self.predicted_s = batches.pattern(assignment), together_s / in_flight
-        chosen = found["measured"][found["chosen"]]
-        self.median_s, self.low_s = chosen["median_s"], chosen["low_s"]
+        return found["measured"][found["chosen"]]
 
 
 class Distributed:

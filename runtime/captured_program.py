@@ -29,8 +29,10 @@ class CapturedProgram:
       same_structure: whether the graph's results are those of the original: as many, of the same paths and kinds.
     """
 
-    def __init__(self, graph: DataflowGraph, seed: int = 0, values: Path | None = None):
-        """Draws the arguments, or reads them from an NPZ file by name.
+    def __init__(self, graph: DataflowGraph, seed: int = 0, values: Path | Mapping[str, Any] | None = None):
+        """Draws the arguments.
+
+        Args: values: by name, where there are any; or an NPZ file that has all of them.
 
         Raises:
           GraphError: the record of the capture is incomplete.
@@ -49,7 +51,7 @@ class CapturedProgram:
             raise GraphError(f"{graph.name}: captured: expected the record that `capture` writes, got another ({error!r}); capture the "
                              f"model again") from None
         self.original = original_function(record["model"])
-        self._read = None if values is None else _read(self._specs, values)
+        self._given = _read(self._specs, values) if isinstance(values, Path) else self._as_specified(values or {})
         self.arguments = self.drawn(seed)
         self.inputs = {**self.by_vertex(self.arguments), **{v: self._model.weight(name) for v, name in self.weights.items()}}
         self._input_of = {int(graph.tensor_ptr[v]): v for v in self.inputs}
@@ -64,12 +66,19 @@ class CapturedProgram:
         return tuple(dict.fromkeys(t for t in (*self.results.values(), *self.updates.values()) if t not in self._input_of))
 
     def drawn(self, seed: int) -> dict[str, np.ndarray]:
-        """Arguments by name: those of the file, else normal numbers, and integers that are 0 or 1."""
-        if self._read is not None:
-            return self._read
+        """Arguments by name: those that are given, else normal numbers, and integers that are 0 or 1."""
         rng = np.random.default_rng(seed)
-        return {name: rng.normal(size=shape).astype(dtype) if dtype.kind in "fc" else rng.integers(0, _BELOW, shape).astype(dtype)
+        return {name: self._given[name] if name in self._given else
+                rng.normal(size=shape).astype(dtype) if dtype.kind in "fc" else rng.integers(0, _BELOW, shape).astype(dtype)
                 for name, (_, shape, dtype) in self._specs.items()}
+
+    @property
+    def names_drawn(self) -> list[str]:
+        """The arguments without given values."""
+        return [name for name in self._specs if name not in self._given]
+
+    def _as_specified(self, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        return {name: np.asarray(values[name]).astype(dtype) for name, (_, _, dtype) in self._specs.items() if name in values}
 
     def value(self, variable: str) -> np.ndarray:
         """A variable's value when the function was captured."""
@@ -80,7 +89,7 @@ class CapturedProgram:
         return {v: arguments[name] for name, (v, _, _) in self._specs.items()}
 
     def repeated(self, batches: Batches, seed: int) -> CapturedBatches:
-        """Several calls, whose arguments are drawn by seed + batch unless a file gives them."""
+        """Several calls, whose arguments are drawn by seed + batch unless they are given."""
         return CapturedBatches(self, batches, seed)
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:

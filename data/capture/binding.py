@@ -53,12 +53,13 @@ class Binding:
 
     Attributes:
       values: by parameter, in structures: TensorSpecs, specs of composite tensors, and Python values, which are part of the function.
-      shapes: of the example's tensors, by path.
+      shapes: of the example's tensors, by path; `examples` are those that have values.
     """
 
     signature: Signature
     values: Mapping[str, Any]
     shapes: Mapping[str, tf.TensorShape]
+    examples: Mapping[str, tf.Tensor]
 
     @property
     def paths(self) -> list[str]:
@@ -102,7 +103,11 @@ class Binding:
         try:
             return nest.flatten_up_to(structure, value)
         except (TypeError, ValueError) as error:
-            expected, got = (", ".join(_joined(path, inner) for inner, _ in leaves(x)) for x in (structure, value))
+            expected = ", ".join(_joined(path, inner) for inner, _ in leaves(structure))
+            try:
+                got = ", ".join(_joined(path, inner) for inner, _ in leaves(value))
+            except TypeError:  # keys that TensorFlow cannot sort
+                got = _shown(value)
             if expected == got:
                 got = f"containers of another type ({str(error).splitlines()[0]})"
             raise ConfigError(f"{self.signature.where}: argument {path}: expected {expected}, as in the example, got {got or 'nothing'}; "
@@ -154,15 +159,30 @@ def bind_example(signature: Signature, example_inputs: Any, example_keywords: Ma
     bound = signature.bind(args, keywords)
     adopt_dataclasses(bound)
     explicit = signature.parameters.bind_partial(*args, **keywords).arguments
-    kept = {name: nest.map_structure(lambda x, asked=name in explicit: x if is_composite(x) else spec_of(x, signature.where, asked), value)
-            for name, value in bound.items()}
+    try:
+        kept = {name: nest.map_structure(lambda x, name=name: _example(x, signature.where, name, name in explicit), value)
+                for name, value in bound.items()}
+    except TypeError as error:  # TensorFlow sorts keys
+        raise ConfigError(f"{signature.where}: example_inputs: expected structures that TensorFlow can take apart, got one for which it "
+                          f"says {str(error).splitlines()[0]}; have keys of one type in each dict") from None
     specs = {name: nest.map_structure(lambda x: spec_of(x, signature.where), value) for name, value in kept.items()}
-    shapes = {name: part.shape for name, part in _parts(signature.in_order(kept)).items()}
-    binding = Binding(signature, signature.known if signature.traced else specs, shapes)
+    found = _parts(signature.in_order(kept))
+    shapes = {name: part.shape for name, part in found.items()}
+    examples = {name: part for name, part in found.items() if isinstance(part, tf.Tensor) and hasattr(part, "numpy")}
+    binding = Binding(signature, signature.known if signature.traced else specs, shapes, examples)
     if binding.paths != list(shapes):
         raise ConfigError(f"{signature.where}: example_inputs: expected {', '.join(binding.paths)}, as the function was traced, got "
                           f"{', '.join(shapes) or 'none'}; give these, or none at all")
     return binding
+
+
+def _example(value: Any, where: str, name: str, floats: bool) -> Any:
+    """A tensor where it has the values of one, else the spec of one; composite tensors and Python values as they are."""
+    if isinstance(value, tf.Variable):
+        raise field_error(ConfigError, where, f"argument {name}", "type", "a tensor or an array", _shown(value),
+                          "pass its value (variable.read_value()), or let the function use the variable without passing it")
+    spec = value if is_composite(value) else spec_of(value, where, floats)
+    return tf.convert_to_tensor(value, spec.dtype) if isinstance(spec, tf.TensorSpec) and spec is not value else spec
 
 
 def spec_of(value: Any, where: str, floats: bool = False) -> Any:
@@ -179,7 +199,8 @@ def spec_of(value: Any, where: str, floats: bool = False) -> Any:
         return value
     array = np.asarray(value)
     if array.dtype.kind not in "biufc" and array.dtype.name not in ("bfloat16",):
-        raise field_error(ConfigError, where, "", "example_inputs", "numbers", str(array.dtype))
+        raise field_error(ConfigError, where, "", "example_inputs", "numbers", str(array.dtype),
+                          "turn it into numbers outside of the function")
     return tf.TensorSpec(array.shape, tf.as_dtype(array.dtype))
 
 
@@ -221,6 +242,6 @@ def _shown(value: Any, most: int = 60) -> str | float | None:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, tf.Tensor | np.ndarray | tf.Variable):
-        return f"a tensor of {tf.as_dtype(value.dtype).name}{list(value.shape)}"
+        return f"a {'variable' if isinstance(value, tf.Variable) else 'tensor'} of {tf.as_dtype(value.dtype).name}{list(value.shape)}"
     text = " ".join(repr(value).split())
     return text if len(text) <= most else f"{text[:most]}..."

@@ -22,6 +22,9 @@ from doppler_tf.errors import ConfigError, field_error
 _LIBRARIES = re.compile(r"site-packages/(tensorflow|tf_keras|keras|tf_agents|tensorflow_\w+)/|lib/python3\.\d+/\w+\.py|<|"
                         rf"__autograph_generated_file|{re.escape(str(Path(__file__).parent))}/")
 
+# Types that NumPy lacks, or holds as others.
+_NO_NUMBERS = (tf.string, tf.resource, tf.variant, tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32)
+
 
 @dataclass(frozen=True)
 class Output:
@@ -165,9 +168,10 @@ def _arguments(traced, binding: Binding) -> tuple[Argument, ...]:
     for name, tensor in zip(names, tensors, strict=True):
         given = binding.shapes.get(name, tensor.shape)
         shape = tensor.shape.merge_with(given) if tensor.shape.is_compatible_with(given) else None
-        if tensor.dtype in (tf.string, tf.resource, tf.variant):
-            raise field_error(ConfigError, where, f"input {name!r}", "type", "numbers", tensor.dtype.name,
-                              "turn it into numbers outside of the function")
+        if tensor.dtype in _NO_NUMBERS:
+            remedy = ("turn it into numbers outside of the function" if tensor.dtype not in (tf.resource, tf.variant) else
+                      "pass the tensors that it gives, such as the batch of an iterator or a data set")
+            raise field_error(ConfigError, where, f"input {name!r}", "type", "numbers", tensor.dtype.name, remedy)
         if shape is None or not shape.is_fully_defined():
             raise field_error(ConfigError, where, f"input {name!r}", "shape", "one that is known in full and fits the function's, "
                               f"{tensor.shape}", str(given), "give example_inputs (--batch, --input)")
@@ -184,10 +188,10 @@ def _outputs(traced, where: str) -> tuple[Output, ...]:
     if len(found) != len(traced.outputs):
         found = {f"output_{i}": "" for i in range(len(traced.outputs))}
     for (name, composite), tensor in zip(found.items(), traced.outputs, strict=True):
-        if tensor.dtype in (tf.string, tf.resource, tf.variant):
+        if tensor.dtype in _NO_NUMBERS:
             of = f" of a {composite}" if composite else ""
             raise field_error(ConfigError, where, f"output {name!r}{of}", "type", "numbers", tensor.dtype.name,
-                              "leave it out of the outputs")
+                              "turn it into numbers (tf.bitcast)" if tensor.dtype.is_quantized else "leave it out of the outputs")
     return tuple(Output(name, tensor.name, composite) for (name, composite), tensor in zip(found.items(), traced.outputs, strict=True))
 
 

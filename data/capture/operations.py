@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # They do what a function does.
 CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall"))
-# Outputs are the inputs, one by one.
+# Outputs are the inputs, one by one. `EnsureShape` is none where it learns a shape that only a run knows.
 ALIASES = frozenset(("Identity", "IdentityN", "StopGradient", "PreventGradient", "Snapshot", "PlaceholderWithDefault", "EnsureShape",
                      "DebugGradientIdentity", "OptimizationBarrier", "XlaOptimizationBarrier"))
 # Functions of the shape alone.

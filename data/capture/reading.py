@@ -22,6 +22,7 @@ from data.capture.shapes import with_found_shapes
 from doppler_tf.errors import ConfigError, field_error
 
 MOST_OPERATIONS, MOST_BYTES = 100_000, 1 << 31
+_ENSURES = "EnsureShape"
 
 
 def read_program(source: Concrete, where: str, allow: Collection[str] = ()) -> tuple[Program, Effects]:
@@ -32,14 +33,14 @@ def read_program(source: Concrete, where: str, allow: Collection[str] = ()) -> t
     """
     program = _inlined(source, where)
     library = Library(program.library)
-    program = _without_aliases(_gathers_as_reads(program))
+    program = _without_aliases(_gathers_as_reads(program), ALIASES - {_ENSURES})
     check_operations(program, library, where, allow)
     effects = find_effects(program, library, where)
     program = _one_read_a_version(program, effects)
     program = fold(_pruned(program, effects))
     shaped = with_found_shapes(program)
     program = program if shaped is program else fold(shaped)
-    program = _pruned(_without_aliases(program), effects)
+    program = _pruned(_without_aliases(program, ALIASES), effects)
     effects = _of(effects, program)
     _check_fed(program, where)
     _check_conditions(program, where)
@@ -165,13 +166,20 @@ def _gathers_as_reads(program: Program) -> Program:
     return program.with_nodes(nodes)
 
 
-def _without_aliases(program: Program) -> Program:
-    """Who takes the output of an operation that only passes it on takes it where it is made. Nothing remains of controls."""
+def _without_aliases(program: Program, aliases: Collection[str]) -> Program:
+    """Who takes the output of an operation that only passes it on takes it where it is made. Nothing remains of controls.
+
+    Args: aliases: the types of these operations; `EnsureShape` remains all the same where it checks a shape that depends on data.
+    """
     source: dict[Tensor, Tensor] = {}
+    ensures = _ENSURES in aliases and any(node.op == _ENSURES for node in program.nodes.values())
+    graph = program.imported() if ensures else None
+    checks = {name for name, node in program.nodes.items() if ensures and node.op == _ENSURES
+              and not graph.get_operation_by_name(name).inputs[0].shape.is_fully_defined()}
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
         inputs = [source.get(x, x) for x in node.inputs]
-        if node.op in ALIASES:
+        if node.op in aliases and name not in checks:
             source.update({(name, k): x for k, x in enumerate(inputs)})
         elif node.op != "NoOp":
             nodes[name] = replace(node, inputs=inputs, controls=[], attr=_kept_attributes(node))

@@ -18,31 +18,34 @@ from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
 
 if TYPE_CHECKING:
+    from runtime.captured_program import CapturedProgram
     from runtime.cluster import Cluster
 
 
 def choose_by_runs(graph: DataflowGraph, costs: CostModel, placed: Placement, runs: int, time_scale: float | None, seed: int,
-                   cluster: Cluster | None = None) -> tuple[Assignment, float, dict[str, Any]]:
+                   cluster: Cluster | None = None, program: CapturedProgram | None = None) -> tuple[Assignment, float, dict[str, Any]]:
     """The chosen assignment, its simulated seconds, and the results of the runs.
 
     Args:
       runs: the most runs of all finalists together.
       time_scale: of emulated devices; None: runs the graph's kernels.
       cluster: runs them there, not on this machine.
+      program: with the values that runs take; None: draws them.
 
     Raises the last run's error if no run succeeded.
     """
-    program = load_program(graph) if time_scale is None else None
+    program = None if time_scale is not None else load_program(graph) if program is None else program
     return _choose(graph, costs, placed, baselines(graph, costs, seed), runs, program, time_scale, seed, cluster)
 
 
 def choose_batches_by_runs(batches: Batches, placed: Placement, runs: int, time_scale: float | None, seed: int,
-                           cluster: Cluster | None = None) -> tuple[Assignment, float, dict[str, Any]]:
+                           cluster: Cluster | None = None,
+                           program: CapturedProgram | None = None) -> tuple[Assignment, float, dict[str, Any]]:
     """As `choose_by_runs`, of batches in flight: each run has them all. All batches on one device are always among the finalists."""
     single = baselines(batches.single, batches.single_costs, seed)
     simple = {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
-    program = load_program(batches.single).repeated(batches, seed) if time_scale is None else None
-    return _choose(batches.graph, batches.costs, placed, simple, runs, program, time_scale, seed, cluster)
+    repeated = None if time_scale is not None else (load_program(batches.single) if program is None else program).repeated(batches, seed)
+    return _choose(batches.graph, batches.costs, placed, simple, runs, repeated, time_scale, seed, cluster)
 
 
 def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: Mapping[str, Assignment], runs: int, program,

@@ -69,7 +69,7 @@ def test_the_proof_is_never_wrong(case):
 def test_every_method_alone_finds_an_order_that_fits(name):
     placement = place(sums(), devices(400, 400), name, samples=50 if name in SEARCHES else None)
     assert math.isfinite(simulate(sums(), devices(400, 400), placement.assignment).makespan_s)
-    assert placement.makespan_s >= placement.lower_bound_s >= 14.9
+    assert 15.1 > placement.makespan_s >= placement.lower_bound_s >= 14.9  # three sums on each device
 
 
 @pytest.mark.parametrize("name", ["cp_sat", "critical_path", "auto"])

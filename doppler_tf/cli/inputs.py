@@ -81,11 +81,26 @@ def load_cluster(path: Path | None, topology: Topology) -> Cluster | None:
 
 
 def load_assignment(path: Path, graph: DataflowGraph, costs: CostModel, dispatch: str | None) -> Assignment:
-    """An assignment with its dispatch rule: `dispatch`, else the rule in the file, else fifo."""
+    """An assignment with its dispatch rule: `dispatch`, else the rule in the file, else fifo.
+
+    Raises AssignmentError: it does not fit, or is faster than what the file calls a proven bound.
+    """
+    from doppler_tf.errors import AssignmentError, field_error
+    from doppler_tf.fastsim import FastSimulator
     from doppler_tf.formats.assignment_json import assignment_from_json
     from doppler_tf.formats.files import read_json
 
-    assignment = assignment_from_json(read_json(path), graph, costs, str(path))
+    record = read_json(path)
+    if isinstance(record, Mapping) and record.get("batches") is not None:
+        raise field_error(AssignmentError, str(path), "", "batches", "none, as for one batch", record["batches"],
+                          f"give --repeat {record['batches']} --in-flight K where the command has them, or place without --in-flight")
+    assignment = assignment_from_json(record, graph, costs, str(path))
+    if assignment.proven_bound_s:
+        makespan_s = float(FastSimulator(graph, costs, assignment.dispatch).makespans_of([assignment])[0])
+        if makespan_s < assignment.proven_bound_s * (1 - 1e-6):
+            raise field_error(AssignmentError, str(path), "", "proven_bound_s",
+                              f"at most {makespan_s:.9g}, in which this assignment ends", assignment.proven_bound_s,
+                              "remove it from the file, or place again")
     return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
 
 

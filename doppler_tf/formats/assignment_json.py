@@ -18,7 +18,7 @@ from doppler_tf.schema import refuse_slips
 
 ASSIGNMENT_SCHEMA = "doppler-assignment/1"
 _FIELDS = ("schema", "graph_hash", "topology_hash", "device", "device_names", "order", "dispatch", "priority", "batches", "makespan_s",
-           "method")
+           "method", "proven_bound_s")
 
 
 def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None) -> dict:

@@ -71,6 +71,8 @@ def over_links(make: Callable) -> Callable:
 def frugal_orders(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Iterator[Assignment]:
     """The assignment in an order that holds few tensors at a time; then others, each with stretches of this order on devices.
 
+    Stretches are equally long; then they end where few bytes are held, so that what one vertex takes is made on one device.
+
     The order is depth first from the exits. Of a vertex's producers the one whose own producers need most memory beyond its output comes
     first (Liu, "An application of generalized tree pebbling to sparse matrix factorization", 1987, for trees).
     """
@@ -81,17 +83,43 @@ def frugal_orders(graph: DataflowGraph, costs: CostModel, assignment: Assignment
     priority = np.zeros(graph.num_vertices)
     priority[order] = np.arange(order.size)
     yield replace(assignment, order=order, priority=priority)
+    held_bytes = _held_bytes(graph, costs, order)
     by_room, devices, tried = np.argsort(-costs.memory_bytes, kind="stable"), costs.num_devices, set[bytes]()
     stretches = sorted({*(devices >> k for k in range(devices.bit_length())), 1} - {0}, reverse=True)
     for weight in (costs.mean_exec_s[order], costs.output_bytes[order]):
         begin = (np.cumsum(weight) - weight) / (weight.sum() or 1.0)
         for count in stretches:
-            target = np.zeros(graph.num_vertices, np.int64)
-            target[order] = np.minimum((begin * count).astype(np.int64), count - 1)
-            device = first_allowed(graph, costs, by_room[(target[:, None] + np.arange(devices)) % devices])
-            if device.tobytes() not in tried:
-                tried.add(device.tobytes())
-                yield legal(graph, costs, Assignment(device, order, assignment.method, assignment.dispatch, priority))
+            equal = np.minimum((begin * count).astype(np.int64), count - 1)
+            for stretch in (equal, _ending_low(equal, held_bytes)):
+                target = np.zeros(graph.num_vertices, np.int64)
+                target[order] = stretch
+                device = first_allowed(graph, costs, by_room[(target[:, None] + np.arange(devices)) % devices])
+                if device.tobytes() not in tried:
+                    tried.add(device.tobytes())
+                    yield legal(graph, costs, Assignment(device, order, assignment.method, assignment.dispatch, priority))
+
+
+def _held_bytes(graph: DataflowGraph, costs: CostModel, order: np.ndarray) -> np.ndarray:
+    """float64 [M]: before each vertex of an order, the bytes of all tensors that were made by then and are still to be read."""
+    position, edges = np.zeros(graph.num_vertices, np.int64), graph.work_edges
+    position[order] = np.arange(order.size)
+    tensors, made = np.unique(graph.edge_tensor[edges]), position[graph.tensor_producer]
+    read = made.copy()
+    np.maximum.at(read, graph.edge_tensor[edges], position[graph.targets[edges]])
+    change = np.zeros(order.size + 1)
+    np.add.at(change, made[tensors] + 1, costs.tensor_bytes[tensors])
+    np.subtract.at(change, read[tensors] + 1, costs.tensor_bytes[tensors])
+    return np.cumsum(change)[:-1]
+
+
+def _ending_low(stretch: np.ndarray, held_bytes: np.ndarray) -> np.ndarray:
+    """int64 [M]: stretches (ascending numbers from 0) that end where the fewest bytes are held, at most a quarter of one elsewhere."""
+    count = int(stretch[-1]) + 1
+    reach, ends = stretch.size // (4 * count), []
+    for end in np.searchsorted(stretch, np.arange(1, count)).tolist():
+        near = np.arange(max(0, end - reach), min(stretch.size, end + reach + 1))
+        ends.append(near[np.lexsort((np.abs(near - end), held_bytes[near]))[0]])
+    return np.searchsorted(np.sort(np.array(ends, np.int64)), np.arange(stretch.size), side="right")
 
 
 def first_allowed(graph: DataflowGraph, costs: CostModel, ranked: np.ndarray) -> np.ndarray:

@@ -96,7 +96,7 @@ def test_what_does_not_go_together_is_refused(cli, diamond, tmp_path):
     for argv, message in (
             ((*run, "--in-flight", 2), "--in-flight 2: expected --repeat M beside it"),
             ((*run, "--repeat", 0), "--repeat: expected an integer >= 1"),
-            (run, "graph_hash: expected")):
+            (run, "batches: expected none, as for one batch, got 2; give --repeat 2")):
         outcome = cli(*argv)
         assert outcome.code == 2, argv
         assert message in outcome.err

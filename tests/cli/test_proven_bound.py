@@ -52,12 +52,16 @@ def test_a_bound_counts_for_its_own_graph_and_topology_alone(cli, placed, write)
     assert batches["lower_bound_s"] == 6.0  # of two calls, by their work
     for value in (-1, "4", True):
         refused(cli("simulate", graph, *ON, "--assignment", write({**stored, "proven_bound_s": value}), "--json"), "proven_bound_s", ">= 0")
+    refused(cli("simulate", graph, *ON, "--assignment", write({**stored, "proven_bound_s": 40}), "--json"),
+            "proven_bound_s: expected at most 4, in which this assignment ends, got 40.0; remove it")
+    refused(cli("simulate", graph, *ON, "--assignment", write({**stored, "proven_bounds_s": 4}), "--json"), "the field proven_bound_s")
 
 
 def test_batches_keep_the_bound_of_all(cli, placed, tmp_path):
     graph, _ = placed
     several = tmp_path / "several.json"
     found = cli("place", graph, *ON, "--method", "cp_sat", "--in-flight", 3, "--out", several, "--json").json
+    refused(cli("simulate", graph, *ON, "--assignment", several, "--json"), "batches: expected none", "got 3; give --repeat 3")
     again = cli("simulate", graph, *ON, "--assignment", several, "--repeat", 3, "--in-flight", 3, "--json").json
     assert again["lower_bound_s"] == found["lower_bound_s"]
 

@@ -192,3 +192,26 @@ def test_numbers_that_are_none():
     for name in ("in_flight", "pieces"):
         message = refusal(ConfigError, doppler_tf.distribute, towers(), batch(0), **{name: 0})
         assert_says(message, f"{name}: expected an integer >= 1, got 0")
+
+
+def weighted(x, splits, scale):
+    """Fails with splits, a sum or a scale that are drawn."""
+    tf.debugging.assert_equal(tf.reduce_sum(x), 6.0)
+    sums = tf.reduce_sum(tf.RaggedTensor.from_row_splits(x, splits), axis=1)
+    return tf.ensure_shape(tf.boolean_mask(x, x > 1.0), [2]) * scale, sums
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_kernels_are_measured_with_the_values_of_the_example(in_flight):
+    x, splits = np.array([1.0, 2.0, 3.0], np.float32), tf.constant([0, 2, 3])
+    with doppler_tf.distribute(weighted, (x, splits, 2.0), topology="cpu:2", budget_s=None, pieces=1, in_flight=in_flight) as placed:
+        equal(placed(x, splits, 2.0), weighted(x, splits, tf.constant(2.0)))
+        ensured = refusal(ExecutionError, placed, np.array([4.0, 1.0, 1.0], np.float32), splits, 2.0)
+    assert_says(ensured, "expected shape [2]")
+
+
+def test_values_with_which_a_function_fails_are_the_users():
+    x, splits = np.array([1.0, 2.0, 3.0], np.float32), tf.constant([0, 2, 3])
+    for example, words in [((tf.TensorSpec([3]), splits, 2.0), "got drawn numbers for x: "), ((x + 1.0, splits, 2.0), "got others: ")]:
+        message = refusal(ConfigError, doppler_tf.distribute, weighted, example, "cpu:2", None, pieces=1)
+        assert_says(message, f"weighted: example_inputs: expected values with which the function runs, {words}")

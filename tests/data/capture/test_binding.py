@@ -125,6 +125,7 @@ def test_calls_that_do_not_fit_are_refused_in_one_line():
         ((({"a": X}, 3.0), {"only": X}), "argument scale: expected 2.0, a Python value that the function was captured with, got 3.0"),
         ((({"b": X},), {"only": X}), "argument d: expected d/a, as in the example, got d/b"),
         ((([X],), {"only": X}), "argument d: expected d/a, as in the example, got d/0"),
+        ((({"a": X, 3: X},), {"only": X}), "argument d: expected d/a, as in the example, got {'a': "),
         ((({"a": "text"},), {"only": None}), "argument only: expected a tensor, as in the example, got None"),
     ]:
         assert_says(refusal(ConfigError, source.call, args, kwargs), words)

@@ -197,7 +197,8 @@ def test_two_thousand_end_with_outputs_or_in_one_line(kind, tmp_path):
     """In processes of their own, as TensorFlow alone crashes on some."""
     first, crashed = 0, []
     while first < SEEDS:
-        call = f"import pathlib; from {__name__} import many; many({kind!r}, {first}, pathlib.Path({str(tmp_path)!r}))"
+        call = ("import pathlib; from tests.data.capture import test_odd_graphs as odd; "
+                f"odd.many({kind!r}, {first}, pathlib.Path({str(tmp_path)!r}))")
         done = subprocess.run([sys.executable, "-c", call], cwd=ROOT, capture_output=True, text=True)
         seed, _, stage = (tmp_path / "log").read_text().splitlines()[-1].partition(" ")
         if done.returncode:

@@ -72,7 +72,7 @@ def topologies(draw, min_devices: int = 1, max_devices: int = 8) -> Topology:
                 "launch_s": draw(st.sampled_from([0, 0.5])), "slots": draw(st.integers(1, 2))} for d in range(count)]
     links = {"bandwidth_bytes_per_s": matrix(st.sampled_from([1, 2, 3, math.inf])), "latency_s": matrix(st.sampled_from([0, 0, 1, 0.1]))}
     if draw(st.booleans()):
-        rows = st.lists(st.sampled_from([0, 0, 1, 7]), min_size=count, max_size=count)
+        rows = st.lists(st.sampled_from([None, 0, 1, 7]), min_size=count, max_size=count)
         links["card"] = draw(st.lists(rows, min_size=count, max_size=count))
     if draw(st.booleans()):
         links |= {name: matrix(st.sampled_from([0, 0.1, 0.25, 1])) for name in ("source_share", "destination_share")}

@@ -39,7 +39,7 @@ def problems(draw, complete: bool = True):
     """
     devices = draw(st.integers(1, 4))
     speed = st.sampled_from([1, 2, 3])
-    row = st.lists(speed if complete else st.sampled_from([1, 2, None]), min_size=devices, max_size=devices)
+    row = st.lists(speed if complete else st.sampled_from([1, 2, 0]), min_size=devices, max_size=devices)
     links = {"bandwidth_bytes_per_s": draw(speed if complete else st.lists(row, min_size=devices, max_size=devices)),
              "latency_s": draw(st.sampled_from([0, 0, 1, 0.1]))}
     memory = st.none() if complete else st.sampled_from([None, 4, 8])

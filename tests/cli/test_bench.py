@@ -121,8 +121,8 @@ def test_options_make_a_suite_with_budgets(bench, diamond):
     rows = {(row["topology"], row["method"]): row for row in found["sections"][0]["rows"]}
     assert len(rows) == found["cells"] == 6
     assert {row["mean_s"] for row in rows.values()} == {4.0}
-    assert rows["ideal:2", "annealing@20"]["simulations"] == 1  # which meets the bound
-    assert rows["ideal:3", "annealing@0.05s"]["simulations"] is None
+    # What was made, not what was allowed: the first meets the bound.
+    assert rows["ideal:2", "annealing@20"]["simulations"] == rows["ideal:3", "annealing@0.05s"]["simulations"] == 1
 
 
 def test_a_folder_is_one_benchs_alone(bench, suite, tmp_path):

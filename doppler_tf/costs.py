@@ -276,7 +276,8 @@ def _allowed(graph: DataflowGraph, topology: Topology, eligible: np.ndarray, whe
         devices = meant.get(pin, [pin])
         if not devices or devices[0] not in range(topology.num_devices):
             remedy = "; choose a topology that has it, or capture without --keep-devices" if is_scope(pin) else ""
-            raise CostError(f"{where}: vertex {graph.ids[v]!r} ({graph.names[v]}): pin: expected a device of {topology.name} (0 to "
+            name = "" if graph.names[v] == str(graph.ids[v]) else f" ({graph.names[v]})"
+            raise CostError(f"{where}: vertex {graph.ids[v]!r}{name}: pin: expected a device of {topology.name} (0 to "
                             f"{topology.num_devices - 1} or one of {', '.join(names)}), got {pin!r}{remedy}")
         if not eligible[v, devices].any() and not graph.is_input[v]:
             able = ", ".join(np.array(topology.device_names)[eligible[v]])

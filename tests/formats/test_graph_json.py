@@ -226,7 +226,7 @@ MISTAKES = [
       for wrong in (-1, True, 0.0, [0])],
     (node(2, pin=2), CostError, "vertex 2: pin: expected a device of cpu:2 (0 to 1 or one of CPU:0, CPU:1), got 2"),
     (node(2, pin="gpu"), CostError, "vertex 2: pin: expected a device of cpu:2 (0 to 1 or one of CPU:0, CPU:1), got 'gpu'"),
-    (node(1, pin=1), CostError, "colocate group 'g': pin: expected pins of its vertices to agree, got different devices for 1, 2"),
+    (node(1, pin=1), CostError, "colocate group 'g': pin: expected pins of its vertices to agree, got different devices for 1 (1), 2 (0)"),
     (node(1, kernel=[]), GraphError, "vertex 1: kernel: expected an object with 'op', 'operands' and 'params', got []"),
     (kernel(op=7), GraphError, "vertex 1: kernel: expected an object with 'op'"),
     (kernel(operands=None), GraphError, "vertex 1: kernel.operands: expected a list, got None"),

@@ -39,7 +39,7 @@ def chain(*rows, **topology) -> tuple:
     graph = graph_from_records([{"id": v, "exec_s": row, "output_bytes": 1} for v, row in enumerate(rows)],
                                [{"source": v, "target": v + 1} for v in range(len(rows) - 1)], {"name": "chain"})
     count = len(rows[0])
-    return graph, linked([[1.0 if d == s + 1 else None for d in range(count)] for s in range(count)], **topology)
+    return graph, linked([[1.0 if d == s + 1 else 0 for d in range(count)] for s in range(count)], **topology)
 
 
 @st.composite
@@ -51,7 +51,7 @@ def partial(draw, most: int = 12):
               **({"colocate": "g"} if draw(st.integers(0, 5)) == 0 else {})} for v in range(count)]
     pairs = draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=2 * count))
     edges = [{"source": u, "target": v, **({"transfer_s": 1} if draw(st.booleans()) else {})} for u, v in sorted(pairs) if u < v]
-    row = st.lists(st.sampled_from([None, 0, 1, 2]), min_size=devices, max_size=devices)
+    row = st.lists(st.sampled_from([0, 0, 1, 2]), min_size=devices, max_size=devices)
     topology = linked(draw(st.lists(row, min_size=devices, max_size=devices)), link_slots=draw(st.sampled_from([None, 1])))
     return graph_from_records(nodes, edges), topology
 

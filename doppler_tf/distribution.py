@@ -20,12 +20,12 @@ from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, StalledError, UserError, field_error
 from doppler_tf.formats.cluster_json import read_cluster
 from doppler_tf.placement import place, place_batches
+from doppler_tf.showing import ShowsItself
 from doppler_tf.topology import cpu
 
 if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
-    from matplotlib.figure import Figure
 
     from data.capture.binding import Call
     from data.capture.concrete import Concrete
@@ -176,7 +176,7 @@ class _Candidate:
         return found["measured"][found["chosen"]]
 
 
-class Distributed:
+class Distributed(ShowsItself):
     """A function on several devices. `close()`, or leaving a `with` block, ends its threads.
 
     Attributes:
@@ -253,22 +253,6 @@ class Distributed:
         self._prepared_for = {}
         if self._temporary is not None:
             self._temporary.cleanup()
-
-    def __repr__(self) -> str:
-        from doppler_tf.report import notebook
-
-        return notebook.of_distributed(self).text()
-
-    def _repr_html_(self) -> str:
-        from doppler_tf.report import notebook
-
-        return notebook.of_distributed(self).html()
-
-    def plot(self) -> Figure:
-        """The Gantt picture of the last run, or of a simulation, as a matplotlib figure."""
-        from doppler_tf.report import notebook
-
-        return notebook.of_distributed(self).figure()
 
     def __enter__(self) -> Distributed:
         return self

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,10 +25,8 @@ from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.heuristics.tied_search import place_tied
 from doppler_tf.memory import MORE_MEMORY, never_fits
+from doppler_tf.showing import ShowsItself
 from doppler_tf.simulator import Simulator
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Sampler = Callable[[np.random.Generator], Assignment]
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
@@ -45,7 +42,7 @@ _PARTITIONED = 50_000
 
 
 @dataclass(frozen=True, repr=False)
-class Placement:
+class Placement(ShowsItself):
     """The outcome of `place`.
 
     Attributes:
@@ -77,22 +74,6 @@ class Placement:
     def gap(self) -> float:
         """How far above the lower bound: 0.1 is 10%. 0 for a graph that takes no time at all."""
         return self.makespan_s / self.lower_bound_s - 1 if self.lower_bound_s else 0.0
-
-    def __repr__(self) -> str:
-        from doppler_tf.report import notebook  # above this room; loaded where something is shown
-
-        return notebook.of_placement(self).text()
-
-    def _repr_html_(self) -> str:
-        from doppler_tf.report import notebook
-
-        return notebook.of_placement(self).html()
-
-    def plot(self) -> Figure:
-        """The Gantt picture of a simulation, as a matplotlib figure."""
-        from doppler_tf.report import notebook
-
-        return notebook.of_placement(self).figure()
 
 
 def place(graph: GraphLike, topology: TopologyLike | CostModel, method: str = "auto", samples: int | None = None, seed: int = 0,

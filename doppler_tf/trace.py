@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from doppler_tf.showing import ShowsItself
 
 DEVICE_KINDS = ("virtual", "emulated", "tf")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Trace:
+class Trace(ShowsItself):
     """The record of one run; times in seconds from the first dispatch.
 
     Attributes:
@@ -62,22 +59,6 @@ class Trace:
     def __post_init__(self):
         if self.output is None:
             object.__setattr__(self, "output", np.zeros(len(self.producer), np.int32))
-
-    def __repr__(self) -> str:
-        from doppler_tf.report import notebook  # above this room; loaded where something is shown
-
-        return notebook.of_trace(self).text()
-
-    def _repr_html_(self) -> str:
-        from doppler_tf.report import notebook
-
-        return notebook.of_trace(self).html()
-
-    def plot(self) -> Figure:
-        """The Gantt picture, as a matplotlib figure."""
-        from doppler_tf.report import notebook
-
-        return notebook.of_trace(self).figure()
 
     def tensor(self, graph: DataflowGraph) -> np.ndarray:
         """int64 [T]: the tensor of `graph` that each transfer carries."""

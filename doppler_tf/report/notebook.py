@@ -6,20 +6,17 @@ import base64
 import html
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from doppler_tf.bounds import known_bound_s
+from doppler_tf.placement import Placement
 from doppler_tf.report.gantt import gantt_figure
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.simulator import Simulator
-
-if TYPE_CHECKING:
-    from doppler_tf.placement import Placement
-    from doppler_tf.trace import Trace
+from doppler_tf.trace import Trace
 
 # Devices in text; vertices in a picture that nobody asked for, as more of them take seconds.
 _MOST_NAMED, _MOST_DRAWN = 8, 5_000
@@ -78,7 +75,13 @@ class Shown:
         return {name: number for name, number in zip(self.names, count, strict=True) if number}
 
 
-def of_placement(placed: Placement) -> Shown:
+def shown(result) -> Shown:
+    """What there is to show of a placement, a trace, or what `distribute` returns, whose module is above this room."""
+    makers = {Placement: _of_placement, Trace: _of_trace}
+    return makers.get(type(result), _of_distributed)(result)
+
+
+def _of_placement(placed: Placement) -> Shown:
     """A placement; the picture is of a simulation."""
     graph, costs, assignment, unit = placed.graph, placed.costs, placed.assignment, time_unit([placed.makespan_s])
     facts = {"graph": f"{graph.name} on {costs.topology.name}", "method": f"{assignment.method}, rule {assignment.dispatch}",
@@ -87,7 +90,7 @@ def of_placement(placed: Placement) -> Shown:
                  placed.lower_bound_s, assignment.method)
 
 
-def of_trace(trace: Trace) -> Shown:
+def _of_trace(trace: Trace) -> Shown:
     """A run."""
     device = np.full(trace.graph.num_vertices, -1)
     device[trace.vertex] = trace.device
@@ -96,8 +99,8 @@ def of_trace(trace: Trace) -> Shown:
     return Shown("Trace", facts, device, trace.costs.topology.device_names, lambda: trace)
 
 
-def of_distributed(placed) -> Shown:
-    """What `distribute` returns, whose module is above this room. The picture is of the last run, before one of a simulation."""
+def _of_distributed(placed) -> Shown:
+    """What `distribute` returns. The picture is of the last run, before one of a simulation."""
     graph, costs, assignment, unit = placed.graph, placed.costs, placed.assignment, time_unit([placed.predicted_s])
     bound_s, last, alone = known_bound_s(graph, costs, assignment), placed.trace, placed.in_flight == 1
     facts = {"function": f"{graph.name} on {costs.topology.name}", "method": f"{assignment.method}, rule {assignment.dispatch}",

@@ -5,6 +5,9 @@ BIN := .venv/bin
 CLI := $(BIN)/python -m doppler_tf
 DEMO := runs/demo
 
+# Each of our processes would compile all of TensorFlow anew, for ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-thorough lint bench results pretrain setup clean
 
 setup: .venv/installed
@@ -25,19 +28,19 @@ CORES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 8 ?
 
 demo: setup
 	@rm -rf $(DEMO)
-	@echo "1. A real workload: one Llama layer, cut for $(CORES) devices"
-	@$(CLI) workload llama_layer --devices $(CORES) --scale small --out $(DEMO)/llama_layer.json
+	@echo "1. A Keras model, MobileNetV2, cut for $(CORES) devices"
+	@$(CLI) capture examples/mobilenet_v2.py:model --batch 4 --pieces $(CORES) --out $(DEMO)/mobilenet_v2.json
 	@echo "2. Its kernels and the links, measured on this machine"
-	@$(CLI) calibrate $(DEMO)/llama_layer.json --topology local --assignments 12 --out $(DEMO)/measured
+	@$(CLI) calibrate $(DEMO)/mobilenet_v2.json --topology local --assignments 12 --out $(DEMO)/measured
 	@echo "3. Three stages: imitate the critical path, learn in the simulator, learn from real runs"
-	@$(CLI) train $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --run-dir $(DEMO) --real 256
+	@$(CLI) train $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --run-dir $(DEMO) --real 128
 	@echo "4. The learned assignment beside TensorFlow alone and the heuristics, on this machine"
 	@$(CLI) compare $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --policy $(DEMO) --methods one_device,round_robin,critical_path,annealing --measure 15
 	@echo "5. A run of it, checked and drawn"
-	@$(CLI) run $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --assignment $(DEMO)/assignments/llama_layer.json --executor tf --trace $(DEMO)/traces/llama_layer.json --gantt $(DEMO)/report/llama_layer.png
+	@$(CLI) run $(DEMO)/measured/graph.json --topology $(DEMO)/measured/topology.json --assignment $(DEMO)/assignments/mobilenet_v2.json --executor tf --merge --repeats 5 --trace $(DEMO)/traces/mobilenet_v2.json --gantt $(DEMO)/report/mobilenet_v2.png
 	@echo "6. All of it on a page"
 	@$(CLI) report $(DEMO)
-	@echo "Look at it: $(DEMO)/report/index.html, $(DEMO)/traces/llama_layer.json (ui.perfetto.dev), $(BIN)/tensorboard --logdir $(DEMO)/train"
+	@echo "Look at it: $(DEMO)/report/index.html, $(DEMO)/traces/mobilenet_v2.json (ui.perfetto.dev), $(BIN)/tensorboard --logdir $(DEMO)/train"
 
 test: lint
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -22,6 +22,9 @@ os.environ.setdefault("DOPPLER_XLA_CACHE", str(Path(__file__).parents[1] / ".pyt
 os.environ.setdefault("DOPPLER_MACHINE", "off")
 prepare_tensorflow()  # before whichever test imports TensorFlow first
 
+# These come first, one to each of two workers. Numba compiles searches for a minute and keeps them on disk: one worker does so while the
+# other is busy with what needs none of it, else both would.
+_FIRST = ("heuristics/test_search.py", "data/capture/test_cutting.py", "data/capture/test_odd_graphs.py")
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("default", max_examples=150, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 # A profile takes what it does not say from the one before.
@@ -33,7 +36,9 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leaves out what is marked `thorough`, unless it is asked for."""
+    """Puts `_FIRST` first, and leaves out what is marked `thorough`, unless it is asked for."""
+    first = [Path(__file__).parent / name for name in _FIRST]
+    items.sort(key=lambda item: first.index(item.path) if item.path in first else len(first))
     if config.getoption("--thorough"):
         return
     left_out = [item for item in items if item.get_closest_marker("thorough")]
@@ -49,6 +54,8 @@ def pytest_configure(config):
     here.
     """
     settings.load_profile("thorough" if config.getoption("--thorough") else "default")
+    if config.getoption("dist", "no") != "no":
+        return  # the workers run the tests
     asked = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
     rooms = [Path(__file__).parent / name for name in ("runtime", "cli")]
     if any(path == room or path in room.parents or room in path.parents for path in asked for room in rooms):

@@ -1,10 +1,37 @@
 """Training and policies as most tests want them: without bars and pictures, and all share what is compiled."""
 
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 
 from agents import placing, training
-from agents.learner import KeptLearner
+from agents.config import TrainConfig
+from agents.learner import KeptLearner, Learner
+from agents.task import Task
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
 
-KEPT = KeptLearner()
+
+class KeptLearners:
+    """Keeps a learner for each case and kind of network: tests train the same small graphs in turns, and tracing takes longest."""
+
+    def __init__(self):
+        self._kept: defaultdict[tuple, KeptLearner] = defaultdict(KeptLearner)
+
+    def lent(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig
+             ) -> AbstractContextManager[tuple[Task, Learner]]:
+        """As by one `KeptLearner`, which decides whether the learner of such a case serves again."""
+        case = (tuple(graph.graph_hash for graph in graphs), tuple(each.topology.topology_hash for each in costs))
+        return self._kept[*case, config.method, config.batch, config.hidden, config.rounds].lent(graphs, costs, config)
+
+    def forget(self) -> None:
+        """Drops all learners."""
+        self._kept.clear()
+
+
+KEPT = KeptLearners()
 train = partial(training.train, progress=False, pictures=False, kept=KEPT)
 load_policy = partial(placing.load_policy, kept=placing.KeptSamplers())

@@ -13,7 +13,7 @@ from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def chains():
     """`count` chains of three unit vertices that cost much to split: one chain a device is optimal, 3 s."""
     def make(count: int, name: str = "chains"):
@@ -23,7 +23,7 @@ def chains():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def random_graph():
     """`count` vertices, two inputs before them, each with up to three earlier predecessors; costs drawn by seed.
 
@@ -45,7 +45,7 @@ def random_graph():
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def learning():
     """(graphs, devices) -> arrays by graph, their batch and a small network."""
     def make(graphs, devices: int = 3, features: str = "relational"):

@@ -66,11 +66,19 @@ def nothing_known(monkeypatch):
     monkeypatch.setattr(shards, "_AT_WORK", {})
 
 
-@pytest.fixture
-def training(random_graph) -> Training:
+@pytest.fixture(scope="module")
+def kept(random_graph) -> tuple[Task, Learner]:
+    """What takes long to trace."""
     graphs = [random_graph(9, seed=1), random_graph(6, seed=2)]
     task = Task.of(graphs, [build_costs(graph, ideal(2)) for graph in graphs], SMALL)
-    return Training.of(task, Learner(task))
+    return task, Learner(task)
+
+
+@pytest.fixture
+def training(kept) -> Training:
+    task, learner = kept
+    learner.begin(SMALL)
+    return Training.of(task, learner)
 
 
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 3])

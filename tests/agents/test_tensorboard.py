@@ -17,9 +17,9 @@ import pytest
 
 from agents import summaries
 from agents.config import TrainConfig
-from agents.training import train
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import ideal
+from tests.quiet_training import train
 
 # All text of a page, that of shadow roots included.
 _TEXT = """
@@ -52,7 +52,7 @@ def logs(tmp_path_factory):
     edges = [{"source": v, "target": v + 3, "transfer_s": 0.5} for v in range(6)]
     for seed, name in enumerate(("first", "second")):
         config = TrainConfig(imitation=16, simulated=64, batch=8, hidden=8, rounds=1, seed=seed)
-        train([graph_from_records(nodes, edges, {"name": "chains"})], ideal(3), folder / name, config, progress=False)
+        train([graph_from_records(nodes, edges, {"name": "chains"})], ideal(3), folder / name, config, pictures=True)
     return folder
 
 

@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from tests.commands import doppler
+
 
 @contextlib.contextmanager
 def serving():
@@ -49,8 +51,8 @@ def test_a_graph_runs_on_a_worker_which_a_signal_ends(worker, write, tmp_path):
     with pytest.raises(TimeoutError):  # though TensorFlow listens on every address
         socket.create_connection(("127.0.0.2", port), 0.3)
     cluster, graph, assignment = write({"worker": [f"127.0.0.1:{port}"]}, "cluster.json"), tmp_path / "g.json", tmp_path / "a.json"
-    program("workload", "chainmm", "--devices", "2", "--scale", "small", "--out", str(graph), "--json")
-    program("place", str(graph), "--topology", "cpu:2", "--method", "round_robin", "--out", str(assignment), "--json")
+    doppler("workload", "chainmm", "--devices", 2, "--scale", "small", "--out", graph)
+    doppler("place", graph, "--topology", "cpu:2", "--method", "round_robin", "--out", assignment)
     found = program("run", str(graph), "--topology", "cpu:2", "--cluster", str(cluster), "--assignment", str(assignment),
                     "--executor", "tf", "--repeats", "2", "--json")
     assert [found[key] for key in ("outputs_match", "trace_valid", "work_conserving")] == [True] * 3
@@ -63,10 +65,10 @@ def test_a_graph_runs_on_a_worker_which_a_signal_ends(worker, write, tmp_path):
 def test_one_tensor_goes_to_both_devices_of_another_worker(worker, another, write, tmp_path):
     """And these copies may be under way at once."""
     cluster, graph = write({"worker": [f"127.0.0.1:{port}" for _, port in (worker, another)]}, "cluster.json"), tmp_path / "g.json"
-    program("workload", "chainmm", "--devices", "4", "--scale", "small", "--option", "n=256", "--out", str(graph), "--json")
+    doppler("workload", "chainmm", "--devices", 4, "--scale", "small", "--option", "n=256", "--out", graph)
     for method in ("random", "round_robin"):
         assignment = str(tmp_path / f"{method}.json")
-        program("place", str(graph), "--topology", "cpu:4", "--method", method, "--samples", "1", "--out", assignment, "--json")
+        doppler("place", graph, "--topology", "cpu:4", "--method", method, "--samples", 1, "--out", assignment)
         found = program("run", str(graph), "--topology", "cpu:4", "--cluster", str(cluster), "--assignment", assignment,
                         "--executor", "tf", "--repeats", "5", "--json")
         assert [found[key] for key in ("outputs_match", "trace_valid", "work_conserving")] == [True] * 3

@@ -22,18 +22,19 @@ from benchmarks.tables import finish, show
 from benchmarks.tensorflow_graph import TensorFlowGraph
 from data import build_workload, fuse, input_tiles, output_vertices, workload_program
 from doppler_tf.assignment import Assignment
-from doppler_tf.cli.plain_tensorflow import MODES, PlainTensorFlow
+from doppler_tf.cli.plain_tensorflow import PlainTensorFlow, modes
 from doppler_tf.finalists import baselines, choose, finalists_of
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph import DataflowGraph, Kernel, Operand
 from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.merging import merge_calls
 from doppler_tf.placement import place
 from doppler_tf.report.calibration import agreement
 from doppler_tf.simulator import Simulator, simulate
 from doppler_tf.topology import cpu
 from doppler_tf.trace import Trace
 from doppler_tf.validation import validate_trace
-from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices, profile
+from runtime import MergedExecutor, SynchronousExecutor, TensorFlowBackend, prepare_devices, profile
 from runtime.calls import KernelCall
 from runtime.synchronous import LevelDispatcher
 
@@ -56,7 +57,7 @@ def main() -> None:
     for name in args.workloads.split(","):
         case = Case(name, devices)
         cases[name], fidelity[name] = case.measure(args.runs), case.fidelity()
-    columns = ("vertices", "plain_s", "xla_s", "tensorflow_s", "engine_s", "synchronous_s", "one_device_s",
+    columns = ("vertices", "calls", "plain_s", "xla_s", "tensorflow_s", "engine_s", "synchronous_s", "one_device_s",
                "engine_over_tensorflow", "engine_over_plain")
     show("best found on two devices, beside TensorFlow alone", {name: {c: row[c] for c in columns} for name, row in cases.items()})
     columns = ("critical_path_s", "critical_path_tensorflow_s", "critical_path_over_tensorflow", "critical_path_over_predicted",
@@ -101,8 +102,7 @@ class Case:
             write_graph(folder / "graph.json", graph)
             plain = stack.enter_context(PlainTensorFlow(folder / "graph.json"))
             engine = stack.enter_context(self._engine())
-            barriers = stack.enter_context(SynchronousExecutor(TensorFlowBackend(
-                self._inputs, self._fetch, self._devices, keep_inputs=True)))
+            barriers = stack.enter_context(MergedExecutor(self._inputs, self._fetch, self._devices, make=_with_barriers))
             yardsticks = {name: TensorFlowGraph(graph, assignment.device, self._inputs, self._fetch, self._devices, copies)
                           for name, assignment, copies in (("tensorflow", self._best, True), ("shared", self._best, False),
                                                            ("critical_path_tensorflow", self._critical, True))}
@@ -111,20 +111,22 @@ class Case:
             turns = {**{name: lambda n=name: self._trace(engine, assignments[n], traces.setdefault(n, [])) for name in assignments},
                      "synchronous": lambda: self._trace(barriers, self._best, traces.setdefault("synchronous", [])),
                      **{name: lambda n=name: timed(yardsticks[n].run) for name in yardsticks},
-                     **{f"plain_{mode}": lambda m=mode: plain.run(m) for mode in MODES}}
+                     **{f"plain_{mode}": lambda m=mode: plain.run(m) for mode in modes(graph)}}
             self._check(yardsticks["tensorflow"], engine)
             rounds = [{name: (turn(), turn())[1] for name, turn in turns.items()} for _ in range(WARM + runs)][WARM:]
             seconds = {name: [one[name] for one in rounds] for name in turns}
+        merged = merge_calls(graph, costs, self._best, self._fetch)
         for trace in traces["engine"][-2 * runs:]:
-            assert validate_trace(graph, costs, self._best, trace.log).work_conserving
+            assert validate_trace(merged.graph, merged.costs, merged.assignment, trace.log).work_conserving
         median = {name: float(np.median(values)) for name, values in seconds.items()}
         quartiles = {name: [float(x) for x in np.percentile(values, [25, 75])] for name, values in seconds.items()}
-        predicted = {name: simulate(graph, costs, assignment).makespan_s for name, assignment in assignments.items()}
-        with_barriers_s = Simulator().drive(LevelDispatcher(graph, costs, self._best), costs).makespan_s
-        gap_s = float(np.median([gaps_s(graph, trace) for trace in traces["engine"][-2 * runs:][1::2]]))
+        predicted = {name: merge_calls(graph, costs, assignment, self._fetch).makespan_s for name, assignment in assignments.items()}
+        with_barriers_s = Simulator().drive(LevelDispatcher(merged.graph, merged.costs, merged.assignment), merged.costs).makespan_s
+        gap_s = float(np.median([gaps_s(merged.graph, trace) for trace in traces["engine"][-2 * runs:][1::2]]))
         call_s = call_seconds(self._devices[0])
-        plain_s = min(median["plain_default"], median["plain_xla"])
-        return {"vertices": len(graph.work_vertices), "plain_s": plain_s, "default_s": median["plain_default"],
+        plain_s = min(median["plain_plain"], median["plain_xla"])
+        return {"vertices": len(graph.work_vertices), "calls": len(merged.graph.work_vertices),
+                "plain_s": plain_s, "default_s": median["plain_plain"],
                 "xla_s": median["plain_xla"], "tensorflow_s": median["tensorflow"], "shared_s": median["shared"],
                 "engine_s": median["engine"], "synchronous_s": median["synchronous"], "one_device_s": median["one_device"],
                 "critical_path_s": median["critical_path"], "critical_path_tensorflow_s": median["critical_path_tensorflow"],
@@ -142,7 +144,7 @@ class Case:
     def fidelity(self) -> dict[str, float]:
         """The agreement of simulated and measured makespans, on assignments from one device to all."""
         assignments = spread_assignments(self._graph, self._costs, FIDELITY, np.random.default_rng(7))
-        simulated_s = np.array([simulate(self._graph, self._costs, assignment).makespan_s for assignment in assignments])
+        simulated_s = np.array([merge_calls(self._graph, self._costs, a, self._fetch).makespan_s for a in assignments])
         with self._engine() as engine:
             measured_s = np.median([[self._trace(engine, assignment, []) for assignment in assignments]
                                     for _ in range(REPEATS + 1)][1:], axis=0)
@@ -150,18 +152,22 @@ class Case:
         return {"median_error": found.median_error, "worst_error": found.worst_error, "bias": found.bias,
                 "rank_correlation": found.rank_correlation}
 
-    def _engine(self) -> TensorFlowExecutor:
-        return TensorFlowExecutor(self._inputs, self._fetch, self._devices, keep_inputs=True)
+    def _engine(self) -> MergedExecutor:
+        return MergedExecutor(self._inputs, self._fetch, self._devices)
 
-    def _trace(self, executor: TensorFlowExecutor, assignment: Assignment, traces: list[Trace]) -> float:
+    def _trace(self, executor: MergedExecutor, assignment: Assignment, traces: list[Trace]) -> float:
         traces.append(executor.execute(self._graph, self._costs, assignment))
         return traces[-1].makespan_s
 
-    def _check(self, yardstick: TensorFlowGraph, engine: TensorFlowExecutor) -> None:
+    def _check(self, yardstick: TensorFlowGraph, engine: MergedExecutor) -> None:
         expected = yardstick.run()
         engine.execute(self._graph, self._costs, self._best)
         for v, array in expected.items():
             np.testing.assert_allclose(engine.outputs[v], array, rtol=1e-3, atol=1e-4)
+
+
+def _with_barriers(inputs, fetch, timeout_s: float | None, restart_on_loss: bool, **options) -> SynchronousExecutor:
+    return SynchronousExecutor(TensorFlowBackend(inputs, fetch, **options), timeout_s)
 
 
 def gaps_s(graph: DataflowGraph, trace: Trace) -> float:

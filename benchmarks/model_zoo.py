@@ -1,4 +1,4 @@
-"""Models of ten kinds, as a user would write them: what `benchmarks.models` captures. Weights are random, batches small."""
+"""Models of twelve kinds, as a user would write them: what `benchmarks.models` captures. Weights are random, batches small."""
 
 from __future__ import annotations
 
@@ -124,6 +124,7 @@ def _step(model: Model, optimizer, losses: Callable, name: str):
 MODELS: dict[str, Callable[[Path], Source]] = {
     "resnet50": _application(applications.ResNet50, 96), "inception_v3": _application(applications.InceptionV3, 139),
     "mobilenet_v2": _application(applications.MobileNetV2, 128), "densenet121": _application(applications.DenseNet121, 96),
+    "efficientnet_b0": _application(applications.EfficientNetB0, 96), "nasnet_mobile": _application(applications.NASNetMobile, 96),
     "two_towers": two_towers, "transformer": transformer, "keras_3": keras_3, "lstm": lstm, "branch": branch, "adam_step": adam_step,
 }
 # Images of the published sizes, and a training step that computes more than it moves; only run when they are named.

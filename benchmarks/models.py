@@ -1,9 +1,9 @@
-"""Users' models on this machine: captured, measured, placed and run beside TensorFlow alone: `make bench NAME=models`.
+"""Users' models on this machine, beside what a user would do instead: `make bench NAME=models`.
 
-Each of ten models runs under random assignments on one, two and four devices, and its outputs are compared with the original's. On two
-devices its kernels are measured, the cost model is judged by runs of good and bad assignments, and the best assignments run in turns with
-all on one device and with TensorFlow alone: of the model as it is, cut into a tile for each device, and with several batches in flight.
-Figures are medians over the turns; a turn has two runs, and the second counts.
+Each of twelve models runs under random assignments on one, two and four devices, and its outputs are compared with the original's. Then it
+is distributed over two devices, for one call and for two and four in flight. The yardstick is TensorFlow alone in a process of its own:
+the best of plain, frozen and XLA, called from as many threads as calls are in flight. The engine also runs beside TensorFlow's executor and
+with barriers, on one assignment. Figures are medians over the turns; a turn has two runs, and the second counts.
 """
 
 from __future__ import annotations
@@ -18,38 +18,41 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 from benchmarks.tables import finish, show
 from doppler_tf.assignment import Assignment
-from doppler_tf.batches import repeat_graph
 from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
+from doppler_tf.cli.plain_tensorflow import modes as modes_of
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
-from doppler_tf.finalists import baselines
+from doppler_tf.distribution import Distributed, distribute
+from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.heuristics.mixtures import spread_assignments
-from doppler_tf.heuristics.simple import all_on
-from doppler_tf.placement import place, place_batches
+from doppler_tf.merging import merge_calls
 from doppler_tf.report.calibration import agreement
-from doppler_tf.simulator import simulate
+from doppler_tf.simulator import Simulator
 from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
+from runtime.synchronous import LevelDispatcher
 
 COUNTS, RANDOM, DEVICES, TOLERANCE = (1, 2, 4), 5, 2, 1e-5
 TURNS, WARM, FIDELITY, REPEATS, SEARCH_S = 15, 2, 30, 3, 5.0
-IN_FLIGHT, BATCHES = (2, 4), 8
+IN_FLIGHT, BATCHES = (2, 4), 4
+# A way of TensorFlow alone that takes more than so many times as long as the best does not run in turn with it.
+NEAR = 1.5
 
 
 def main() -> None:
     """Prints the tables and the JSON line."""
     parser = argparse.ArgumentParser(prog="benchmarks.models", description=__doc__.splitlines()[0])
-    parser.add_argument("--models", help="names separated by commas (default: all ten; also resnet50_224, inception_v3_299, cnn_step)")
+    parser.add_argument("--models", help="names separated by commas (default: all twelve; also resnet50_224, inception_v3_299, cnn_step)")
     parser.add_argument("--turns", type=int, default=TURNS, help=f"number of turns (default: {TURNS})")
     parser.add_argument("--only", choices=("equality", "speed"), help="leave out the other half")
     args = parser.parse_args()
     runtime = import_quietly("runtime")
-    # Four devices would leave each a thread less; equality needs four, speed is measured on two.
-    runtime.prepare_devices(DEVICES if args.only == "speed" else max(COUNTS))
+    runtime.prepare_devices(DEVICES)
     zoo = import_quietly("benchmarks.model_zoo")
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before: other work on this machine affects the figures")
     found: dict[str, dict] = {}
@@ -57,13 +60,15 @@ def main() -> None:
         for name in (args.models or ",".join(zoo.MODELS)).split(","):
             found[name] = Case(name, {**zoo.MODELS, **zoo.LARGE}[name], Path(folder)).measure(args.turns, args.only)
             print(json.dumps({name: found[name]}), flush=True)
-    for title, columns in (("captured, measured, placed", ("operations", "vertices", "capture_s", "calibrate_s", "place_s")),
+    for title, columns in (("captured", ("operations", "vertices", "capture_s")),
                            ("random assignments with the outputs of the original", ("runs", "equal", "valid", "largest_relative")),
-                           (f"{FIDELITY} assignments, simulated and measured",
-                            ("median_error", "rank_correlation", "cut_median_error", "cut_rank_correlation")),
-                           ("one call", ("alone_s", "one_device_s", "placed_s", "one_over_placed", "alone_over_placed")),
-                           ("one call, cut into a tile for each device", ("cut_vertices", "cut_s", "one_over_cut", "alone_over_cut")),
-                           ("a batch of several in flight", ("two_in_flight_s", "alone_over_two", "four_in_flight_s", "alone_over_four"))):
+                           ("one call", ("plain_s", "frozen_s", "xla_s", "distributed_s", "distributed_over_alone", "chosen")),
+                           ("a call of several in flight", tuple(f"{k}_{x}" for k in ("two", "four") for x in (
+                               "alone_s", "in_flight_s", "over_alone"))),
+                           ("the engine beside TensorFlow's executor, on one assignment",
+                            ("calls", "engine_s", "theirs_s", "engine_over_theirs", "outside_s")),
+                           ("with barriers", ("engine_s", "barriers_s", "barriers_over_engine", "simulated_barriers_over_engine")),
+                           (f"{FIDELITY} assignments in merged calls, simulated and measured", ("median_error", "rank_correlation"))):
         rows = {name: {column: row.get(column) for column in columns} for name, row in found.items() if columns[0] in row}
         if rows:
             show(title, rows)
@@ -75,6 +80,7 @@ class Case:
 
     def __init__(self, name: str, build: Callable[[Path], object], folder: Path):
         capture, source, self._file = import_quietly("data.capture"), build(folder), folder / f"{name}.json"
+        self._source = source
         started = time.perf_counter()
         found = capture.capture_counted(source, model_folder=folder / f"{name}.model", name=name)
         self.figures = {"operations": found.operations, "vertices": len(found.graph.work_vertices),
@@ -109,63 +115,102 @@ class Case:
                          "largest_relative": float(max(errors)) * 1e6}
 
     def _speed(self, turns: int) -> None:
-        runtime, program = import_quietly("runtime"), self._program
-        started = time.perf_counter()
-        profile = runtime.profile(self._graph, cpu(DEVICES), program.inputs)
-        self.figures["calibrate_s"] = time.perf_counter() - started
-        graph, costs = profile.graph, profile.costs
-        started = time.perf_counter()
-        place(graph, costs)
-        self.figures["place_s"] = time.perf_counter() - started
-        cut = runtime.profile(self._cut, cpu(DEVICES), self._cut_program.inputs)
-        self.figures["cut_vertices"] = len(cut.graph.work_vertices)
-        one = all_on(graph, costs, 0)
+        figures = self.figures
+        with PlainTensorFlow(self._file) as alone:
+            modes = [mode for mode in modes_of(self._graph) if self._runs(alone, mode)]
+            first_s = {mode: min(alone.run(mode) for _ in range(3)) for mode in modes}
+            far = {mode: first_s.pop(mode) for mode in modes if first_s[mode] > 2 * NEAR * min(first_s.values())}
+            modes = list(first_s)
+            with self._distributed(1) as placed:
+                call = self._calls(placed, 1)
+                seconds = _in_turns({**{mode: lambda m=mode: alone.run(m) for mode in modes}, "distributed": call}, turns)
+                figures |= {f"{mode}_s": seconds[mode] for mode in modes} | {f"{mode}_s": value for mode, value in far.items()}
+                best = min(modes, key=seconds.__getitem__)
+                figures |= {"distributed_s": seconds["distributed"], "distributed_over_alone": seconds["distributed"] / seconds[best],
+                            "chosen": placed.chosen}
+            modes = [mode for mode in modes if seconds[mode] <= NEAR * seconds[best]]  # others only take time
+            for name, count in zip(("two", "four"), IN_FLIGHT, strict=True):
+                with self._distributed(count) as placed:
+                    call = self._calls(placed, count)
+                    seconds = _in_turns({**{mode: lambda m=mode, k=count: alone.run(m, k) for mode in modes}, "ours": call}, turns)
+                    alone_s = min(seconds[mode] for mode in modes)
+                    figures |= {f"{name}_alone_s": alone_s, f"{name}_in_flight_s": seconds["ours"],
+                                f"{name}_over_alone": seconds["ours"] / alone_s, f"{name}_chosen": placed.chosen}
+        with self._distributed(1, executor="engine") as placed:
+            self._beside(placed, turns)
+
+    def _runs(self, alone: PlainTensorFlow, mode: str) -> bool:
+        """Whether TensorFlow alone can run it so: XLA does not compile every operation."""
+        try:
+            alone.run(mode)
+        except ExecutionError:
+            return False
+        return True
+
+    def _distributed(self, in_flight: int, executor: str | None = None) -> Distributed:
+        source = self._source
+        return distribute(source.function, source.example_inputs, "cpu:2", SEARCH_S, in_flight, executor=executor)
+
+    def _calls(self, placed: Distributed, in_flight: int) -> Callable[[], float]:
+        """Seconds of a call, as a user would call it."""
+        inputs, count = self._program.tensors, BATCHES * in_flight
+        example = self._source.example_inputs
+        batch = inputs if example is None else tf.nest.pack_sequence_as(example, list(inputs.values()))
+
+        def run() -> float:
+            started = time.perf_counter()
+            if in_flight == 1:
+                placed(**batch) if example is None else placed(*batch)
+                return time.perf_counter() - started
+            for _ in placed.map([batch] * count):
+                pass
+            return (time.perf_counter() - started) / count
+        return run
+
+    def _beside(self, placed: Distributed, turns: int) -> None:
+        """The engine beside TensorFlow's executor and barriers, and its predictions."""
+        runtime, graphs = import_quietly("runtime"), import_quietly("runtime.tensorflow_graph")
+        graph, costs, assignment = placed.graph, placed.costs, placed.assignment
+        program = import_quietly("runtime.captured_program").CapturedProgram(graph)
+        merged = merge_calls(graph, costs, assignment, program.fetch)
+
+        def with_barriers(inputs, fetch, timeout_s, restart_on_loss, **options):
+            return runtime.SynchronousExecutor(runtime.TensorFlowBackend(inputs, fetch, **options), timeout_s)
+
         with ExitStack() as stack:
-            engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True))
-            tiles = stack.enter_context(runtime.TensorFlowExecutor(self._cut_program.inputs, self._cut_program.fetch, keep_inputs=True))
+            engine = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch))
+            barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, make=with_barriers))
+            devices = runtime.prepare_devices(DEVICES)
+            theirs = graphs.TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, devices, copies=False)
+            whole = {"engine": lambda: engine.execute(graph, costs, assignment).makespan_s,
+                     "barriers": lambda: barriers.execute(graph, costs, assignment).makespan_s, "theirs": lambda: _timed(theirs.run)}
+            seconds = _in_turns(whole, turns)
+            outside_s = []
+            for _ in range(turns):
+                started = time.perf_counter()
+                trace = engine.execute(graph, costs, assignment)
+                outside_s.append(time.perf_counter() - started - trace.makespan_s)
             self._fidelity(graph, costs, engine)
-            self._fidelity(cut.graph, cut.costs, tiles, "cut_")
-            alone = stack.enter_context(PlainTensorFlow(self._file))
-            alone.run("default")  # while it starts, it takes both cores
-            calls = {"alone": lambda: alone.run("default"), "one_device": lambda: engine.execute(graph, costs, one).makespan_s}
-            calls |= {f"placed {name}": lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in _finalists(graph, costs)}
-            calls |= {f"cut {name}": lambda a=a: tiles.execute(cut.graph, cut.costs, a).makespan_s
-                      for name, a in _finalists(cut.graph, cut.costs)}
-            for count in IN_FLIGHT:
-                calls[f"{count} in flight"] = self._in_flight(stack, graph, costs, count)
-            seconds = _in_turns(calls, turns)
-        best, best_cut = (min((name for name in seconds if name.startswith(kind)), key=seconds.__getitem__) for kind in ("placed", "cut"))
-        self.figures |= {"alone_s": seconds["alone"], "one_device_s": seconds["one_device"], "placed_s": seconds[best], "placed_by": best,
-                         "one_over_placed": seconds["one_device"] / seconds[best], "alone_over_placed": seconds["alone"] / seconds[best],
-                         "cut_s": seconds[best_cut], "cut_by": best_cut, "one_over_cut": seconds["one_device"] / seconds[best_cut],
-                         "alone_over_cut": seconds["alone"] / seconds[best_cut],
-                         "two_in_flight_s": seconds["2 in flight"], "alone_over_two": seconds["alone"] / seconds["2 in flight"],
-                         "four_in_flight_s": seconds["4 in flight"], "alone_over_four": seconds["alone"] / seconds["4 in flight"]}
+        with_barriers_s = Simulator().drive(LevelDispatcher(merged.graph, merged.costs, merged.assignment), merged.costs).makespan_s
+        self.figures |= {"calls": len(merged.graph.work_vertices), "engine_s": seconds["engine"], "theirs_s": seconds["theirs"],
+                         "engine_over_theirs": seconds["engine"] / seconds["theirs"], "outside_s": float(np.median(outside_s)),
+                         "barriers_s": seconds["barriers"], "barriers_over_engine": seconds["barriers"] / seconds["engine"],
+                         "simulated_barriers_over_engine": with_barriers_s / merged.makespan_s}
 
-    def _in_flight(self, stack: ExitStack, graph, costs, count: int) -> Callable[[], float]:
-        """A call that runs batches, and gives the seconds of one."""
-        few = repeat_graph(graph, costs.topology, count, count)
-        pattern = few.pattern(place_batches(few, budget_s=SEARCH_S).assignment)
-        batches = repeat_graph(graph, costs.topology, BATCHES, count)
-        program, assignment = self._program.repeated(batches, 0), batches.assignment(pattern)
-        engine = stack.enter_context(import_quietly("runtime").TensorFlowExecutor(program.inputs, program.fetch, dispatch="order",
-                                                                                  keep_inputs=True))
-        return lambda: engine.execute(batches.graph, batches.costs, assignment).makespan_s / BATCHES
-
-    def _fidelity(self, graph, costs, engine, begin: str = "") -> None:
+    def _fidelity(self, graph, costs, engine) -> None:
         assignments = spread_assignments(graph, costs, FIDELITY, np.random.default_rng(0))
-        measured_s = np.zeros((len(assignments), REPEATS))
-        for r in range(REPEATS):
-            for i, assignment in enumerate(assignments):
-                measured_s[i, r] = engine.execute(graph, costs, assignment).makespan_s
-        simulated_s = np.array([simulate(graph, costs, assignment).makespan_s for assignment in assignments])
-        judged = agreement(simulated_s, np.median(measured_s, axis=1))
-        self.figures |= {f"{begin}median_error": judged.median_error, f"{begin}rank_correlation": judged.rank_correlation}
+        measured_s, simulated_s = [], []
+        for assignment in assignments:
+            measured_s.append(np.median([engine.execute(graph, costs, assignment).makespan_s for _ in range(REPEATS)]))
+            simulated_s.append(engine.merged().makespan_s)
+        judged = agreement(np.array(simulated_s), np.array(measured_s))
+        self.figures |= {"median_error": judged.median_error, "rank_correlation": judged.rank_correlation}
 
 
-def _finalists(graph, costs) -> list[tuple[str, Assignment]]:
-    """The simple placements, and the best that a search finds."""
-    return [*baselines(graph, costs, 0, "fifo").items(), ("searched", place(graph, costs, budget_s=SEARCH_S).assignment)]
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def _random(graph, costs, rng: np.random.Generator) -> Assignment:

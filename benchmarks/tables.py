@@ -38,9 +38,9 @@ def finish(result: dict) -> None:
     print(json.dumps(result))
 
 
-def _text(column: str, value: float | None) -> str:
-    if value is None:
-        return "–"
+def _text(column: str, value: float | str | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "–"
     if isinstance(value, int):
         return f"{value:,}"
     if column.endswith("_ratio") or "_over_" in column or column.endswith("correlation"):

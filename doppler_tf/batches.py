@@ -20,13 +20,12 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import ConfigError, GraphError, field_error
 from doppler_tf.given import GraphLike, TopologyLike, as_graph, as_topology
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph import TOKEN, DataflowGraph
 from doppler_tf.graph_records import graph_from_records, graph_to_records
 from doppler_tf.topology import Topology
 from doppler_tf.trace import Trace
 
-# The operation of a vertex without work: it takes any tensors and makes one number.
-TOKEN, TOKEN_BYTES = "token", 4
+TOKEN_BYTES = 4
 
 
 @dataclass(frozen=True, eq=False)

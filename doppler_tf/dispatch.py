@@ -56,14 +56,18 @@ class Free(NamedTuple):
 
 
 Event = VertexEnded | TransferEnded
+# Starts and ends of vertices, then of transfers, in seconds.
+Times = tuple[list[float], list[float], list[float], list[float]]
 Instruction = StartVertex | StartTransfer | Free
 
 
 class Dispatcher:
-    """Decides what starts when, for one run of one assignment.
+    """Decides what starts when, in the runs of one assignment, one after the other.
 
-    Call `begin(now_s)` once, then `advance(now_s, events)` with everything that ended at that instant, until `done`. Times must not
+    Call `begin(now_s)`, then `advance(now_s, events)` with everything that ended at that instant, until `done`. Times must not
     decrease. At one instant all completions are applied, then all that can start is started: devices by index, then links.
+
+    What follows from the assignment alone is worked out once. `begin` starts another run and forgets the one before.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str | None = None):
@@ -85,28 +89,37 @@ class Dispatcher:
         link = lanes[plan.source, plan.destination]
         self._link: list[int] = link.tolist()
         self._transfers_of = _grouped(plan.producer, np.arange(len(plan.producer)), count)
-        self._inputs_missing = np.zeros(count, np.int64)
         self._index_consumers(assignment.device)
-        self._device_slots: list[int] = costs.slots.tolist()
-        link_slots, num_links = costs.topology.link_slots, int(lanes.max()) + 1
-        self._link_slots = [len(self._sent) + 1 if link_slots is None else link_slots] * num_links
+        link_slots, self._num_links = costs.topology.link_slots, int(lanes.max()) + 1
+        self._slots: list[int] = costs.slots.tolist()
+        self._slots_of_link = len(self._sent) + 1 if link_slots is None else link_slots
         # A device holds each tensor at most once. If all of them fit, the limit can never bind.
         self._limited = (costs.tensor_bytes.sum() > costs.memory_bytes).tolist()
         self._vertex_bytes: list[float] = costs.output_bytes.tolist()
-        work = graph.work_vertices
-        self._device_queue = [Queue() for _ in range(devices)]
-        self._link_queue = [Queue() for _ in range(num_links)]
-        if any(self._limited):
-            on = assignment.device[work]
-            self._device_queue = [self._queue(work[on == d], costs.output_bytes, d) for d in range(devices)]
-            self._link_queue = [self._lane_queue(members) for members in _grouped(link, np.arange(len(link)), num_links)]
         self._links_to = [np.unique(lanes[np.arange(devices) != d, d]).tolist() if self._limited[d] else [] for d in range(devices)]
+        self._first = [v for v in graph.work_vertices.tolist() if not self._inputs_of[v]]
+        self._forget()
+
+    def _forget(self) -> None:
+        """Sets everything to where it is before a run."""
+        graph, costs = self._graph, self._costs
+        count, devices, transfers = graph.num_vertices, costs.num_devices, len(self._sent)
+        self._inputs_missing, self._entry_uses = self._inputs_of.copy(), self._uses_of.copy()
+        self._device_slots, self._link_slots = self._slots.copy(), [self._slots_of_link] * self._num_links
+        self._device_queue = [Queue() for _ in range(devices)]
+        self._link_queue = [Queue() for _ in range(self._num_links)]
+        if any(self._limited):
+            work = graph.work_vertices
+            on = np.array(self._device)[work]
+            self._device_queue = [self._queue(work[on == d], costs.output_bytes, d) for d in range(devices)]
+            self._link_queue = [self._lane_queue(members) for members in _grouped(
+                np.array(self._link, np.int64), np.arange(transfers), self._num_links)]
         self._memory_left: list[float] = (costs.memory_bytes - self._inputs_bytes).tolist()
         self._dirty_devices: set[int] = set()
         self._dirty_links: set[int] = set()
         self.remaining = len(graph.work_vertices)
         self.vertex_start_s, self.vertex_end_s = [0.0] * count, [0.0] * count
-        self.transfer_start_s, self.transfer_end_s = [0.0] * len(self._sent), [0.0] * len(self._sent)
+        self.transfer_start_s, self.transfer_end_s = [0.0] * transfers, [0.0] * transfers
 
     def _index_consumers(self, device: np.ndarray) -> None:
         """Residencies: entry t < T is tensor t at home, T + i the copy by transfer i, then one a pair (input tensor, device)."""
@@ -126,11 +139,11 @@ class Dispatcher:
         self._entry_tensor: list[int] = tensor.tolist()
         self._entry_device: list[int] = np.concatenate([device[graph.tensor_producer], plan.destination, input_device]).tolist()
         self._entry_bytes: list[float] = self._costs.tensor_bytes[tensor].tolist()
-        self._entry_uses: list[int] = uses.tolist()
+        self._uses_of: list[int] = uses.tolist()
         self._used_by = _grouped(graph.targets, entry, count)
         waiting = ~from_input
         self._waiting_for = _grouped(entry[waiting], graph.targets[waiting], tensors + copies)
-        self._inputs_missing = np.bincount(graph.targets[waiting], minlength=count).tolist()
+        self._inputs_of: list[int] = np.bincount(graph.targets[waiting], minlength=count).tolist()
         self._inputs_bytes = np.bincount(input_device, self._costs.tensor_bytes[input_tensor], self._costs.num_devices)
         self._first_tensor: list[int] = graph.tensor_ptr.tolist()
 
@@ -152,10 +165,10 @@ class Dispatcher:
         return self.remaining == 0
 
     def begin(self, now_s: float = 0.0) -> list[Instruction]:
-        """Queues every vertex that needs no other vertex and starts what can start."""
-        for v in self._graph.work_vertices.tolist():
-            if self._inputs_missing[v] == 0:
-                self._enqueue_vertex(v, now_s)
+        """Begins a run: queues every vertex that needs no other vertex and starts what can start."""
+        self._forget()
+        for v in self._first:
+            self._enqueue_vertex(v, now_s)
         return self._start(now_s)
 
     def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
@@ -257,12 +270,17 @@ class Dispatcher:
                         f"order may fit: `place --method auto`, with a `--budget-s`, looks for one")
         return f"{graph.name}: {self.remaining} vertices wait and none is queued"
 
-    def trace(self, device_kind: str = "virtual") -> Trace:
-        """The run so far as the dispatcher saw it."""
+    @property
+    def times(self) -> Times:
+        """Of the run so far; a later run does not change them."""
+        return self.vertex_start_s, self.vertex_end_s, self.transfer_start_s, self.transfer_end_s
+
+    def trace(self, device_kind: str = "virtual", times: Times | None = None) -> Trace:
+        """A run as the dispatcher saw it. Args: times: of an earlier run; None: of this one."""
         work, plan = self._graph.work_vertices, self.transfers
-        return Trace(work, np.array(self._device, np.int32)[work], np.array(self.vertex_start_s)[work],
-                     np.array(self.vertex_end_s)[work], plan.producer, plan.source, plan.destination,
-                     np.array(self.transfer_start_s), np.array(self.transfer_end_s), self.rule, device_kind,
+        start_s, end_s, transfer_start_s, transfer_end_s = map(np.array, self.times if times is None else times)
+        return Trace(work, np.array(self._device, np.int32)[work], start_s[work], end_s[work], plan.producer, plan.source,
+                     plan.destination, transfer_start_s, transfer_end_s, self.rule, device_kind,
                      output=plan.tensor - self._graph.tensor_ptr[plan.producer], graph=self._graph, costs=self._costs)
 
 

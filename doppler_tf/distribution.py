@@ -2,45 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import TracebackType
+from time import perf_counter
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.batches import Batches, repeat_graph
+import numpy as np
+
+from doppler_tf.batches import repeat_graph
 from doppler_tf.cli.calibration_runs import profiled
 from doppler_tf.cli.inputs import LOCAL, load_topology
-from doppler_tf.cli.measured_choice import choose_batches_by_runs, choose_by_runs
 from doppler_tf.cli.messages import note
 from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
-from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, StalledError, UserError, field_error
+from doppler_tf.errors import (
+    CancelledError,
+    ConfigError,
+    DeviceLostError,
+    DopplerError,
+    ExecutionError,
+    StalledError,
+    UserError,
+    field_error,
+)
+from doppler_tf.finalists import Finalist, baselines, finalists_of, narrowed
 from doppler_tf.formats.cluster_json import read_cluster
+from doppler_tf.merging import merge_calls
 from doppler_tf.placement import place, place_batches
+from doppler_tf.report.ways import ways_table
 from doppler_tf.showing import ShowsItself
 from doppler_tf.topology import cpu
 
 if TYPE_CHECKING:
-    import numpy as np
     import tensorflow as tf
 
     from data.capture.binding import Call
     from data.capture.concrete import Concrete
     from doppler_tf.assignment import Assignment
-    from doppler_tf.costs import CostModel
-    from doppler_tf.graph import DataflowGraph
     from doppler_tf.topology import Topology
     from doppler_tf.trace import Trace
-    from runtime import TensorFlowExecutor
-    from runtime.captured_program import CapturedBatches, CapturedProgram
     from runtime.cluster import Cluster
+    from runtime.ways import Way
 
-# Runs by which an assignment is chosen.
-MEASURED_RUNS = 48
-# `map` joins so many batches into one run for each batch in flight.
+# Assignments of a cut that run on the engine.
+_ASSIGNMENTS = 3
+# The engine is as fast as another way if it takes no more than this times as long.
+_AS_FAST = 1.01
+# `map` joins so many batches into one run for each batch in flight, where there are several.
 _BATCHES_A_RUN = 8
 
 
@@ -68,11 +84,13 @@ def connect(cluster: str | Path) -> Cluster:
 
 def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
                pieces: int | None = None, folder: str | Path | None = None, seed: int = 0, cluster: Cluster | None = None,
-               keep_devices: bool = False, example_keywords: Mapping[str, Any] | None = None) -> Distributed:
-    """Places a function on the devices of this machine, or of a cluster.
+               keep_devices: bool = False, example_keywords: Mapping[str, Any] | None = None, freeze_variables: bool = True,
+               executor: str | None = None) -> Distributed:
+    """Makes a function as fast as it gets on the devices of this machine, or of a cluster.
 
-    The function is captured, its kernels are measured, and the best assignment is searched. Runs decide between the assignments found
-    and simple ones, such as all on one device.
+    The function is captured, its kernels are measured, and the best assignments are searched. Then the ways to run it are measured in
+    turn: the best assignments on our engine, the best of them on TensorFlow's own executor, and TensorFlow alone (as it is, with frozen
+    variables, compiled by XLA). What is fastest is returned, the engine where it is as fast. `report()` shows the figures.
 
     Args:
       function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture`.
@@ -88,6 +106,8 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
       cluster: as `connect` gives it; takes the place of `topology`.
       keep_devices: what stands in a `tf.device` scope runs on that device; else scopes are dropped.
       example_keywords: further arguments, by name.
+      freeze_variables: as `data.capture.capture`. Where variables of the original change afterwards, a warning tells.
+      executor: `engine`, `TensorFlow's executor` or `TensorFlow alone`: only ways of this kind are considered.
 
     Returns:
       The function, placed: call it as the original. Its variables are copies of the original's.
@@ -99,7 +119,13 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     for name, value in (("in_flight", in_flight), ("pieces", 1 if pieces is None else pieces)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise field_error(ConfigError, "distribute", "", name, "an integer >= 1", value)
-    runtime, concrete = import_quietly("runtime"), import_quietly("data.capture.concrete")
+    runtime, concrete, ways = import_quietly("runtime"), import_quietly("data.capture.concrete"), import_quietly("runtime.ways")
+    kinds = (ways.ENGINE, ways.THEIRS, ways.ALONE)
+    if executor is not None and executor not in kinds:
+        raise field_error(ConfigError, "distribute", "", "executor", f"None or one of {', '.join(kinds)}", executor)
+    if executor == ways.THEIRS and (cluster is not None or in_flight > 1):
+        raise ConfigError("distribute: executor: TensorFlow's executor runs one call at a time, on this machine; leave out in_flight and "
+                          "cluster, or choose another executor")
     if cluster is None:
         target = load_topology(topology)
         devices = runtime.prepare_devices(target.num_devices)
@@ -109,17 +135,18 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
     name, root = import_quietly("data.capture").title_of(function), Path(temporary.name if folder is None else folder)
     traced = concrete.concrete(function, example_inputs, name, example_keywords)
-    both = pieces is None and in_flight == 1 and target.num_devices > 1
-    share_s = None if budget_s is None else budget_s / (2 if both else 1)
-    best = _Candidate(traced, name, root / "model", target, 1 if pieces is None else pieces, in_flight, share_s, seed, cluster,
-                      keep_devices)
-    if best.captured.scoped and not keep_devices:
-        note(f"{name}: {best.captured.dropped_scopes}; keep_devices=True keeps them")
-    if both:
-        cut = _Candidate(traced, name, root / "cut", target, target.num_devices, in_flight, share_s, seed, cluster, keep_devices)
-        best = cut if cut.median_s < best.low_s else best
-    return Distributed(traced, best.program, best.graph, best.costs, best.pattern, in_flight, best.predicted_s, devices, temporary,
-                       cluster)
+    cuts = [1 if pieces is None else pieces]
+    if pieces is None and in_flight == 1 and target.num_devices > 1:
+        cuts.append(target.num_devices)
+    share_s = None if budget_s is None else budget_s / len(cuts)
+    found = []
+    for cut in cuts:
+        found.append(_Candidate(traced, name, root / ("cut" if found else "model"), target, cut, in_flight, share_s, seed, cluster,
+                                keep_devices, freeze_variables))
+    if found[0].captured.scoped and not keep_devices:
+        note(f"{name}: {found[0].captured.dropped_scopes}; keep_devices=True keeps them")
+    outcome = _fastest(found, in_flight, devices, cluster, executor)
+    return Distributed(traced, outcome, in_flight, devices, temporary)
 
 
 class _Candidate:
@@ -128,82 +155,202 @@ class _Candidate:
     Attributes:
       captured: what became of the operations.
       graph, costs, program: what was captured and measured.
-      pattern, predicted_s: as of `Distributed`.
-      median_s, low_s: of the runs of what was chosen, the median and the lower quartile.
+      patterns: assignments of batches in flight by the name of a method, the best by simulation first; predicted_s: simulated seconds of a
+        batch.
     """
 
     def __init__(self, traced, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int, budget_s: float | None,
-                 seed: int, cluster: Cluster | None, keep_devices: bool):
+                 seed: int, cluster: Cluster | None, keep_devices: bool, freeze_variables: bool):
         self.captured = import_quietly("data.capture").capture_counted(traced, model_folder=model_folder, name=name, pieces=pieces,
-                                                                       keep_devices=keep_devices)
+                                                                       keep_devices=keep_devices, freeze_variables=freeze_variables)
+        self.folder, self.pieces, self._name = model_folder, pieces, name
         examples = traced.binding.examples
         self.program = import_quietly("runtime.captured_program").CapturedProgram(self.captured.graph, seed, examples)
+        with self.blaming_values():
+            self._measure_and_place(target, in_flight, budget_s, seed, cluster)
+
+    @contextlib.contextmanager
+    def blaming_values(self) -> Iterator[None]:
+        """Raises ConfigError for a run that fails, if the original fails with these arguments, too."""
         try:
-            chosen = self._chosen(target, in_flight, budget_s, seed, cluster)
+            yield
         except (DeviceLostError, StalledError):
             raise
-        except ExecutionError as error:
-            self._blame_values(name, error)
+        except ExecutionError as failed:
+            try:
+                self.program.original(self.program.arguments)
+            except Exception:  # whatever an operation raises
+                drawn = self.program.names_drawn
+                got = f"drawn numbers for {', '.join(drawn)}" if drawn else "others"
+                remedy = "give arrays or tensors, not only specs" if drawn else "give values that it takes"
+                raise ConfigError(f"{self._name}: example_inputs: expected values with which the function runs, got {got}: {failed}; "
+                                  f"{remedy}") from failed
             raise
-        self.median_s, self.low_s = chosen["median_s"], chosen["low_s"]
 
-    def _blame_values(self, name: str, failed: ExecutionError) -> None:
-        """Raises ConfigError if the original fails with these arguments, too."""
-        try:
-            self.program.original(self.program.arguments)
-        except Exception:  # whatever an operation raises
-            drawn = self.program.names_drawn
-            got = f"drawn numbers for {', '.join(drawn)}" if drawn else "others"
-            remedy = "give arrays or tensors, not only specs" if drawn else "give values that it takes"
-            raise ConfigError(f"{name}: example_inputs: expected values with which the function runs, got {got}: {failed}; {remedy}"
-                              ) from failed
-
-    def _chosen(self, target: Topology, in_flight: int, budget_s: float | None, seed: int, cluster: Cluster | None) -> dict[str, Any]:
-        """Measures, places and runs; what the runs say of the assignment that they choose."""
+    def _measure_and_place(self, target: Topology, in_flight: int, budget_s: float | None, seed: int, cluster: Cluster | None) -> None:
         graph = self.captured.graph
         profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
         self.graph, self.costs = profile.graph, profile.costs
+        batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
         if in_flight == 1:
             placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
-            assignment, self.predicted_s, found = choose_by_runs(self.graph, self.costs, placed, MEASURED_RUNS, None, seed, cluster,
-                                                                      self.program)
-            self.pattern = [assignment]
+            simple = baselines(self.graph, self.costs, seed)
         else:
-            batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
             placed = place_batches(batches, seed=seed, budget_s=budget_s)
-            assignment, together_s, found = choose_batches_by_runs(batches, placed, MEASURED_RUNS, None, seed, cluster, self.program)
-            self.pattern, self.predicted_s = batches.pattern(assignment), together_s / in_flight
-        return found["measured"][found["chosen"]]
+            single = baselines(batches.single, batches.single_costs, seed)
+            simple = {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
+        finalists = finalists_of(placed, simple)
+        graph, costs = (self.graph, self.costs) if in_flight == 1 else (batches.graph, batches.costs)
+        merged = {name: merge_calls(graph, costs, a, self.program.repeated(batches, seed).fetch if in_flight > 1 else self.program.fetch)
+                  for name, a in finalists.items()}
+        different: dict[tuple, str] = {}
+        for name in sorted(merged, key=lambda name: merged[name].makespan_s):
+            different.setdefault((merged[name].vertex.tobytes(), merged[name].assignment.device.tobytes()), name)
+        self.patterns = {name: [finalists[name]] if in_flight == 1 else batches.pattern(finalists[name]) for name in different.values()}
+        self.predicted_s = {name: merged[name].makespan_s / in_flight for name in different.values()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Option:
+    """A way that may be measured, and what makes it."""
+
+    candidate: _Candidate
+    pattern: list[Assignment]
+    predicted_s: float | None
+    make: Callable[[], Way]
+
+
+@dataclass(frozen=True, eq=False)
+class _Outcome:
+    """The fastest way, and how it was found: the figures of each way, and the candidate that it comes from."""
+
+    candidate: _Candidate
+    way: Way
+    chosen: str
+    ways: Mapping[str, Finalist]
+    pattern: list[Assignment]
+
+
+def _fastest(found: Sequence[_Candidate], in_flight: int, devices: Sequence[str], cluster: Cluster | None,
+             executor: str | None) -> _Outcome:
+    """Runs the ways in turn, ever fewer of them."""
+    ways = import_quietly("runtime.ways")
+    made: dict[str, _Option] = {}
+    for each in found:
+        of = f", in {each.pieces} pieces" if each.pieces > 1 else ""
+        # A single call may use all cores that idle, which no simulation knows of.
+        names = list(dict.fromkeys([*list(each.patterns)[:_ASSIGNMENTS], *(["one_device"] if "one_device" in each.patterns else [])]))
+        if executor in (None, ways.ENGINE):
+            for name in names:
+                made[f"engine, {name}{of}"] = _Option(each, each.patterns[name], each.predicted_s[name], partial(
+                    ways.EngineWay, each.program, each.graph, each.costs, each.patterns[name], in_flight, devices, cluster))
+        if executor in (None, ways.THEIRS) and cluster is None and in_flight == 1:
+            pattern = each.patterns[names[0]]
+            made[f"TensorFlow's executor, {names[0]}{of}"] = _Option(each, pattern, each.predicted_s[names[0]], partial(
+                ways.TheirWay, each.program, each.graph, each.costs, pattern[0], devices))
+    first = found[0]
+    if executor in (None, ways.ALONE):
+        for mode in import_quietly("runtime.alone").modes(first.folder):
+            made[f"TensorFlow alone, {mode}"] = _Option(first, next(iter(first.patterns.values())), None, partial(
+                ways.LonelyWay, first.folder, mode, in_flight))
+    running: dict[str, Way] = {}
+    failed: list[DopplerError] = []
+    calls = [first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight)
+
+    def timed(name: str) -> float:
+        try:
+            with made[name].candidate.blaming_values():
+                if name not in running:
+                    running[name] = made[name].make()
+                    running[name].run(calls)
+                running[name].run(calls)  # at the first run caches are full of another's tensors
+                begun_s = perf_counter()
+                running[name].run(calls)
+                return (perf_counter() - begun_s) / len(calls)
+        except (CancelledError, UserError):
+            raise
+        except DopplerError as error:
+            failed.append(error)
+        except Exception as error:  # XLA does not compile every operation, and TensorFlow's executor may run out of memory
+            if name in running and running[name].executor == ways.ENGINE:
+                raise
+            failed.append(ExecutionError(f"{name}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"))
+        return math.nan
+
+    figures = {name: Finalist(made[name].predicted_s, seconds) for name, seconds in narrowed(list(made), timed).items()}
+    chosen = _chosen(figures, [name for name, way in running.items() if way.executor == ways.ENGINE])
+    if chosen is None:
+        raise failed[-1]
+    for name, way in running.items():
+        if name != chosen:
+            way.close()
+    running[chosen].variables = {name: first.program.value(name) for name in first.program.updates}
+    return _Outcome(made[chosen].candidate, running[chosen], chosen, figures, made[chosen].pattern)
+
+
+def _chosen(figures: Mapping[str, Finalist], ours: Sequence[str]) -> str | None:
+    """The fastest, but one of `ours` that is as fast; None where nothing has run."""
+    most = max((len(f.seconds) for f in figures.values()), default=0)
+    often = [name for name, f in figures.items() if most and 2 * len(f.seconds) >= most]
+    best = min(often, key=lambda name: figures[name].median_s, default=None)
+    mine = min((name for name in often if name in ours), key=lambda name: figures[name].median_s, default=best)
+    return mine if best is None or figures[mine].median_s <= _AS_FAST * figures[best].median_s else best
 
 
 class Distributed(ShowsItself):
     """A function on several devices. `close()`, or leaving a `with` block, ends its threads.
 
     Attributes:
+      executor: what runs it: `engine`, `TensorFlow's executor` or `TensorFlow alone`.
+      ways: the figures of all ways that were measured, by name; chosen: the name of the one that runs it.
       graph, costs: what was captured and measured.
-      pattern: the assignment of batch b is `pattern[b % len(pattern)]`; a single call takes the first.
+      pattern: the assignment of batch b is `pattern[b % len(pattern)]`; a single call takes the first. TensorFlow alone takes none.
       in_flight: batches that `map` works on at once.
-      predicted_s: simulated seconds of a batch, where batches follow each other.
+      predicted_s: simulated seconds of a batch, where batches follow each other; measured ones of TensorFlow alone.
       variables: the present values of the variables that the function updates, by name.
-      trace: of the last run.
+      trace: of the last run on the engine.
     """
 
-    def __init__(self, traced: Concrete, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: list[Assignment],
-                 in_flight: int, predicted_s: float, devices: list[str], temporary: tempfile.TemporaryDirectory | None,
-                 cluster: Cluster | None = None):
-        self.graph, self.costs, self.pattern, self.in_flight, self.predicted_s = graph, costs, pattern, in_flight, predicted_s
-        self.variables: dict[str, np.ndarray] = {}
-        self.trace: Trace | None = None
-        self._traced, self._program, self._devices, self._temporary, self._cluster = traced, program, devices, temporary, cluster
+    def __init__(self, traced: Concrete, outcome: _Outcome, in_flight: int, devices: list[str],
+                 temporary: tempfile.TemporaryDirectory | None):
+        candidate, self.pattern, self.ways, self.chosen = outcome.candidate, outcome.pattern, outcome.ways, outcome.chosen
+        self.graph, self.costs, self.in_flight, self.executor = candidate.graph, candidate.costs, in_flight, outcome.way.executor
+        figures = outcome.ways[outcome.chosen]
+        self.predicted_s = figures.median_s if figures.simulated_s is None else figures.simulated_s
+        self._traced, self._program, self._way, self._devices, self._temporary = traced, candidate.program, outcome.way, devices, temporary
+        self._fingerprints = import_quietly("runtime.fingerprints").Fingerprints(traced.handles, candidate.program.updates)
         self._one_run_at_a_time = threading.Lock()
-        self._prepared_for: dict[int, tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]] = {}
         self._copies: dict[str, tf.Variable] = {}
-        self._told = False
+        self._told = self._called = False
 
     @property
     def assignment(self) -> Assignment:
         """The assignment of a single call."""
         return self.pattern[0]
+
+    @property
+    def variables(self) -> Mapping[str, np.ndarray]:
+        """See the class. Empty before the first call; may be set."""
+        return MappingProxyType({name: np.asarray(value) for name, value in self._way.variables.items()} if self._called else {})
+
+    @variables.setter
+    def variables(self, values: Mapping[str, Any]) -> None:
+        unknown = next((name for name in values if name not in self._program.updates), None)
+        if unknown is not None:
+            raise field_error(ConfigError, self.graph.name, "", "variables", f"those that it updates: {', '.join(self._program.updates)}",
+                              unknown)
+        with self._one_run_at_a_time:
+            self._called = True
+            self._way.variables = {**self._way.variables, **values}
+
+    @property
+    def trace(self) -> Trace | None:
+        """See the class."""
+        return self._way.trace
+
+    def report(self) -> str:
+        """A table of all ways that were measured, the fastest first."""
+        return ways_table(self.ways, self.chosen)
 
     def __call__(self, /, *arguments, **keywords):
         """One call, with the arguments of the original; returns what the original returns.
@@ -225,7 +372,7 @@ class Distributed(ShowsItself):
           batches: a tuple holds the positional arguments of a call, a dict with the names of parameters its keywords unless the only
             argument is a dict, and anything else is the only argument.
         """
-        waiting, most, failed = [], _BATCHES_A_RUN * self.in_flight, None
+        waiting, most, failed = [], 1 if self.in_flight == 1 else _BATCHES_A_RUN * self.in_flight, None
         rest = iter(batches)
         while failed is None:
             try:
@@ -248,9 +395,7 @@ class Distributed(ShowsItself):
 
     def close(self) -> None:
         """Ends all threads and removes a temporary folder."""
-        for _, _, executor, _ in self._prepared_for.values():
-            executor.close()
-        self._prepared_for = {}
+        self._way.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -285,16 +430,11 @@ class Distributed(ShowsItself):
             yield self._by_the_original(call)
 
     def _run(self, calls: list[Call]) -> list:
-        import tensorflow as tf
-
         with self._one_run_at_a_time:
-            batches, assignment, executor, program = self._prepared(len(calls))
-            given = program.given([call.tensors for call in calls], self.variables)
-            executor.feed(given)
-            self.trace = executor.execute(batches.graph, batches.costs, assignment)
-            results, variables = program.results(executor.outputs, given)
-            self.variables |= variables
-        return [self._traced.packed([tf.convert_to_tensor(x) for x in each.values()]) for each in results]
+            self._called = True
+            results = self._way.run([call.tensors for call in calls])
+        self._fingerprints.check(self.graph.name)
+        return [self._traced.packed(list(each.values())) for each in results]
 
     def _by_the_original(self, call: Call) -> Any:
         """On copies of the variables, which have the present values before and give them afterwards."""
@@ -307,18 +447,10 @@ class Distributed(ShowsItself):
         with self._one_run_at_a_time:
             if not self._copies:
                 self._copies = {name: tf.Variable(self._program.value(name), trainable=False) for name in self._traced.handles}
+            present = self._way.variables
             for name in self._program.updates:
-                self._copies[name].assign(self.variables.get(name, self._program.value(name)))
+                self._copies[name].assign(present.get(name, self._program.value(name)))
             result = self._traced.run(call, {name: copy.handle for name, copy in self._copies.items()})
-            self.variables |= {name: self._copies[name].numpy() for name in self._program.updates}
+            self._called = True
+            self._way.variables = {name: self._copies[name].numpy() for name in self._program.updates}
         return result
-
-    def _prepared(self, repeats: int) -> tuple[Batches, Assignment, TensorFlowExecutor, CapturedBatches]:
-        """What runs so many calls; made once for each number of calls."""
-        if repeats not in self._prepared_for:
-            batches = repeat_graph(self.graph, self.costs.topology, repeats, self.in_flight)
-            program = self._program.repeated(batches, 0)
-            executor = import_quietly("runtime").TensorFlowExecutor(program.inputs, program.fetch, self._devices, keep_inputs=True,
-                                                                    cluster=self._cluster)
-            self._prepared_for[repeats] = batches, batches.assignment(self.pattern), executor, program
-        return self._prepared_for[repeats]

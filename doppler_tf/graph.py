@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 GRAPH_SCHEMA = "doppler-graph/1"
+# Operations of kernels: a vertex that stands for several; one without work, which takes any tensors and makes one number.
+MERGED, TOKEN = "merged", "token"
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,12 @@ class DataflowGraph:
     def single_outputs(self) -> bool:
         """True if every vertex has one output."""
         return self.num_tensors == self.num_vertices
+
+    @cached_property
+    def taken_inputs(self) -> frozenset[int]:
+        """The input vertices whose tensors kernels take. Others are a part of the kernels that use them, such as frozen weights."""
+        return frozenset(operand.vertex for kernel in self.kernel if kernel is not None for operand in kernel.operands
+                         if self.is_input[operand.vertex])
 
     @cached_property
     def tensor_producer(self) -> np.ndarray:

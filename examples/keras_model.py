@@ -33,10 +33,8 @@ def main() -> None:
     with doppler_tf.distribute(model, images, topology="cpu:2", budget_s=2) as placed:
         found, expected = placed(images).numpy(), model(images).numpy()
         error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
-        used = np.unique(placed.assignment.device[placed.graph.work_vertices])
-        print(f"{placed.graph.name}: {len(placed.graph.work_vertices)} vertices, placed by {placed.assignment.method} on {len(used)} "
-              f"devices")
-        print(f"predicted {1e3 * placed.predicted_s:.2f} ms, measured {1e3 * placed.trace.makespan_s:.2f} ms")
+        print(placed.report())
+        print(f"{placed.graph.name}: {len(placed.graph.work_vertices)} vertices, run by {placed.executor}")
         print(f"relative error against the model: {error:.1e} ({'ok' if error <= 1e-5 else 'wrong'})")
         folder = sys.argv[1] if len(sys.argv) > 1 else f"{tempfile.mkdtemp()}/placed"
         print(f"handed back as {placed.export(folder)}")

@@ -5,9 +5,10 @@ from runtime.devices import prepare_devices
 from runtime.emulation import EmulatedBackend, EmulatedExecutor
 from runtime.engine import Engine
 from runtime.local import local_topology
+from runtime.merged import MergedExecutor
 from runtime.profiler import Effort, Profile, Profiler, profile
 from runtime.synchronous import SynchronousExecutor
 from runtime.tensors import TensorFlowBackend, TensorFlowExecutor
 
-__all__ = ["Backend", "Effort", "EmulatedBackend", "EmulatedExecutor", "Engine", "Profile", "Profiler", "Session", "SynchronousExecutor",
-           "TensorFlowBackend", "TensorFlowExecutor", "local_topology", "prepare_devices", "profile"]
+__all__ = ["Backend", "Effort", "EmulatedBackend", "EmulatedExecutor", "Engine", "MergedExecutor", "Profile", "Profiler", "Session",
+           "SynchronousExecutor", "TensorFlowBackend", "TensorFlowExecutor", "local_topology", "prepare_devices", "profile"]

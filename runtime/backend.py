@@ -29,9 +29,6 @@ class Session(Protocol):
     check_s: float | None
     kept: Mapping[int, int]
 
-    def core(self, device: int) -> int | None:
-        """The processor core that the threads of a device stay on; None: any core."""
-
     def run_vertex(self, vertex: int, device: int) -> None:
         """Computes a vertex, whose inputs are resident on `device`; its outputs are resident there on return."""
 

@@ -8,23 +8,26 @@ import hashlib
 import json
 import weakref
 from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
 from doppler_tf.errors import GraphError, UserError
-from doppler_tf.graph import DataflowGraph, Kernel, Operand
+from doppler_tf.graph import MERGED, DataflowGraph, Kernel, Operand
 from runtime import kernels
-from runtime.captured import CapturedModel, captured_model, piece_function, piece_key
-from runtime.devices import server_of
+from runtime.captured import CapturedModel, Work, captured_model, piece_function, piece_key
+from runtime.devices import context_of, make_known, server_of
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
 CAPTURED = "captured"
+_LAUNCHES = 100
 _VARIABLES = frozenset(("Placeholder", "VarHandleOp", "AssignVariableOp", "ReadVariableOp"))
 _CONTROL_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"))
 
@@ -39,7 +42,10 @@ class KernelCall:
       name: equal in all processes for kernels that compute the same from operands of the same shapes and types.
       outputs: shape and type of each tensor that it computes.
       output_bytes: their sizes.
+      can_warm: a call on zeros does no harm.
     """
+
+    can_warm = True
 
     def __init__(self, name: str, kernel: Kernel, arguments: Sequence[tf.TensorSpec]):
         """Args: kernel: its operands' vertices are positions in `arguments`."""
@@ -63,11 +69,13 @@ class KernelCall:
             self._compute = compute
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in traced.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
-        self._warm: set[str] = set()
+        self._known, self._warm = set[str](), set[str]()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
         """Computes on a device; operands: in the kernel's order, whole, and there. Raises what TensorFlow raises."""
         if server_of(device) is None:
+            if device not in self._known:
+                self._make_known(device)
             return execute_on(device, self._op, [operands[i] for i in self._picks], self._attributes, len(self.outputs))
         return execute_on(device, self._served.name, [operands[i] for i in self._argument_picks], None, len(self.outputs))
 
@@ -75,6 +83,15 @@ class KernelCall:
     def _served(self):
         """The same for another process, which does not take a function that XLA must compile unless it is part of another."""
         return tf.function(lambda *tensors: self._compute(*tensors), autograph=False).get_concrete_function(*self._arguments)
+
+    def _make_known(self, device: str) -> None:
+        make_known(self._function, device)
+        self._known.add(device)
+
+    def traced(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The same inside another function that is being traced."""
+        made = self._compute(*[operands[i] for i in self._argument_picks])
+        return list(made) if isinstance(made, list | tuple) else [made]
 
     def warm(self, device: str) -> None:
         """Makes the first call on a device, which takes many times a later one: XLA compiles, TensorFlow looks for its kernels."""
@@ -91,9 +108,9 @@ class CapturedCall:
     activation, for example).
     """
 
-    def __init__(self, name: str, function):
-        """Args: function: as `piece_function` gives it."""
-        self.name, self._function = name, function
+    def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = ()):
+        """Args: function: as `piece_function` gives it; parts: the calls of which it is made."""
+        self.name, self._function, self._parts = name, function, parts
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
         self._arguments = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.inputs]
@@ -102,13 +119,19 @@ class CapturedCall:
         options = context.context().function_call_options
         self._attributes = ("executor_type", "", "config_proto", options.config_proto_serialized)
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
-        self._can_warm = all(op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW)
-                             for op in function.graph.get_operations())
-        self._warm: set[str] = set()
+        self.can_warm = all(part.can_warm for part in parts) if parts else all(
+            op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW) for op in function.graph.get_operations())
+        self._known, self._warm = set[str](), set[str]()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
         """As KernelCall's."""
+        if device not in self._known:
+            self._make_known(device)
         return execute_on(device, self._op, list(operands), self._attributes, len(self.outputs))
+
+    def _make_known(self, device: str) -> None:
+        make_known(self._function, device)
+        self._known.add(device)
 
     def traced(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The same inside another function that is being traced."""
@@ -116,7 +139,7 @@ class CapturedCall:
 
     def warm(self, device: str) -> None:
         """As KernelCall's; does nothing where the first call must be one of the run."""
-        if device not in self._warm and self._can_warm:
+        if device not in self._warm and self.can_warm:
             zeros = [_zeros(spec, device) for spec in self._arguments]
             with contextlib.suppress(tf.errors.OpError):  # zeros may be no input for it
                 self(zeros, device)
@@ -135,9 +158,20 @@ def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes:
       tf.errors.OpError: as the public ways do.
     """
     try:
-        return pywrap_tfe.TFE_Py_Execute(context.context()._handle, device, operation, inputs, attributes, outputs)
+        return pywrap_tfe.TFE_Py_Execute(context_of(device), device, operation, inputs, attributes, outputs)
     except core._NotOkStatusException as error:
         raise core._status_to_exception(error) from None
+
+
+def launch_seconds(device: str) -> float:
+    """Median seconds of a call that does next to nothing."""
+    call = CapturedCall("empty", tf.function(lambda x: [x + 1.0], autograph=False).get_concrete_function(tf.TensorSpec([1])))
+    operands, seconds = [_zeros(tf.TensorSpec([1]), device)], []
+    for _ in range(_LAUNCHES):
+        begun_s = perf_counter()
+        call(operands, device)
+        seconds.append(perf_counter() - begun_s)
+    return float(np.median(seconds))
 
 
 def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
@@ -175,8 +209,7 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec]) -> d
         kernel = graph.kernel[v]
         operands = [specs[operand.vertex, operand.output] for operand in kernel.operands]
         try:
-            calls[v] = (_captured_call(graph, kernel) if kernel.op == CAPTURED else
-                        _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands]))
+            calls[v] = _call_of(graph, kernel, operands)
         except UserError:
             raise
         except Exception as error:  # whatever tracing makes of parameters that somebody wrote
@@ -212,22 +245,57 @@ class _Identity(NamedTuple):
         return id(self.kernel)
 
 
-def _captured_call(graph: DataflowGraph, kernel: Kernel) -> CapturedCall:
-    model, piece = captured_model(graph.attributes["captured"]["model"]), (kernel.params[key] for key in ("nodes", "inputs", "outputs"))
-    return _piece_call(model, *map(tuple, piece))
+def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec]) -> KernelCall | CapturedCall:
+    if kernel.op == MERGED:
+        return _merged_call(graph, kernel, operands)
+    if kernel.op == CAPTURED:
+        return piece_call(captured_model(graph.attributes["captured"]["model"]), Work.of(kernel.params))
+    return _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
 
 
-@functools.lru_cache(_KEPT)
-def _piece_call(model: CapturedModel, nodes: tuple[str, ...], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> CapturedCall:
-    key = piece_key(model, nodes, inputs, outputs)
-    call = _PIECES.get(key)
+def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec]) -> CapturedCall:
+    """The calls of several vertices as one; equal ones are shared for as long as one of them is kept."""
+    steps, known, parts = kernel.params["steps"], [[spec] for spec in operands], []
+    for step in steps:
+        taken = [(o["from"], o["output"]) for o in step["operands"]]
+        inner = Kernel(step["op"], tuple(Operand(f, o["slice"] and tuple(map(tuple, o["slice"])), k)
+                                         for o, (f, k) in zip(step["operands"], taken, strict=True)), step["params"])
+        call = _call_of(graph, inner, [known[f][k] for f, k in taken])
+        known.append(call.outputs)
+        parts.append((call, taken))
+    outputs = [(i, k) for i, k in kernel.params["outputs"]]
+    shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
+    digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
+    key = digest, tuple(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
+    found = _MERGED.get(key)
+    if found is None:
+        def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            made = [[tensor] for tensor in tensors]
+            for call, taken in parts:
+                made.append(call.traced([made[f][k] for f, k in taken]))
+            return [made[i][k] for i, k in outputs]
+
+        function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in operands])
+        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts])
+    return found
+
+
+def piece_call(model: CapturedModel, work: Work) -> CapturedCall:
+    """Equal pieces without weights of their own share one call for as long as one of them is kept; others are kept with their model."""
+    if work in model.calls:
+        return model.calls[work]
+    key = piece_key(model, work)
+    call = None if work.weights else _PIECES.get(key)
     if call is None:
-        call = _PIECES[key] = CapturedCall(f"{CAPTURED} {key[:20]}", piece_function(model, nodes, inputs, outputs))
+        call = CapturedCall(f"{CAPTURED} {key[:20]}", piece_function(model, work))
+        if not work.weights:
+            _PIECES[key] = call
+    model.calls[work] = call
     return call
 
 
-# Equal pieces share one call for as long as one of them is kept.
 _PIECES: weakref.WeakValueDictionary[str, CapturedCall] = weakref.WeakValueDictionary()
+_MERGED: weakref.WeakValueDictionary[tuple, CapturedCall] = weakref.WeakValueDictionary()
 
 
 @functools.lru_cache(_KEPT)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -19,11 +20,9 @@ from tensorflow.python.eager import context
 from doppler_tf.errors import DopplerError, FormatError, GraphError, field_error
 from doppler_tf.formats.files import read_json
 
-SCHEMA = "doppler-captured/1"
+SCHEMA = "doppler-captured/2"
 # TensorFlow makes a variable of its own for each execution of an operation that asks for this name.
 _ANONYMOUS = "cd2c89b7-88b7-44c8-ad83-06c2a9158347"
-# Functions that a process keeps, those used last.
-_KEPT = 8192
 _VARIABLE = "variable:"
 
 
@@ -34,10 +33,11 @@ class CapturedModel:
       folder: where it was read from.
       meta: the content of `meta.json`.
       nodes: the operations by name.
+      calls: pieces that have been made into calls.
     """
 
-    def __init__(self, folder: Path, before_cutting: bool = False):
-        """Args: before_cutting: with the operations as they were before they were cut.
+    def __init__(self, folder: Path, original: bool = False):
+        """Args: original: with operations and variables as their author wrote them, before they were frozen and cut.
 
         Raises FormatError: the folder is missing or damaged.
         """
@@ -45,9 +45,9 @@ class CapturedModel:
         if not isinstance(self.meta, Mapping) or self.meta.get("schema") != SCHEMA:
             raise field_error(FormatError, str(folder / "meta.json"), "", "schema", SCHEMA,
                               self.meta.get("schema") if isinstance(self.meta, Mapping) else self.meta, "capture the model again")
-        if before_cutting:
-            self.meta = {**self.meta, "outputs": self.meta["before_cutting"]}
-        file = folder / ("before_cutting.pb" if before_cutting else "function.pb")
+        if original:
+            self.meta |= self.meta["original"]
+        file = folder / ("original.pb" if original else "function.pb")
         self._graph_def = tf.compat.v1.GraphDef()
         try:
             content = file.read_bytes()
@@ -59,12 +59,13 @@ class CapturedModel:
         if written is not None and hashlib.sha256(content).hexdigest() != written:
             raise FormatError(f"{file}: expected the operations that `capture` wrote, got others; capture the model again")
         self.nodes = {node.name: node for node in self._graph_def.node}
+        self.calls: dict[Work, Any] = {}
         self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
 
     @functools.cached_property
     def original(self) -> CapturedModel:
         """The model as its author wrote it. Raises FormatError: as the constructor."""
-        return CapturedModel(self.folder, before_cutting=True) if "before_cutting" in self.meta else self
+        return CapturedModel(self.folder, original=True) if "original" in self.meta else self
 
     @property
     def library(self) -> tf.compat.v1.GraphDef:
@@ -116,44 +117,42 @@ def captured_model(folder: str | Path) -> CapturedModel:
     return _model(folder, changed)
 
 
-@functools.lru_cache(16)
+@functools.lru_cache(4)  # they hold their weights
 def _model(folder: Path, changed: int) -> CapturedModel:
     return CapturedModel(folder)
 
 
-def piece_function(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):
-    """The operations of a piece as one concrete function of tensors, which returns a list; equal pieces share one.
+class Work(NamedTuple):
+    """What a captured vertex runs, as in the parameters of its kernel.
 
-    A piece without outputs returns one scalar, 0.
-
-    Args:
-      nodes, inputs, outputs: as in the parameters of a captured vertex's kernel.
-
-    Raises:
-      GraphError: the piece does not fit the model.
+    Attributes:
+      nodes: operations, in order; inputs, outputs: values.
+      weights: the frozen variables that are constants of the piece, by what they are called in it.
     """
-    key = piece_key(model, nodes, inputs, outputs)
-    if key not in _FUNCTIONS:
-        while len(_FUNCTIONS) >= _KEPT:
-            del _FUNCTIONS[next(iter(_FUNCTIONS))]
-        _FUNCTIONS[key] = _traced(model, nodes, inputs, outputs)
-    return _FUNCTIONS[key]
+
+    nodes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any]) -> Work:
+        """Reads the parameters of a kernel."""
+        return cls(*(tuple(params[key]) for key in ("nodes", "inputs", "outputs")), tuple(params.get("weights", {}).items()))
 
 
-_FUNCTIONS: dict[str, object] = {}
-
-
-def piece_key(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]) -> str:
+def piece_key(model: CapturedModel, work: Work) -> str:
     """Equal for pieces that compute the same from tensors of the same shapes and types, whatever their operations are called.
 
     The names of library functions tell their content. Operations that draw random numbers with a seed keep a state each: their names
-    count.
+    count. So do shapes of frozen weights, and not their values: pieces that differ there alone take equally long.
     """
+    nodes, inputs, outputs, weights = work
     digest = hashlib.sha256()
-    known = {value: f"input {i}" for i, value in enumerate(inputs)}
+    known = {value: f"input {i}" for i, value in enumerate(inputs)} | {value: f"weight {i}" for i, (value, _) in enumerate(weights)}
     known |= {f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0": f"resource {i}" for i, value in enumerate(inputs)
               if value.startswith(_VARIABLE)}
-    for value in inputs:
+    for value in (*inputs, *(value for value, _ in weights)):
         spec = model.spec(value)
         digest.update(repr((value.startswith(_VARIABLE), spec.shape, spec.dtype.name)).encode())
     number = {name: i for i, name in enumerate(nodes)}
@@ -211,28 +210,32 @@ def original_call(folder: str | Path, inputs: Mapping[str, np.ndarray], variable
                               *(tf.constant(given[name] if name in given else model.weight(name)) for name in model.placeholders)]
 
 
-@functools.lru_cache(16)
+@functools.lru_cache(4)
 def _original(model: CapturedModel):
     arguments = {x["tensor"] for x in model.meta["arguments"]}
     fixed = {f"{name}:0" for name in model.placeholders.values()} | arguments
     computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in arguments]
-    return _traced(model, [name for name in model.nodes if f"{name}:0" not in fixed],
-                   [*(x["tensor"] for x in model.meta["arguments"]), *map(_VARIABLE.__add__, model.placeholders)],
-                   [*computed, *map(_VARIABLE.__add__, model.meta["updates"])])
+    return piece_function(model, Work(tuple(name for name in model.nodes if f"{name}:0" not in fixed),
+                               (*(x["tensor"] for x in model.meta["arguments"]), *map(_VARIABLE.__add__, model.placeholders)),
+                               (*computed, *map(_VARIABLE.__add__, model.meta["updates"]))))
 
 
-def _traced(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str], outputs: Sequence[str]):
-    graph, taken, returned = _piece_graph(model, nodes, inputs, outputs)
+def piece_function(model: CapturedModel, work: Work):
+    """The operations of a piece as one concrete function of tensors, which returns a list.
+
+    A piece without outputs returns one scalar, 0. Raises GraphError: the piece does not fit the model.
+    """
+    graph, taken, returned = _piece_graph(model, work)
 
     def piece(*tensors: tf.Tensor) -> list[tf.Tensor]:
         made = tf.import_graph_def(graph, dict(zip(taken, tensors, strict=True)), returned, name="")
         return made if made else [tf.constant(0)]
 
-    with _in_one_line(model.folder, f"piece {nodes[-1] if nodes else ''!r}"):
+    with _in_one_line(model.folder, f"piece {work.nodes[-1] if work.nodes else ''!r}"):
         for function in graph.library.function:  # importing a graph does not: TensorFlow would crash when a loop calls its body
             if not context.context().has_function(function.signature.name):
                 context.context().add_function_def(function)
-        return tf.function(piece, autograph=False).get_concrete_function(*[model.spec(value) for value in inputs])
+        return tf.function(piece, autograph=False).get_concrete_function(*[model.spec(value) for value in work.inputs])
 
 
 @contextlib.contextmanager
@@ -249,9 +252,9 @@ def _in_one_line(folder: Path, what: str) -> Iterator[None]:
         raise GraphError(f"{folder}: {what}: expected operations that fit the model, got {reason}; {remedy}") from error
 
 
-def _piece_graph(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[str],
-                 outputs: Sequence[str]) -> tuple[tf.compat.v1.GraphDef, list[str], list[str]]:
+def _piece_graph(model: CapturedModel, work: Work) -> tuple[tf.compat.v1.GraphDef, list[str], list[str]]:
     """The piece as a graph of its own, its placeholders' names, and the names of what it returns."""
+    nodes, inputs, outputs, weights = work
     graph, inside, feeds = model.library, set(nodes), [f"input_{i}" for i in range(len(inputs))]
     moved = {value: feed for value, feed in zip(inputs, feeds, strict=True) if not value.startswith(_VARIABLE)}
     assigned: dict[str, str] = {}
@@ -267,6 +270,11 @@ def _piece_graph(model: CapturedModel, nodes: Sequence[str], inputs: Sequence[st
             graph.node.add(name=assign, op="AssignVariableOp", input=[handle, feed], attr={"dtype": dtype})
             moved[f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0"] = handle
             assigned[handle] = assign
+    for i, (value, variable) in enumerate(weights):
+        tensor = tf.make_tensor_proto(model.weight(variable))
+        graph.node.add(name=f"weight_{i}", op="Const", attr={"value": tf.compat.v1.AttrValue(tensor=tensor),
+                                                             "dtype": tf.compat.v1.AttrValue(type=tensor.dtype)})
+        moved[value] = f"weight_{i}"
     for name in nodes:
         node = _node(model, name)
         data = [moved.get(_canonical(text), text) for text in _data(node)]

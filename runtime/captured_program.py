@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from doppler_tf.batches import Batches
 from doppler_tf.errors import FormatError, GraphError, field_error
@@ -24,7 +26,7 @@ class CapturedProgram:
     Attributes:
       arguments: arrays by name.
       inputs: arrays of arguments and weights, by input vertex.
-      weights: the variable of each input vertex that holds one.
+      weights: the variable of each input vertex that holds one and that is not frozen, or is a result.
       results, updates: the tensor of each result, and of each variable that is updated, by name.
       same_structure: whether the graph's results are those of the original: as many, of the same paths and kinds.
     """
@@ -43,7 +45,9 @@ class CapturedProgram:
             self._model = captured_model(record["model"])
             index = {key: v for v, key in enumerate(graph.ids)}
             self._specs = {x["name"]: (index[x["vertex"]], tuple(x["shape"]), np.dtype(x["dtype"])) for x in record["inputs"]}
-            self.weights = {index[x["vertex"]]: x["variable"] for x in record["weights"]}
+            returned = {index[x["vertex"]] for x in record["outputs"]}
+            self.weights = {index[x["vertex"]]: x["variable"] for x in record["weights"]
+                            if not x.get("frozen") or index[x["vertex"]] in returned}
             self.results = {x["name"]: self._tensor(graph, index, x) for x in record["outputs"]}
             self.updates = {x["variable"]: self._tensor(graph, index, x) for x in record["updates"]}
             self.same_structure = _structure(record["outputs"]) == _structure(self._model.original.meta["outputs"])
@@ -71,6 +75,11 @@ class CapturedProgram:
         return {name: self._given[name] if name in self._given else
                 rng.normal(size=shape).astype(dtype) if dtype.kind in "fc" else rng.integers(0, _BELOW, shape).astype(dtype)
                 for name, (_, shape, dtype) in self._specs.items()}
+
+    @functools.cached_property
+    def tensors(self) -> dict[str, tf.Tensor]:
+        """The arguments as tensors, by name."""
+        return {name: tf.constant(value) for name, value in self.arguments.items()}
 
     @property
     def names_drawn(self) -> list[str]:

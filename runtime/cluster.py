@@ -66,7 +66,7 @@ class Cluster:
         try:
             host = own_address("127.0.0.1" if spec.chief is None else spec.chief[0])
             if spec.chief is not None:
-                prepare_devices(count_local_devices())
+                prepare_devices(count_local_devices(), beside=False)
             tf.config.experimental_connect_to_cluster(tf.train.ClusterSpec(jobs), job_name=job, task_index=0)
             self._server_def = copy.deepcopy(context.get_server_def())
             mine = next(each for each in self._server_def.cluster.job if each.name == job).tasks[0]

@@ -12,13 +12,12 @@ from typing import NoReturn
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.dispatch import Dispatcher, Event, Free, Instruction, StartTransfer, StartVertex, TransferEnded, VertexEnded
+from doppler_tf.dispatch import Dispatcher, Event, Free, Instruction, StartTransfer, StartVertex, Times, TransferEnded, VertexEnded
 from doppler_tf.errors import CancelledError, DeadlockError, DeviceLostError, ExecutionError, StalledError
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 from runtime.backend import Session
+from runtime.plan import Plan
 from runtime.residency import Residency
 from runtime.workers import Completion, Task, Workers
 
@@ -32,16 +31,13 @@ class Coordinator:
     end.
     """
 
-    def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, dispatcher: Dispatcher, session: Session,
-                 workers: Workers, cancelled: threading.Event):
+    def __init__(self, plan: Plan, session: Session, workers: Workers, cancelled: threading.Event):
         """Args: cancelled: the thread that sets it must call `wake` afterwards."""
-        self._graph, self._costs, self._assignment = graph, costs, assignment
-        self._dispatcher, self._session, self._workers = dispatcher, session, workers
-        self._vertex_bytes: list[float] = costs.output_bytes.tolist()
-        self._tensor_bytes: list[float] = costs.tensor_bytes.tolist()
-        self._residency = Residency(_input_bytes(graph, costs, assignment))
-        transfers = len(dispatcher.transfers.producer)
-        self._vertex_start_s, self._vertex_end_s = [0.0] * graph.num_vertices, [0.0] * graph.num_vertices
+        self._plan, self._graph, self._costs, self._dispatcher = plan, plan.graph, plan.costs, plan.dispatcher
+        self._session, self._workers = session, workers
+        self._residency = Residency(plan.input_bytes)
+        vertices, transfers = plan.graph.num_vertices, len(plan.dispatcher.transfers.producer)
+        self._vertex_start_s, self._vertex_end_s = [0.0] * vertices, [0.0] * vertices
         self._transfer_start_s, self._transfer_end_s = [0.0] * transfers, [0.0] * transfers
         self._turn, self._news, self._cancelled = threading.Lock(), threading.Event(), cancelled
         self._ended: deque[Completion] = deque()
@@ -51,16 +47,14 @@ class Coordinator:
 
     def prepare_lanes(self) -> None:
         """Starts the threads that this run will need: lane (d, d) is device d, lane (s, d) the link from s to d."""
-        names, plan, link_slots = self._costs.topology.device_names, self._dispatcher.transfers, self._costs.topology.link_slots
-        devices, vertices = np.unique(self._assignment.device[self._graph.work_vertices], return_counts=True)
-        for d, count in zip(devices.tolist(), vertices.tolist(), strict=True):
-            self._workers.prepare((d, d), names[d], min(count, int(self._costs.slots[d])), self._session.core(d))
-        links, copies = np.unique(np.stack([plan.source, plan.destination]), axis=1, return_counts=True)
-        for (s, d), count in zip(links.T.tolist(), copies.tolist(), strict=True):
+        names = self._costs.topology.device_names
+        for d, count in self._plan.devices:
+            self._workers.prepare((d, d), names[d], count)
+        for s, d, count in self._plan.links:
             if self._session.pulled_transfers:
                 self._workers.lodge((s, d), (d, d))
             else:
-                self._workers.prepare((s, d), f"{names[s]}->{names[d]}", min(count, link_slots or 1))
+                self._workers.prepare((s, d), f"{names[s]}->{names[d]}", count)
 
     def drive(self, time_scale: float, timeout_s: float | None) -> None:
         """From the first dispatch until every vertex has ended.
@@ -101,12 +95,14 @@ class Coordinator:
         return (f"transfer of vertex {label(self._graph.tensor_producer[task.tensor])!r} {verb} from device {names[task.source]!r} to "
                 f"{names[task.destination]!r}")
 
-    def trace(self, device_kind: str) -> Trace:
-        """The complete run: measured times and bytes, with the dispatcher's own log beside them."""
-        log = self._dispatcher.trace(device_kind)
-        return replace(log, start_s=np.array(self._vertex_start_s)[log.vertex], end_s=np.array(self._vertex_end_s)[log.vertex],
-                       transfer_start_s=np.array(self._transfer_start_s), transfer_end_s=np.array(self._transfer_end_s), log=log,
-                       peak_bytes=self._residency.peak_bytes, peak_tensor_bytes=self._session.peak_tensor_bytes())
+    def recorded(self, device_kind: str) -> Callable[[], Trace]:
+        """What makes the trace of the complete run, whenever that is: measured times and bytes, the dispatcher's own log beside them.
+
+        It keeps no tensor of the run.
+        """
+        measured = self._vertex_start_s, self._vertex_end_s, self._transfer_start_s, self._transfer_end_s
+        peaks = {"peak_bytes": self._residency.peak_bytes, "peak_tensor_bytes": self._session.peak_tensor_bytes()}
+        return partial(_trace, self._dispatcher, device_kind, self._dispatcher.times, measured, peaks)
 
     def _is_over(self) -> bool:
         """Whether every vertex has ended. Raises the run's failure, if there is one."""
@@ -191,35 +187,37 @@ class Coordinator:
         return (clock_s - self._origin_s) / self._time_scale
 
     def _issue(self, instructions: list[Instruction]) -> None:
+        given = list[Task]()
         for instruction in instructions:
             if self._stopped:
                 return
             if isinstance(instruction, StartVertex):
-                self._residency.add(instruction.device, self._vertex_bytes[instruction.vertex])
+                self._residency.add(instruction.device, self._plan.vertex_bytes[instruction.vertex])
                 call = partial(self._session.run_vertex, *instruction)
-                self._submit((instruction.device, instruction.device), instruction, call)
+                self._submit((instruction.device, instruction.device), instruction, call, given)
             elif isinstance(instruction, StartTransfer):
-                self._residency.add(instruction.destination, self._tensor_bytes[instruction.tensor])
+                self._residency.add(instruction.destination, self._plan.tensor_bytes[instruction.tensor])
                 call = partial(self._session.run_transfer, *instruction)
-                self._submit((instruction.source, instruction.destination), instruction, call)
+                self._submit((instruction.source, instruction.destination), instruction, call, given)
             else:
                 self._free(instruction)
+        self._workers.submit(*given)
         if self._dispatcher.done:
             self._complete = True
             self._news.set()
         elif not self._submitted_s:
             raise DeadlockError(self._dispatcher.stuck())
 
-    def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None]) -> None:
+    def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None], given: list[Task]) -> None:
         self._submitted_s[task] = perf_counter()
-        given = Task(lane, task, call, self._heard)
+        made = Task(lane, task, call, self._heard)
         if self._session.instant_transfers and isinstance(task, StartTransfer):
-            self._ended.append(self._workers.perform(given))  # the holder of the turn looks at the list again
+            self._ended.append(self._workers.perform(made))  # the holder of the turn looks at the list again
         else:
-            self._workers.submit(given)
+            given.append(made)
 
     def _free(self, instruction: Free) -> None:
-        self._residency.remove(instruction.device, self._tensor_bytes[instruction.tensor])
+        self._residency.remove(instruction.device, self._plan.tensor_bytes[instruction.tensor])
         try:
             self._session.free(*instruction)
         except Exception as error:
@@ -246,6 +244,12 @@ class Coordinator:
         raise run_error(self._graph, what, error) from error
 
 
+def _trace(dispatcher: Dispatcher, device_kind: str, heard: Times, measured: Times, peaks: dict) -> Trace:
+    log, (start_s, end_s, transfer_start_s, transfer_end_s) = dispatcher.trace(device_kind, heard), map(np.array, measured)
+    return replace(log, start_s=start_s[log.vertex], end_s=end_s[log.vertex], transfer_start_s=transfer_start_s,
+                   transfer_end_s=transfer_end_s, log=log, **peaks)
+
+
 def run_error(graph: DataflowGraph, what: str, error: BaseException) -> ExecutionError:
     """The error of a run that a failure of the backend causes. If a device is lost, the message says what to do."""
     reason = next(iter(str(error).splitlines()), "")
@@ -258,12 +262,3 @@ def run_error(graph: DataflowGraph, what: str, error: BaseException) -> Executio
 def _others(in_flight: Sequence) -> str:
     """A phrase for the number of tasks in flight beside the oldest."""
     return f", {len(in_flight) - 1} more in progress" if len(in_flight) > 1 else ""
-
-
-def _input_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:
-    """float64 [D]: inputs are resident where they are used, from the start."""
-    edges = graph.is_input[graph.sources]
-    # One number for a pair: NumPy's comparison of pairs makes a TypeError of a Ctrl-C.
-    pairs = graph.edge_tensor[edges].astype(np.int64) * costs.num_devices + assignment.device[graph.targets[edges]]
-    tensor, device = np.divmod(np.unique(pairs), costs.num_devices)
-    return np.bincount(device, costs.tensor_bytes[tensor], costs.num_devices)

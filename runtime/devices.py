@@ -6,8 +6,12 @@ import contextlib
 import functools
 import os
 import re
+import weakref
 
 import tensorflow as tf
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python import pywrap_tfe
+from tensorflow.python.eager import context
 
 from doppler_tf.errors import ConfigError
 
@@ -15,31 +19,94 @@ from doppler_tf.errors import ConfigError
 _SERVER = re.compile(r"/job:(?!localhost/|chief/)[^/]+/replica:\d+/task:\d+")
 
 
-def prepare_devices(count: int, gpu_memory_mb: int = 4096) -> list[str]:
+# TensorFlow then gives each CPU device threads of its own for operations. It reads this when it makes its first device.
+os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
+# Beside the process's own devices there are at least so many logical CPUs, so that a later call may ask for more than the first.
+_AT_LEAST = 16
+
+
+def prepare_devices(count: int, gpu_memory_mb: int = 4096, exact: bool = False, beside: bool = True) -> list[str]:
     """Names of `count` TensorFlow devices, configured if need be; call it before the first TensorFlow operation of the process.
 
     GPUs where there are any: one each, or several logical ones on each where they are fewer than `count`. Otherwise logical devices
-    of the CPU. Those share the machine's cores and one thread pool, so TensorFlow's intra-op threads are limited to cores / count
-    (at least 1) unless the caller has set them: a logical device then stands for its share of the cores, and a kernel beside others
-    takes about as long as alone, as long as there is a core for each. This holds for all of the process. On GPUs, TensorFloat-32
-    is switched off: its products are off by some 1e-3.
+    of the CPU. Those share the machine's cores, so an operation on one of them has cores / count threads (at least 1): a logical device
+    then stands for its share of the cores, and a kernel beside others takes about as long as alone.
+
+    What the process does otherwise keeps all cores and TensorFlow's numerics. The devices that our runs use are made beside those of the
+    process, with the same names. Where TensorFlow has been initialised before this package was imported, they share its threads, and an
+    operation takes as many as it finds.
 
     Args:
       gpu_memory_mb: memory of each logical GPU, where a GPU is shared.
+      exact: on GPUs, TensorFloat-32 is switched off for the process; its products are off by some 1e-3.
+      beside: False: the process's own devices are used, and their operations are limited to cores / count threads, as those of a
+        cluster have to be.
 
     Raises:
       ConfigError: TensorFlow has been initialised with fewer devices; they cannot be changed any more.
     """
     kind = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
-    if kind == "GPU":
+    if exact and kind == "GPU":
         tf.config.experimental.enable_tensor_float_32_execution(False)
     with contextlib.suppress(RuntimeError):  # already initialised: the present devices may suffice
-        _configure(kind, count, gpu_memory_mb)
+        _configure(kind, count, gpu_memory_mb, limited=not beside)
     names = [device.name for device in tf.config.list_logical_devices(kind)]
+    if kind == "CPU" and beside:
+        names = _beside(count)
     if len(names) < count:
         raise ConfigError(f"devices: expected {count} TensorFlow {kind} devices, got {len(names)}, and TensorFlow is initialised; call "
                           f"runtime.prepare_devices({count}) before the first TensorFlow operation of the process")
     return names[:count]
+
+
+_BESIDE: dict[str, object] = {}  # TensorFlow's context by device name, all the same
+
+
+def _beside(count: int) -> list[str]:
+    """Names of logical CPUs in a context of their own, made by the first call."""
+    if not _BESIDE:
+        devices, cores = max(count, _AT_LEAST), len(os.sched_getaffinity(0))
+        config = config_pb2.ConfigProto(intra_op_parallelism_threads=max(1, cores // count), device_count={"CPU": devices, "GPU": 0})
+        options = pywrap_tfe.TFE_NewContextOptions()
+        try:
+            pywrap_tfe.TFE_ContextOptionsSetConfig(options, config.SerializeToString())
+            pywrap_tfe.TFE_ContextOptionsSetDevicePlacementPolicy(options, context.DEVICE_PLACEMENT_SILENT)
+            pywrap_tfe.TFE_ContextOptionsSetRunEagerOpAsFunction(options, True)
+            made = pywrap_tfe.TFE_NewContext(options)
+        finally:
+            pywrap_tfe.TFE_DeleteContextOptions(options)
+        _BESIDE.update({f"/device:CPU:{d}": made for d in range(devices)})
+    return list(_BESIDE)
+
+
+def context_of(device: str):
+    """The context of TensorFlow that has a device."""
+    found = _BESIDE.get(device)
+    if found is None:
+        context.ensure_initialized()
+        return context.context()._handle
+    return found
+
+
+_TOLD = weakref.WeakSet()  # functions of which that context knows
+
+
+def make_known(function, device: str) -> None:
+    """Tells the context of a device of a concrete function, and of those that it calls, for as long as the function lives."""
+    made = _BESIDE.get(device)
+    if made is None or function in _TOLD:
+        return
+    definitions = [*function.graph.as_graph_def().library.function, function.function_def]
+    for definition in definitions:  # TensorFlow counts how often it is told of one
+        content = definition.SerializeToString()
+        pywrap_tfe.TFE_ContextAddFunctionDef(made, content, len(content))
+    _TOLD.add(function)
+    weakref.finalize(function, _forget, made, [definition.signature.name for definition in definitions]).atexit = False
+
+
+def _forget(made, names: list[str]) -> None:
+    for name in names:
+        pywrap_tfe.TFE_ContextRemoveFunction(made, name)
 
 
 @functools.cache  # each vertex and transfer of a run asks
@@ -49,7 +116,7 @@ def server_of(device: str) -> str | None:
     return found and found[0]
 
 
-def _configure(kind: str, count: int, gpu_memory_mb: int) -> None:
+def _configure(kind: str, count: int, gpu_memory_mb: int, limited: bool) -> None:
     """Splits physical devices evenly into `count` logical ones. Raises RuntimeError once TensorFlow is initialised."""
     physical = tf.config.list_physical_devices(kind)
     if len(physical) >= count:
@@ -59,5 +126,5 @@ def _configure(kind: str, count: int, gpu_memory_mb: int) -> None:
         if len(tf.config.get_logical_device_configuration(device) or ()) < share:
             memory = gpu_memory_mb if kind == "GPU" else None
             tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration(memory_limit=memory)] * share)
-    if kind == "CPU" and not tf.config.threading.get_intra_op_parallelism_threads():
+    if kind == "CPU" and limited and not tf.config.threading.get_intra_op_parallelism_threads():
         tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // count))

@@ -87,9 +87,6 @@ class EmulatedSession:
         self._owing = threading.Lock()
         self._cancelled = threading.Event()
 
-    def core(self, device: int) -> None:
-        """None: threads that wait need no core."""
-
     def run_vertex(self, vertex: int, device: int) -> None:
         """Waits for the vertex's exec seconds, and then for what transfers have taken from the device."""
         self._wait(self._vertex_wait_s[vertex])

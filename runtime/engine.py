@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -21,9 +22,13 @@ from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace
 from runtime.backend import Backend, Session
 from runtime.coordinator import Coordinator, run_error
+from runtime.plan import Plan
 from runtime.replacement import without_devices
 from runtime.watch import GRACE_S, watched
 from runtime.workers import Workers
+
+# Plans that an engine keeps.
+_PLANS = 16
 
 MakeDispatcher = Callable[[DataflowGraph, CostModel, Assignment], Dispatcher]
 
@@ -60,6 +65,7 @@ class Engine:
         self._coordinator: Coordinator | None = None
         self._executed: tuple[DataflowGraph, CostModel, Assignment] | None = None  # what the last complete run was asked for
         self._lost: tuple[int, ...] = ()
+        self._plans: dict[tuple, Plan] = {}  # the one used last at the end
 
     def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
         """Runs `assignment` once.
@@ -75,6 +81,10 @@ class Engine:
           CancelledError: `cancel` was called.
           UserError: the backend cannot run this graph (no kernel, no input, too few devices); nothing has run.
         """
+        return self.run(graph, costs, assignment)()
+
+    def run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Callable[[], Trace]:
+        """As `execute`, but returns what makes the trace, now or after later runs, for those who seldom look at one."""
         with self._one_run_at_a_time:
             self._cancelled = threading.Event()
             try:
@@ -123,7 +133,7 @@ class Engine:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def _run_on_what_is_left(self, graph: DataflowGraph, costs: CostModel, asked: Assignment) -> Trace:
+    def _run_on_what_is_left(self, graph: DataflowGraph, costs: CostModel, asked: Assignment) -> Callable[[], Trace]:
         """Runs `asked`. If a device is lost and `restart_on_loss` is set, runs all of it again without that device."""
         while True:
             left = without_devices(graph, costs, asked, self._lost) if self._lost else asked
@@ -132,7 +142,7 @@ class Engine:
                 raise DeviceLostError(f"{graph.name}: device {names} was lost in an earlier run, and something runs nowhere else; close() "
                                       f"forgets what was lost", self._lost[-1])
             try:
-                trace = self._run(graph, costs, left)
+                recorded = self._run(graph, costs, left)
             except DeviceLostError as error:
                 if not self._restart_on_loss or error.device is None or error.device in self._lost or (
                         without_devices(graph, costs, asked, (*self._lost, error.device)) is None):
@@ -141,23 +151,34 @@ class Engine:
                 self._lost = (*self._lost, error.device)
             else:
                 self._executed = graph, costs, asked
-                return replace(trace, lost=self._lost, assignment=left) if self._lost else trace
+                return partial(_told, recorded, self._lost, left) if self._lost else recorded
 
-    def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
+    def _run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Callable[[], Trace]:
         self._forget()  # frees the last run's tensors first
-        dispatcher = self._make_dispatcher(graph, costs, assignment)
+        plan = self._planned(graph, costs, assignment)
         try:
-            self._session = self._backend.open(graph, costs, assignment, dispatcher.transfers)
+            self._session = self._backend.open(graph, costs, assignment, plan.dispatcher.transfers)
         except UserError:
             raise
         except Exception as error:
             raise run_error(graph, f"placing inputs failed{_on(costs, error)}", error) from error
-        self._coordinator = Coordinator(graph, costs, assignment, dispatcher, self._session, self._workers, self._cancelled)
+        self._coordinator = Coordinator(plan, self._session, self._workers, self._cancelled)
         self._coordinator.prepare_lanes()
         self._coordinator.drive(self._backend.time_scale, self._timeout_s)
-        trace = self._coordinator.trace(self._backend.device_kind)
+        recorded = self._coordinator.recorded(self._backend.device_kind)
         self._coordinator = None
-        return trace
+        return recorded
+
+    def _planned(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Plan:
+        """The plan of an earlier run of the same, or a new one."""
+        order = assignment.order if assignment.priority is None else assignment.priority
+        # A plan keeps graph and costs, so that no others get their identities.
+        key = id(graph), id(costs), assignment.dispatch, assignment.device.tobytes(), None if order is None else order.tobytes()
+        plan = self._plans.pop(key, None) or Plan(graph, costs, assignment, self._make_dispatcher(graph, costs, assignment))
+        self._plans[key] = plan
+        while len(self._plans) > _PLANS:
+            del self._plans[next(iter(self._plans))]
+        return plan
 
     def _fetched(self, graph: DataflowGraph, costs: CostModel) -> dict[int, np.ndarray]:
         """What the session keeps."""
@@ -188,6 +209,7 @@ class Engine:
     def _abort(self, error: BaseException) -> None:
         """Cleans up after a run that ends with `error`, and adds to its message which threads could not be joined."""
         coordinator, session, workers = self._coordinator, self._session, self._workers
+        self._plans = {}  # a thread that is left may still hold a dispatcher
         grace_s = GRACE_S if self._timeout_s is None else min(GRACE_S, self._timeout_s)
         self._forget()
         self._workers = Workers()  # the old threads cannot reach the next run
@@ -212,6 +234,11 @@ class Engine:
 
     def _forget(self) -> None:
         self._executed, self._session, self._coordinator = None, None, None
+
+
+def _told(recorded: Callable[[], Trace], lost: tuple[int, ...], ran: Assignment) -> Trace:
+    """The trace, with the devices that were lost before."""
+    return replace(recorded(), lost=lost, assignment=ran)
 
 
 def _on(costs: CostModel, error: Exception) -> str:

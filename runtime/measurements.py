@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.trace import Trace, beside_transfers
+from runtime.calls import launch_seconds
 from runtime.devices import server_of
 from runtime.link_fit import copy_seconds, fit_link, fit_shares
 
@@ -35,6 +36,7 @@ class Measurements:
         self._first: dict[tuple[int, str], list[float]] = defaultdict(list)
         self._beside: dict[str, list[tuple[int, float, dict[tuple[int, int], float]]]] = defaultdict(list)
         self._copy: dict[tuple[int, float], list[float]] = defaultdict(list)
+        self._handed_over: list[float] = []
 
     @property
     def knows_links(self) -> bool:
@@ -51,6 +53,8 @@ class Measurements:
                     if each > _DISTURBED_S:
                         beside_s[row][link, side] += each
         took_s = (log.end_s - log.start_s).tolist()
+        if counts:
+            self._handed_over += (log.end_s - log.start_s - trace.end_s + trace.start_s).tolist()
         for row, (k, d, seconds) in enumerate(zip(self._number[log.vertex].tolist(), log.device.tolist(), took_s, strict=True)):
             key = k, self._kinds[d]
             if not counts:
@@ -84,6 +88,19 @@ class Measurements:
         """
         rows = [[self._seconds(k, d) for d in range(len(self._kinds))] for k in range(len(self._known_s))]
         return np.array(rows, np.float64).reshape(len(rows), len(self._kinds))
+
+    def launch_s(self) -> list[float | None]:
+        """By device what a call without work takes, with the time to hand it over and to hear of its end; None of other machines."""
+        found: dict[str, float] = {}
+        for name, kind in zip(self._devices, self._kinds, strict=True):
+            if server_of(name) is None and kind not in found:
+                known = self._known.get(f"{kind}: launch")
+                found[kind] = known or launch_seconds(name) + float(np.median(self._handed_over or [0.0]))
+        return [found.get(kind) for kind in self._kinds]
+
+    def launch_figures(self) -> dict[str, float]:
+        """`launch_s` by name."""
+        return {f"{kind}: launch": seconds for kind, seconds in zip(self._kinds, self.launch_s(), strict=True) if seconds is not None}
 
     def _seconds(self, k: int, d: int) -> float:
         key = k, self._kinds[d]

@@ -93,7 +93,8 @@ class Profiler:
         calls, number, distinct = self._kernels(graph, inputs)
         kinds = device_kinds(self._devices)
         tensor_bytes = np.array([size for v in range(graph.num_vertices) for size in (
-            calls[v].output_bytes if v in calls else [inputs[v].nbytes if v in inputs else 0])], np.float64)
+            calls[v].output_bytes if v in calls else [inputs[v].nbytes] if v in inputs else
+            np.nan_to_num(graph.tensor_bytes[graph.tensor_ptr[v]:graph.tensor_ptr[v + 1]]).tolist())], np.float64)
         names = [[f"{kind}: {call.name}" for kind in kinds] for call in distinct]
         new = [k for k, row in enumerate(names) if not known.keys() >= set(row)]
         # An edge of no bytes keeps an order and carries nothing.
@@ -105,7 +106,10 @@ class Profiler:
         known.update({name: float(seconds) for row, times in zip(names, measured.kernel_s, strict=True)
                       for name, seconds in zip(row, times, strict=True)})
         known.update(measured.link_figures())
-        timed = replace(_timed(topology, measured), name=f"{topology.name}-measured")
+        known.update(measured.launch_figures())
+        devices = tuple(device if launch_s is None else replace(device, launch_s=launch_s)
+                        for device, launch_s in zip(topology.devices, measured.launch_s(), strict=True))
+        timed = replace(_timed(topology, measured), name=f"{topology.name}-measured", devices=devices)
         known_graph = measured.graph(sized)
         known_graph = replace(known_graph, exec_s=np.where(np.isinf(graph.exec_s), np.inf, known_graph.exec_s))
         return Profile(known_graph, build_costs(known_graph, timed), number, len(distinct), len(new))
@@ -114,15 +118,15 @@ class Profiler:
                  inputs: Mapping[int, np.ndarray]) -> tuple[dict[int, KernelCall], np.ndarray, list[KernelCall]]:
         """The call of each vertex, which of the distinct ones it is (int32 [N], -1 for inputs), and those."""
         for v in graph.topological_order.tolist():
-            if graph.is_input[v] and graph.successors.ptr[v + 1] > graph.successors.ptr[v]:
+            if v in graph.taken_inputs:
                 _present(inputs.get(v), graph, v, "inputs", "a tensor")
             elif not graph.is_input[v]:
                 _present(graph.kernel[v], graph, v, "kernel", "one")
         calls = kernel_calls(graph, {v: tf.TensorSpec(x.shape, tf.as_dtype(x.dtype)) for v, x in inputs.items()})
-        distinct = list(dict.fromkeys(calls.values()))
-        place, number = {call: k for k, call in enumerate(distinct)}, np.full(graph.num_vertices, -1, np.int32)
+        distinct = list({call.name: call for call in calls.values()}.values())
+        place, number = {call.name: k for k, call in enumerate(distinct)}, np.full(graph.num_vertices, -1, np.int32)
         for v, call in calls.items():
-            number[v] = place[call]
+            number[v] = place[call.name]
         return calls, number, distinct
 
     def _run_rounds(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], measured: Measurements) -> None:

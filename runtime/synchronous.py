@@ -28,10 +28,14 @@ class LevelDispatcher(Dispatcher):
         level = _work_levels(graph)
         work, producer = graph.work_vertices, self.transfers.producer
         self._level: list[int] = level.tolist()
-        # By level: vertices and transfers that have not ended. The last entry is a sentinel that never opens.
-        self._pending: list[int] = [*np.bincount(np.concatenate([level[work], level[producer]])).tolist(), 1]
+        # By level: how many vertices and transfers. The last entry is a sentinel that never opens.
+        self._members: list[int] = [*np.bincount(np.concatenate([level[work], level[producer]])).tolist(), 1]
+
+    def begin(self, now_s: float = 0.0) -> list[Instruction]:
+        """As Dispatcher.begin."""
+        self._pending, self._open_level = self._members.copy(), 0
         self._held: list[list[int]] = [[] for _ in self._pending]
-        self._open_level = 0
+        return super().begin(now_s)
 
     def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
         """As Dispatcher.advance; opens the next level when the present one has ended."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
+import weakref
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -56,6 +56,7 @@ class TensorFlowBackend:
         self.warmup, self._keep_inputs = warmup, keep_inputs
         self._placed: dict[tuple[int, int], tf.Tensor] = {}
         self._calls: tuple[DataflowGraph, dict[int, KernelCall]] | None = None
+        self._layouts = weakref.WeakKeyDictionary[Transfers, _Layout]()
 
     def feed(self, inputs: Mapping[int, np.ndarray | tf.Tensor]) -> None:
         """Later runs take these tensors for these input vertices; all other inputs stay."""
@@ -70,6 +71,17 @@ class TensorFlowBackend:
           ConfigError: an input without a tensor, or too few TensorFlow devices.
           DeviceLostError: a device is gone.
         """
+        layout = self._layouts.get(transfers)
+        if layout is None:
+            layout = self._layouts[transfers] = self._laid_out(graph, costs, assignment)
+        if self._cluster is None:
+            return self._open(layout)
+        # TensorFlow tells all machines of a new function, and holds Python's lock until they have answered.
+        back = self._cluster.take_back(layout.devices, layout.used, ask_all=self._is_new(graph))
+        self._placed = {key: tensor for key, tensor in self._placed.items() if server_of(layout.devices[key[1]]) not in back}
+        return watched(partial(self._open, layout), lambda: _check(self._cluster, layout.devices, layout.used), CHECK_S)
+
+    def _laid_out(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> _Layout:
         lacking = next((v for v in graph.work_vertices.tolist() if graph.kernel[v] is None), None)
         if lacking is not None:
             raise GraphError(f"{graph.name}: vertex {graph.vertex_label(lacking)!r}: kernel: expected one, got none; run graphs without "
@@ -78,29 +90,21 @@ class TensorFlowBackend:
         if len(devices) < costs.num_devices:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")
-        devices = devices[:costs.num_devices]
-        if self._cluster is None:
-            return self._open(graph, assignment, devices)
-        used = np.unique(assignment.device[graph.work_vertices]).tolist()
-        # TensorFlow tells all machines of a new function, and holds Python's lock until they have answered.
-        back = self._cluster.take_back(devices, used, ask_all=self._is_new(graph))
-        self._placed = {key: tensor for key, tensor in self._placed.items() if server_of(devices[key[1]]) not in back}
-        return watched(partial(self._open, graph, assignment, devices), lambda: _check(self._cluster, devices, used), CHECK_S)
+        return _Layout(graph, assignment, devices[:costs.num_devices], self._fetch)
 
-    def _open(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> TensorFlowSession:
-        placed = self._place(graph, assignment, devices)
-        unused = np.setdiff1d(np.flatnonzero(~graph.is_input[graph.tensor_producer]), graph.edge_tensor)
-        home = assignment.device[graph.tensor_producer].tolist()
-        kept = {tensor: home[tensor] for tensor in sorted(self._fetch.union(unused.tolist()))}
-        calls = self._prepared_calls(graph, {v: tensor for (v, _), tensor in placed.items()})
-        for v, call in calls.items():
-            d = int(assignment.device[v])
-            try:
-                call.warm(devices[d])
-            except tf.errors.OpError as error:
-                _raise_if_lost(error, devices, self._cluster, d)
-                raise
-        return TensorFlowSession(graph, calls, devices, placed, kept, frozenset(self._placed), self._share_on_cpu, self._cluster)
+    def _open(self, layout: _Layout) -> TensorFlowSession:
+        placed = self._place(layout)
+        if layout.calls is None:
+            calls = self._prepared_calls(layout.graph, {v: tensor for (v, _), tensor in placed.items()})
+            for v, call in calls.items():
+                d = int(layout.device[v])
+                try:
+                    call.warm(layout.devices[d])
+                except tf.errors.OpError as error:
+                    _raise_if_lost(error, layout.devices, self._cluster, d)
+                    raise
+            layout.fix(calls, placed)
+        return TensorFlowSession(layout, placed, self._keep_inputs, self._share_on_cpu, self._cluster)
 
     def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._is_new(graph):
@@ -110,81 +114,107 @@ class TensorFlowBackend:
     def _is_new(self, graph: DataflowGraph) -> bool:
         return self._calls is None or self._calls[0] is not graph
 
-    def _place(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str]) -> dict[tuple[int, int], tf.Tensor]:
+    def _place(self, layout: _Layout) -> dict[tuple[int, int], tf.Tensor]:
         """Inputs by (vertex, device), on every device that uses them."""
-        edges = np.flatnonzero(graph.is_input[graph.sources])
-        pairs = sorted(set(zip(graph.sources[edges].tolist(), assignment.device[graph.targets[edges]].tolist(), strict=True)))
-        absent = next((v for v, _ in pairs if v not in self._inputs), None)
-        if absent is not None:
-            raise ConfigError(f"{graph.name}: input vertex {graph.vertex_label(absent)!r}: inputs: expected a tensor, got none; give one "
-                              f"for every input vertex that has consumers")
-        placed = self._placed if self._keep_inputs else {}
-        for v, d in pairs:
-            if (v, d) not in placed:
-                server = server_of(devices[d])
-                # To each other machine once: its devices copy from each other.
-                there = () if server is None else (placed[v, other] for other, name in enumerate(devices)
-                                                   if (v, other) in placed and server_of(name) == server)
-                try:
-                    tensor = next(iter(there), self._inputs[v])
-                    if server is None:
-                        with tf.device(devices[d]):
-                            tensor = tf.identity(tensor)
-                    else:  # `identity` would hold Python's lock until the machine has answered
-                        tensor = tf.convert_to_tensor(tensor)
-                        tensor = execute_on(devices[d], "Identity", [tensor], ("T", tensor.dtype.as_datatype_enum))[0]
+        placed, devices = self._placed if self._keep_inputs else {}, layout.devices
+        for v, d in layout.pairs:
+            if (v, d) in placed:
+                continue
+            if v not in self._inputs:
+                raise ConfigError(f"{layout.graph.name}: input vertex {layout.graph.vertex_label(v)!r}: inputs: expected a tensor, got "
+                                  f"none; give one for every input vertex that has consumers")
+            server = server_of(devices[d])
+            # To each other machine once: its devices copy from each other.
+            there = () if server is None else (placed[v, other] for other, name in enumerate(devices)
+                                               if (v, other) in placed and server_of(name) == server)
+            try:
+                tensor = next(iter(there), self._inputs[v])
+                tensor = tensor if isinstance(tensor, tf.Tensor) else tf.convert_to_tensor(tensor)
+                # `tf.identity` would hold Python's lock until the device's machine has answered.
+                tensor = execute_on(devices[d], "Identity", [tensor], ("T", tensor.dtype.as_datatype_enum))[0]
+                if server is not None:
                     _size_bytes(tensor)  # a lost server raises here: the shape is asked for after the call
-                    placed[v, d] = tensor
-                except tf.errors.OpError as error:
-                    _raise_if_lost(error, devices, self._cluster, d)
-                    raise
-        return dict(placed)
+                placed[v, d] = tensor
+            except tf.errors.OpError as error:
+                _raise_if_lost(error, devices, self._cluster, d)
+                raise
+        return placed
+
+
+class _Layout:
+    """What all runs of one assignment share, beside the tensors of inputs.
+
+    Attributes:
+      device: of each vertex; devices: their names; used: those that run a vertex.
+      pairs: (vertex, device) of inputs where kernels take them.
+      embedded_bytes: by device, of inputs that are a part of kernels.
+      kept: the device of every tensor that outlives a run.
+      calls: of each vertex that is no input, None until the first run; operands: the tensors that each takes.
+      size_bytes: by tensor.
+    """
+
+    def __init__(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str], fetch: Collection[int]):
+        self.graph, self.devices, self.device = graph, devices, assignment.device.tolist()
+        self.used = np.unique(assignment.device[graph.work_vertices]).tolist()
+        edges = np.flatnonzero(graph.is_input[graph.sources])
+        used = sorted(set(zip(graph.sources[edges].tolist(), assignment.device[graph.targets[edges]].tolist(), strict=True)))
+        self.pairs = [(v, d) for v, d in used if v in graph.taken_inputs]
+        self.embedded_bytes = np.zeros(len(devices))
+        for v, d in used:
+            if v not in graph.taken_inputs:
+                self.embedded_bytes[d] += np.nan_to_num(graph.tensor_bytes[graph.tensor_ptr[v]])
+        unused = np.setdiff1d(np.flatnonzero(~graph.is_input[graph.tensor_producer]), graph.edge_tensor)
+        home = assignment.device[graph.tensor_producer].tolist()
+        self.kept = {tensor: home[tensor] for tensor in sorted(fetch | set(unused.tolist()))}
+        self.first_tensor: list[int] = graph.tensor_ptr.tolist()
+        self.operands = [None if kernel is None else [self.first_tensor[operand.vertex] + operand.output for operand in kernel.operands]
+                         for kernel in graph.kernel]
+        self.calls: dict[int, KernelCall] | None = None
+
+    def fix(self, calls: dict[int, KernelCall], placed: Mapping[tuple[int, int], tf.Tensor]) -> None:
+        """Takes the calls, and the sizes of inputs, which stay the same in later runs."""
+        self.size_bytes = {self.first_tensor[v] + k: size for v, call in calls.items() for k, size in enumerate(call.output_bytes)}
+        self.size_bytes.update({self.first_tensor[v]: _size_bytes(value) for (v, _), value in placed.items()})
+        self.calls = calls
 
 
 class TensorFlowSession:
     """A Session that holds tensors by (tensor, device)."""
 
-    def __init__(self, graph: DataflowGraph, calls: Mapping[int, KernelCall], devices: Sequence[str],
-                 placed: dict[tuple[int, int], tf.Tensor], kept: Mapping[int, int], staying: Collection[tuple[int, int]],
-                 share_on_cpu: bool, cluster: Cluster | None):
-        """Args: calls: of every vertex that is no input; placed: the inputs by (vertex, device); kept: the device of every tensor that
-        outlives the run; staying: inputs that the backend keeps when this session frees them; share_on_cpu, cluster: as the backend's."""
-        self._kernel, self._calls, self._devices, self._cluster = graph.kernel, calls, devices, cluster
-        self._first_tensor: list[int] = graph.tensor_ptr.tolist()
-        placed = {(self._first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
-        self._resident, self.kept = placed, kept
-        self._staying = {(self._first_tensor[v], d) for v, d in staying}
-        self._is_served = [server_of(device) is not None for device in devices]
-        self._is_gpu = ["GPU" in device for device in devices]
-        self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
+    def __init__(self, layout: _Layout, placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool, share_on_cpu: bool,
+                 cluster: Cluster | None):
+        """Args: placed: the inputs by (vertex, device); inputs_stay: the backend keeps them when this session frees them;
+        share_on_cpu, cluster: as the backend's."""
+        self._calls, self._devices, self._cluster = layout.calls, layout.devices, cluster
+        self._operands, self._first_tensor, self._size_bytes = layout.operands, layout.first_tensor, layout.size_bytes
+        self._resident = {(layout.first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
+        self.kept = layout.kept
+        self._staying = frozenset(self._resident) if inputs_stay else frozenset()
+        self._is_served = [server_of(device) is not None for device in layout.devices]
+        self._is_gpu = ["GPU" in device for device in layout.devices]
+        self._on_this_cpu = ["CPU" in device and not served for device, served in zip(layout.devices, self._is_served, strict=True)]
         # A copy within this machine's memory takes a core. Its destination cannot use it before the vertex that runs there has ended.
         self.instant_transfers, self.pulled_transfers = False, all(self._on_this_cpu)
         self.check_s = None if cluster is None else CHECK_S
-        self._share_on_cpu, self._cores = share_on_cpu, sorted(os.sched_getaffinity(0))
-        self._size_bytes = {self._first_tensor[v] + k: size for v, call in calls.items() for k, size in enumerate(call.output_bytes)}
-        self._size_bytes.update({tensor: _size_bytes(value) for (tensor, _), value in placed.items()})
-        held_bytes = np.zeros(len(devices))
-        for tensor, d in placed:
+        self._share_on_cpu = share_on_cpu
+        held_bytes = layout.embedded_bytes.copy()
+        for tensor, d in self._resident:
             held_bytes[d] += self._size_bytes[tensor]
         self._residency = Residency(held_bytes)
         self._over = False
         self._lock = threading.Lock()  # guards the resident tensors; no kernel and no copy runs while it is held
         self._arriving: dict[tuple[int, str | None], threading.Lock] = {}  # by tensor and server
 
-    def core(self, device: int) -> int | None:
-        """A core of its own for a logical CPU, if there are enough: threads that wake on one core share it for milliseconds."""
-        return self._cores[device] if all(self._on_this_cpu) and len(self._devices) <= len(self._cores) else None
-
     def run_vertex(self, vertex: int, device: int) -> None:
         """Runs the vertex's kernel. All its operands must be resident on its device."""
-        kernel, name, first = self._kernel[vertex], self._devices[device], self._first_tensor
-        operands = [self._resident[first[operand.vertex] + operand.output, device] for operand in kernel.operands]
+        name = self._devices[device]
+        operands = [self._resident[tensor, device] for tensor in self._operands[vertex]]
         try:
             outputs = self._calls[vertex](operands, name)
             if self._is_gpu[device] and not self._is_served[device]:
                 with tf.device(name):
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for the stream of that device only
-            for tensor, output in enumerate(outputs, start=first[vertex]):
+            for tensor, output in enumerate(outputs, start=self._first_tensor[vertex]):
                 self._store(tensor, device, output)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, self._cluster, device)
@@ -206,8 +236,7 @@ class TensorFlowSession:
                 with arriving:
                     copy = execute_on(self._devices[destination], "Identity", [value], ("T", value.dtype.as_datatype_enum))[0]
             else:
-                with tf.device(self._devices[destination]):
-                    copy = tf.identity(value)
+                copy = execute_on(self._devices[destination], "Identity", [value], ("T", value.dtype.as_datatype_enum))[0]
             self._store(tensor, destination, copy)
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, self._cluster, source, destination)
@@ -218,8 +247,7 @@ class TensorFlowSession:
         if self.kept.get(tensor) == device:
             return
         with self._lock:
-            del self._resident[tensor, device]
-            if (tensor, device) not in self._staying:
+            if self._resident.pop((tensor, device), None) is not None and (tensor, device) not in self._staying:
                 self._residency.remove(device, self._size_bytes[tensor])
 
     def check(self, devices: Sequence[int]) -> None:
@@ -231,6 +259,10 @@ class TensorFlowSession:
         with self._lock:
             self._over = True
             self._resident.clear()
+
+    def held(self, tensor: int) -> tf.Tensor:
+        """A kept tensor, on its device."""
+        return self._resident[tensor, self.kept[tensor]]
 
     def fetch(self, tensor: int) -> np.ndarray:
         """The array of a kept tensor, from its device now. Raises DeviceLostError where that is gone."""
@@ -291,3 +323,9 @@ class TensorFlowExecutor(Engine):
         backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu, cluster)
         self.feed = backend.feed
         super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)
+
+    @property
+    def tensors(self) -> dict[int, tf.Tensor]:
+        """As `outputs`, but tensors that stay on their devices. After a run whose device is lost, reading one fails."""
+        session = self._session
+        return {} if self._executed is None else {tensor: session.held(tensor) for tensor in session.kept}

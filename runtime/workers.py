@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import perf_counter, sleep
@@ -31,26 +30,37 @@ class Completion(NamedTuple):
     error: BaseException | None
 
 
-# Tasks, each with whether a guest lane has sent it; None ends the threads.
-Inbox = SimpleQueue[tuple[Task, bool] | None]
+class _Inbox:
+    """A queue of tasks (each with whether a guest lane has sent it; None ends the threads), and the threads that serve it.
+
+    Attributes:
+      load: how many tasks have not ended.
+    """
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[tuple[Task, bool] | None] = SimpleQueue()
+        self.threads: list[threading.Thread] = []
+        self.load = 0
 
 
 class _Lane:
-    """One inbox and the threads that serve it. `busy` counts the tasks that have not ended."""
+    """A device or a link, and the inbox for its tasks. `busy` counts its tasks that have not ended."""
 
-    is_guest = False
+    def __init__(self, name: str):
+        self.name, self.busy, self.inbox = name, 0, _Inbox()
 
-    def __init__(self, name: str, core: int | None):
-        self.name, self.core = name, core
-        self.inbox: Inbox = SimpleQueue()
-        self.threads: list[threading.Thread] = []
-        self.busy = 0
+    @property
+    def host(self) -> _Lane:
+        """The lane whose threads do the tasks."""
+        return self
 
     def grow(self, count: int) -> None:
-        while len(self.threads) < count:
+        threads = self.inbox.threads
+        while len(threads) < count:
             # Daemons: the interpreter must end even if the caller forgets close() or a task hangs.
-            thread = threading.Thread(target=_serve, args=(self.inbox, self.core), daemon=True, name=f"{self.name}#{len(self.threads)}")
-            self.threads.append(thread)
+            thread = _Thread(target=_serve, args=(self.inbox.queue,), daemon=True, name=f"{self.name}#{len(threads)}")
+            thread.inbox = self.inbox
+            threads.append(thread)
             try:
                 thread.start()
             except KeyboardInterrupt:  # the thread may be starting, and a thread that has not started cannot be joined
@@ -60,14 +70,22 @@ class _Lane:
                 raise
 
 
+class _Thread(threading.Thread):
+    """A thread of a lane; `inbox` is what it serves."""
+
+    inbox: _Inbox
+
+
 class _Guest(_Lane):
     """A lane without threads. The threads of another lane do its tasks, in order of arrival."""
 
-    is_guest = True
-
     def __init__(self, host: _Lane):
-        super().__init__(host.name, host.core)
-        self.inbox = host.inbox
+        self.name, self.busy, self._host = host.name, 0, host
+
+    @property
+    def host(self) -> _Lane:
+        """The lane whose threads do the tasks."""
+        return self._host
 
     def grow(self, count: int) -> None:
         """Does nothing: the host has the threads."""
@@ -79,15 +97,18 @@ class Workers:
     Every task finds a thread of its own: a lane grows to as many threads as it ever had tasks at once. How many that may be is
     the dispatcher's business, which counts slots; a link that never waits simply gets more threads. A guest lane has no threads: its
     tasks wait for those of its host.
+
+    A thread that hands out tasks, none of them for its own lane, takes the lane of one of them over, if that is idle, and leaves its own
+    to the other thread. So what follows a task on another device begins without waiting for a thread to wake.
     """
 
     def __init__(self) -> None:
         self._lanes: dict[Hashable, _Lane] = {}
 
-    def prepare(self, lane: Hashable, name: str, count: int, core: int | None = None) -> None:
-        """Starts `count` threads on `lane` before the clock starts. Args: core: the processor core that they stay on; None: any."""
+    def prepare(self, lane: Hashable, name: str, count: int) -> None:
+        """Starts `count` threads on `lane` before the clock starts."""
         if lane not in self._lanes:
-            self._lanes[lane] = _Lane(name, core)
+            self._lanes[lane] = _Lane(name)
         self._lanes[lane].grow(count)
 
     def lodge(self, lane: Hashable, host: Hashable) -> None:
@@ -95,21 +116,37 @@ class Workers:
         if lane not in self._lanes:
             self._lanes[lane] = _Guest(self._lanes[host])
 
-    def submit(self, task: Task) -> None:
-        """Hands a task to its lane, which must have been prepared."""
-        lane = self._lanes[task.lane]
-        lane.busy += 1
-        lane.grow(lane.busy)
-        lane.inbox.put((task, lane.is_guest))
+    def submit(self, *tasks: Task) -> None:
+        """Hands tasks to their lanes, which must have been prepared."""
+        self._take_over([self._lanes[task.lane].host for task in tasks])
+        for task in tasks:
+            lane = self._lanes[task.lane]
+            lane.busy += 1
+            lane.host.inbox.load += 1
+            lane.grow(lane.busy)
+            lane.host.inbox.queue.put((task, lane is not lane.host))
+
+    def _take_over(self, wanted: Sequence[_Lane]) -> None:
+        """Gives the calling thread the first of these lanes that is idle, unless there is work for its own."""
+        mine = getattr(threading.current_thread(), "inbox", None)
+        own = next((lane for lane in self._lanes.values() if lane is lane.host and lane.inbox is mine), None)
+        if own is None or own in wanted or not _may_move(own):
+            return
+        other = next((lane for lane in wanted if _may_move(lane)), None)
+        if other is not None:
+            own.inbox, other.inbox = other.inbox, own.inbox
 
     def perform(self, task: Task) -> Completion:
         """Does a task of a lane on the calling thread, without calling `ended`."""
-        self._lanes[task.lane].busy += 1
+        lane = self._lanes[task.lane]
+        lane.busy += 1
+        lane.host.inbox.load += 1
         return _perform(task)
 
     def release(self, lane: Hashable) -> None:
         """Notes that a task of `lane` has ended, so that its thread is free or about to be."""
         self._lanes[lane].busy -= 1
+        self._lanes[lane].host.inbox.load -= 1
 
     def close(self, grace_s: float) -> bool:
         """Joins every thread, after the task that it has in hand; may be used again.
@@ -122,24 +159,27 @@ class Workers:
         """
         until_s = perf_counter() + grace_s
         lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
-            lane.inbox.put(None)
-        threads = [thread for lane in lanes.values() for thread in lane.threads]
+        inboxes = [lane.inbox for lane in lanes.values() if lane is lane.host]
+        for inbox in inboxes:
+            inbox.queue.put(None)
+        threads = [thread for inbox in inboxes for thread in inbox.threads]
         for thread in threads:
             if thread.is_alive():  # a thread that never started cannot be joined
                 thread.join(max(until_s - perf_counter(), 0.0))
         return not any(thread.is_alive() for thread in threads)
 
 
-def _serve(inbox: Inbox, core: int | None) -> None:
+def _may_move(lane: _Lane) -> bool:
+    """Whether a lane has nothing to do, and a single thread."""
+    return lane.inbox.load == 0 and len(lane.inbox.threads) == 1
+
+
+def _serve(inbox: SimpleQueue[tuple[Task, bool] | None]) -> None:
     """Does the tasks of an inbox until None comes. This is what a worker thread runs.
 
     A guest's task that has waited for a task of the host ends, and is told of, before the host's: a thread of its own would have done it
     meanwhile.
     """
-    if core is not None:
-        with suppress(OSError):  # the core may have gone; the thread then runs on any core
-            os.sched_setaffinity(0, {core})  # of this thread alone
     given = inbox.get()
     while given is not None:
         task, is_guest = given

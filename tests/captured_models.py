@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras import layers
 
-from runtime.captured import captured_model, piece_function
+from runtime.captured import Work, captured_model, piece_function
 
 Spec = tf.TensorSpec
 
@@ -27,8 +27,7 @@ def run_pieces(graph, feeds):
     made |= {index[x["vertex"]]: [tf.constant(model.weight(x["variable"]))] for x in captured["weights"]}
     for v in graph.topological_order.tolist():
         if not graph.is_input[v]:
-            params = graph.kernel[v].params
-            function = piece_function(model, params["nodes"], params["inputs"], params["outputs"])
+            function = piece_function(model, Work.of(graph.kernel[v].params))
             made[v] = function(*(made[o.vertex][o.output] for o in graph.kernel[v].operands))
 
     def results(records, key):

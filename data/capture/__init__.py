@@ -14,11 +14,12 @@ from typing import Any
 from data.capture.concrete import Concrete, concrete
 from data.capture.cutting import cut_program
 from data.capture.effects import EVERYTHING
+from data.capture.freezing import fold_weights, freeze
 from data.capture.graph import build_graph
 from data.capture.model_folder import write_model
 from data.capture.pieces import Wiring
 from data.capture.raised import in_one_line
-from data.capture.reading import line_of, read_program
+from data.capture.reading import effects_of, line_of, pruned, read_program
 from data.capture.source import Source, read_source, title_of
 from doppler_tf.graph import DataflowGraph
 
@@ -27,7 +28,7 @@ __all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "re
 
 def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
             pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False,
-            example_keywords: Mapping[str, Any] | None = None) -> DataflowGraph:
+            example_keywords: Mapping[str, Any] | None = None, freeze_variables: bool = True) -> DataflowGraph:
     """The graph of a function; what its vertices run is written into a folder.
 
     Args:
@@ -41,13 +42,15 @@ def capture(function, example_inputs=None, *, model_folder: str | Path, name: st
       allow: operations to let through that touch files, the network or Python; `EVERYTHING` stands for all.
       keep_devices: `tf.device` scopes become pins of vertices, as texts ("/device:GPU:1") that topologies resolve; else they are dropped.
       example_keywords: further arguments, by name.
+      freeze_variables: those that the function only reads, less than 2 GB in all, become constants with the values that they have now.
 
     Raises:
       ConfigError: the function cannot be captured, or scopes contradict each other; the message names the operation and the user's line.
       FormatError: the folder cannot be written.
     """
     return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, pieces=pieces,
-                           allow=allow, keep_devices=keep_devices, example_keywords=example_keywords).graph
+                           allow=allow, keep_devices=keep_devices, example_keywords=example_keywords,
+                           freeze_variables=freeze_variables).graph
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Captured:
 
 def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
                     pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False,
-                    example_keywords: Mapping[str, Any] | None = None) -> Captured:
+                    example_keywords: Mapping[str, Any] | None = None, freeze_variables: bool = True) -> Captured:
     """As `capture`; tells what became of the operations, too. Args: function: also what `concrete` gives."""
     if not isinstance(function, Source | Concrete):
         title = title_of(function)
@@ -89,8 +92,13 @@ def capture_counted(function, example_inputs=None, *, model_folder: str | Path, 
         scoped = sum(bool(original.nodes[key].scopes) for key in core)
         if scoped and not keep_devices:
             original = original.with_nodes({key: replace(node, scopes=()) for key, node in original.nodes.items()})
-        program = original if pieces is None or pieces == 1 else cut_program(original, pieces)
+        whole, their_effects = freeze(original, effects, source.handles) if freeze_variables else (original, effects)
+        cut = whole if pieces is None or pieces == 1 else cut_program(whole, pieces)
+        program, effects = fold_weights(cut, their_effects)
+        if program is not original:
+            program = pruned(program, effects)
+            effects = effects_of(effects, program)
         wiring = Wiring(program, effects)
         graph = build_graph(wiring, source, where, name or where, folder, grouping)
         write_model(folder, program, effects, source, where, original)
-    return Captured(graph, program.operations, len(core), len(original.nodes.keys() - program.nodes.keys()), scoped)
+    return Captured(graph, program.operations, len(core), len(whole.nodes.keys() - cut.nodes.keys()), scoped)

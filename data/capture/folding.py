@@ -60,7 +60,7 @@ def _computed(program: Program, graph: tf.Graph) -> Program:
     known = {name for name, node in program.nodes.items() if node.op == "Const"}
     folded: dict[str, Node] = {}
     for name, node in program.nodes.items():
-        if node.inputs and all(x in known for x, _ in node.inputs) and _may_fold(node, graph):
+        if node.inputs and all(x in known for x, _ in node.inputs) and may_fold(node, graph):
             folded[name] = node
             known.add(name)
     if not folded:
@@ -81,7 +81,7 @@ def _computed(program: Program, graph: tf.Graph) -> Program:
     return program.with_nodes(nodes, [source.get(x, x) for x in program.outputs])
 
 
-def _may_fold(node: Node, graph: tf.Graph) -> bool:
+def may_fold(node: Node, graph: tf.Graph) -> bool:
     """Whether an operation gives the same on every device at every time, and not too much of it."""
     definition = op_def_registry.get(node.op)
     if (definition is None or definition.is_stateful or node.op in CONTROL_FLOW or kind_of(node.op, node.attr) is not Kind.PURE

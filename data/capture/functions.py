@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
 
 from data.capture.program import Node, library_functions
 from doppler_tf.errors import ConfigError
@@ -63,6 +64,9 @@ def check_functions(graph: tf.compat.v1.GraphDef, where: str) -> None:
 def named_by_content(nodes: Iterable[Node], library: tf.compat.v1.GraphDef) -> tuple[dict[str, Node], tf.compat.v1.GraphDef]:
     """The operations with the new names of what they call, and a library of just these functions.
 
+    A function ends when its effects have ended, as those that `tf.function` makes: TensorFlow inlines functions, and what waits for a loop
+    or branch would else not wait for the updates inside.
+
     TensorFlow numbers functions as it traces them, and a process holds one of each name. So names from a file could mean something else.
     Attributes of functions go, but that which keeps TensorFlow from inlining: among them are pointers to implementations for other
     devices and to gradients.
@@ -104,9 +108,21 @@ class _Renaming:
                 node.device = ""
                 node.ClearField("experimental_debug_info")
                 self.rename(node)
+            _end_with_effects(function)
             name = f"captured_{hashlib.sha256(function.SerializeToString(deterministic=True)).hexdigest()[:24]}"
             if name not in self._names.values():
                 function.signature.name = name
                 self._kept.library.function.append(function)
             self._names[old] = name
         return self._names[old]
+
+
+def _end_with_effects(function) -> None:
+    """Makes stateful operations outputs of control, where TensorFlow inlines the function."""
+    if "_noinline" in function.attr:  # TensorFlow 1's control flow, in which some never run
+        return
+    for node in function.node_def:
+        definition = op_def_registry.get(node.op)
+        if definition is not None and definition.is_stateful and node.name not in function.control_ret.values():
+            function.control_ret[node.name] = node.name
+            function.signature.control_output.append(node.name)

@@ -65,6 +65,7 @@ class _Builder:
     def _graph(self, pieces: Sequence[Piece], groups: Sequence[Sequence[str]], name: str, model_folder: Path) -> DataflowGraph:
         results, updates = ends(self.wiring, groups)
         used = {where for piece in pieces for (kind, where), _ in piece.inputs.values() if kind == "weight"}
+        used |= {name for piece in pieces for name in piece.weights.values()}
         used |= {where for _, (kind, where), _ in [*results, *updates] if kind == "weight"}
         nodes, ids = [], dict[Source, int]()
         arguments = {argument.placeholder: argument for argument in self.source.arguments}
@@ -89,8 +90,8 @@ class _Builder:
             "model": str(model_folder.absolute()), "function": self.where,
             "inputs": [{"vertex": ids["argument", a.placeholder], "name": a.name, "tensor": f"{a.placeholder}:0", "shape": list(a.shape),
                         "dtype": a.dtype.name} for a in arguments.values()],
-            "weights": [{"vertex": ids["weight", v.name], "variable": v.name, "shape": list(v.shape), "dtype": v.dtype.name}
-                        for v in weights.values()],
+            "weights": [{"vertex": ids["weight", v.name], "variable": v.name, "shape": list(v.shape), "dtype": v.dtype.name,
+                         **({"frozen": True} if v.frozen else {})} for v in weights.values()],
             "outputs": [{**output.record, **place(source, value), "tensor": f"{x[0]}:{x[1]}"}
                         for output, (x, source, value) in zip(self.source.outputs, results, strict=True)],
             "updates": [{"variable": variable, **place(source, value)} for variable, source, value in updates],
@@ -111,7 +112,8 @@ class _Builder:
                 **({"colocate": colocate} if colocate is not None else {}),
                 **({"pin": pin} if (pin := self._pin(piece.core)) else {}),
                 "kernel": {"op": "captured", "operands": operands,
-                           "params": {"nodes": list(piece.nodes), "inputs": list(piece.inputs), "outputs": list(piece.outputs)}}}
+                           "params": {"nodes": list(piece.nodes), "inputs": list(piece.inputs), "outputs": list(piece.outputs),
+                                      **({"weights": dict(piece.weights)} if piece.weights else {})}}}
 
     def _edges(self, g: int, piece: Piece, ids: dict[Source, int], pieces: Sequence[Piece]) -> list[dict]:
         """One edge for each tensor, and one without bytes from each vertex that must only have run before."""
@@ -120,6 +122,9 @@ class _Builder:
             output = self._output(source, value, pieces)
             edges.setdefault((ids[source], output), {"source": ids[source], "target": ids["piece", g],
                                                      **({"output": output} if output else {}), "bytes": self._bytes(value)})
+        for name in piece.weights.values():
+            u, size = ids["weight", name], self._bytes(f"variable:{name}")
+            edges[u, 0] = {"source": u, "target": ids["piece", g], "bytes": size}
         for name in piece.core:
             for before in self.wiring.after[name]:
                 u = ids["piece", self._piece[before]]

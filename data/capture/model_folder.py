@@ -13,14 +13,14 @@ from data.capture.program import Program
 from doppler_tf.errors import ConfigError, FormatError
 from doppler_tf.formats.files import whole_folder, write_bytes, write_json
 
-SCHEMA = "doppler-captured/1"
-FUNCTION, BEFORE, WEIGHTS, META = "function.pb", "before_cutting.pb", "weights", "meta.json"
+SCHEMA = "doppler-captured/2"
+FUNCTION, ORIGINAL, WEIGHTS, META = "function.pb", "original.pb", "weights", "meta.json"
 
 
 def write_model(folder: Path, program: Program, effects: Effects, source: Concrete, where: str, original: Program) -> None:
     """Writes the folder, whole or not at all; one that is there is replaced.
 
-    Args: original: the program before its operations were cut, with which results are compared.
+    Args: original: the program before variables were frozen and operations cut, with which results are compared.
 
     Raises:
       ConfigError: the function is too large for a GraphDef.
@@ -28,28 +28,29 @@ def write_model(folder: Path, program: Program, effects: Effects, source: Concre
     """
     if folder.exists() and not (folder / META).exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FormatError(f"{folder}: expected a folder for the captured model, got something else of this name; choose another --out")
-    cut = program is not original
+    changed = program is not original
     try:
         content = {file: each.graph_def().SerializeToString(deterministic=True)
-                   for file, each in ((FUNCTION, program), *([(BEFORE, original)] if cut else []))}
+                   for file, each in ((FUNCTION, program), *([(ORIGINAL, original)] if changed else []))}
     except ValueError as error:
         raise ConfigError(f"{where}: graph: expected less than 2 GB, got more ({error}); make large constants variables") from error
     with whole_folder(folder) as temporary:
         for file, each in content.items():
             write_bytes(temporary / file, each)
-        _write_weights(temporary / WEIGHTS, program, source, where)
-        before = {"before_cutting": _outputs(original, source)} if cut else {}
+        _write_weights(temporary / WEIGHTS, program, original, source, where)
+        before = {"original": _changing(original, source)} if changed else {}
         digests = {file: hashlib.sha256(each).hexdigest() for file, each in content.items()}
         write_json(temporary / META, {**_meta(program, effects, source), **before, "sha256": digests})
 
 
-def _write_weights(prefix: Path, program: Program, source: Concrete, where: str) -> None:
-    variables = list(program.variables.values())
+def _write_weights(prefix: Path, program: Program, original: Program, source: Concrete, where: str) -> None:
+    variables = list({v.name: v for each in (original, program) for v in each.variables.values() if v.placeholder in each.nodes}.values())
     if not variables:
         return
     with tf.device("/CPU:0"):
         try:
-            values = [tf.raw_ops.ReadVariableOp(resource=source.handles[v.name], dtype=v.dtype) for v in variables]
+            values = [program.weights[v.name] if v.name in program.weights else
+                      tf.raw_ops.ReadVariableOp(resource=source.handles[v.name], dtype=v.dtype) for v in variables]
         except tf.errors.FailedPreconditionError as error:
             raise ConfigError(f"{where}: expected variables with values, got one that is not initialised ({error.message}); call the "
                               "function once before") from error
@@ -60,13 +61,14 @@ def _write_weights(prefix: Path, program: Program, source: Concrete, where: str)
 def _meta(program: Program, effects: Effects, source: Concrete) -> dict:
     return {
         "schema": SCHEMA,
-        "variables": {v.name: {"placeholder": v.placeholder, "shape": list(v.shape), "dtype": v.dtype.name}
-                      for v in program.variables.values()},
         "arguments": [{"name": a.name, "tensor": f"{a.placeholder}:0", "shape": list(a.shape), "dtype": a.dtype.name}
                       for a in source.arguments],
-        "outputs": _outputs(program, source),
+        **_changing(program, source),
         "updates": list(effects.last)}
 
 
-def _outputs(program: Program, source: Concrete) -> list[dict]:
-    return [{**output.record, "tensor": f"{x[0]}:{x[1]}"} for output, x in zip(source.outputs, program.outputs, strict=True)]
+def _changing(program: Program, source: Concrete) -> dict:
+    """What is not the same before and after variables are frozen and operations cut."""
+    return {"variables": {v.name: {"placeholder": v.placeholder, "shape": list(v.shape), "dtype": v.dtype.name}
+                          for v in program.variables.values() if v.placeholder in program.nodes},
+            "outputs": [{**output.record, "tensor": f"{x[0]}:{x[1]}"} for output, x in zip(source.outputs, program.outputs, strict=True)]}

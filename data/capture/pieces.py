@@ -29,12 +29,14 @@ class Piece:
       nodes: these and the constants and reads of variables that they need, in order.
       inputs: the values that it takes, and where each is made and as what.
       outputs: the values that others take from it.
+      weights: the frozen variables whose values are a part of it, by what they are called inside.
     """
 
     core: tuple[str, ...]
     nodes: tuple[str, ...]
     inputs: Mapping[Value, tuple[Source, Value]]
     outputs: tuple[Value, ...]
+    weights: Mapping[Value, str]
 
 
 class Wiring:
@@ -109,6 +111,7 @@ class _Cutter:
         self._piece = {name: g for g, group in enumerate(groups) for name in group}
         self._left = [{variable: count for name in sorted(group, key=self._position.__getitem__)
                        for variable, count in self._effects.writes.get(name, ())} for group in groups]
+        self._frozen = {v.name for v in wiring.program.variables.values() if v.frozen}
         self._reads = {version: name for name, version in self._effects.reads.items()}
         self._given: list[dict[Value, None]] = [{} for _ in groups]
 
@@ -119,10 +122,10 @@ class _Cutter:
         for _, source, value in self.updates():
             self._give(source, value)
         made = []
-        for g, (core, nodes, inputs) in enumerate(parts):
+        for g, (core, nodes, inputs, weights) in enumerate(parts):
             extra = {value.rpartition(":")[0] for value in self._given[g] if not value.startswith("variable:")} - set(core)
             nodes = sorted({*nodes, *extra}, key=self._position.__getitem__)
-            made.append(Piece(tuple(core), tuple(nodes), inputs, tuple(self._given[g])))
+            made.append(Piece(tuple(core), tuple(nodes), inputs, tuple(self._given[g]), weights))
         return made
 
     def results(self) -> Iterable[tuple[Tensor, Source, Value]]:
@@ -135,9 +138,9 @@ class _Cutter:
         for variable, count in self._effects.last.items():
             yield variable, *self._version((variable, count))
 
-    def _part(self, g: int) -> tuple[list[str], set[str], dict[Value, tuple[Source, Value]]]:
+    def _part(self, g: int) -> tuple[list[str], set[str], dict[Value, tuple[Source, Value]], dict[Value, str]]:
         core = sorted(self._groups[g], key=self._position.__getitem__)
-        nodes, inputs = set(core), dict[Value, tuple[Source, Value]]()
+        nodes, inputs, weights = set(core), dict[Value, tuple[Source, Value]](), dict[Value, str]()
         for name in core:
             for version in self._effects.takes.get(name, ()):
                 value = f"variable:{version[0]}"
@@ -151,11 +154,13 @@ class _Cutter:
                     continue
                 elif x[0] in self._effects.reads and self._piece.get(self._effects.writer.get(self._effects.reads[x[0]])) == g:
                     nodes.add(x[0])
+                elif x[0] in self._effects.reads and self._effects.reads[x[0]][0] in self._frozen:
+                    weights[f"{x[0]}:{x[1]}"] = self._effects.reads[x[0]][0]
                 else:
                     inputs[f"{x[0]}:{x[1]}"] = self._origin(x)
         for source, value in inputs.values():
             self._give(source, value)
-        return core, nodes, inputs
+        return core, nodes, inputs, weights
 
     def _give(self, source: Source, value: Value) -> None:
         if source[0] == "piece":

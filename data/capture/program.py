@@ -40,6 +40,7 @@ class Variable:
     Attributes:
       shape: that of its present value.
       open_shape: whether a value of another shape can be assigned to it.
+      frozen: its value is a part of the vertices that read it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Variable:
     shape: tuple[int, ...]
     dtype: tf.DType
     open_shape: bool = False
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Program:
       library: the functions that loops and branches call.
       operations: how many it had once calls were inlined.
       line: tells the line of the user's code that made an operation, "" where that is not known.
+      weights: the values of frozen variables, by name.
     """
 
     nodes: dict[str, Node]
@@ -69,6 +72,7 @@ class Program:
     library: tf.compat.v1.GraphDef
     operations: int
     line: Callable[[Node], str] = field(default=lambda node: "")
+    weights: Mapping[str, tf.Tensor] = field(default_factory=dict)
 
     def with_nodes(self, nodes: dict[str, Node], outputs: Iterable[Tensor] | None = None) -> Program:
         """The same function by other operations."""

@@ -37,11 +37,11 @@ def read_program(source: Concrete, where: str, allow: Collection[str] = ()) -> t
     check_operations(program, library, where, allow)
     effects = find_effects(program, library, where)
     program = _one_read_a_version(program, effects)
-    program = fold(_pruned(program, effects))
+    program = fold(pruned(program, effects))
     shaped = with_found_shapes(program)
     program = program if shaped is program else fold(shaped)
-    program = _pruned(_without_aliases(program, ALIASES), effects)
-    effects = _of(effects, program)
+    program = pruned(_without_aliases(program, ALIASES), effects)
+    effects = effects_of(effects, program)
     _check_fed(program, where)
     _check_conditions(program, where)
     _check_shapes_assigned(program, library, effects, where)
@@ -216,13 +216,13 @@ def _one_read_a_version(program: Program, effects: Effects) -> Program:
     return program.with_nodes(nodes, [source.get(x, x) for x in program.outputs])
 
 
-def _pruned(program: Program, effects: Effects) -> Program:
+def pruned(program: Program, effects: Effects) -> Program:
     """What neither outputs nor effects need goes, random numbers among it; arguments stay."""
     roots = [*program.arguments, *(name for name, _ in program.outputs), *effects.writes, *effects.lasting]
     return program.with_nodes(reached(program.nodes, [name for name in roots if name in program.nodes]))
 
 
-def _of(effects: Effects, program: Program) -> Effects:
+def effects_of(effects: Effects, program: Program) -> Effects:
     """The effects of the operations that are left."""
     def left(table: dict) -> dict:
         return {name: value for name, value in table.items() if name in program.nodes}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from doppler_tf.cli import info
 from doppler_tf.cli.options import output_file, positive
+from doppler_tf.errors import ConfigError, field_error
 
 if TYPE_CHECKING:
     from doppler_tf.graph import DataflowGraph
@@ -32,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=positive, metavar="N", help="size of the first axis, where the model leaves it open")
     parser.add_argument("--pieces", type=positive, metavar="P",
                         help="cut products, convolutions and what lies between them into P tiles that run side by side (default: 1)")
+    parser.add_argument("--variables", default="freeze", metavar="freeze|keep",
+                        help="what the model only reads becomes constants (freeze, up to 2 GB), or stays an input of vertices (keep) "
+                             "(default: freeze)")
     parser.add_argument("--no-grouping", action="store_true", help="a vertex for every operation: small ones do not join their neighbours")
     parser.add_argument("--keep-devices", action="store_true",
                         help="tf.device scopes become pins to devices of their kind and number (default: they are dropped)")
@@ -44,12 +48,14 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     from doppler_tf.cli.tensorflow import import_quietly
     from doppler_tf.formats.graph_json import write_graph
 
+    if args.variables not in ("freeze", "keep"):
+        raise field_error(ConfigError, "", "", "--variables", "freeze or keep", args.variables)
     capture = import_quietly("data.capture")
     source = capture.read_source(args.source, args.signature, args.input, args.batch)
     folder = args.out.with_suffix(".model")
     found = capture.capture_counted(source, model_folder=folder, name=args.out.name.split(".")[0], grouping=not args.no_grouping,
                                     pieces=args.pieces, allow={capture.EVERYTHING} if args.allow_unsafe else (),
-                                    keep_devices=args.keep_devices)
+                                    keep_devices=args.keep_devices, freeze_variables=args.variables == "freeze")
     if found.scoped and not args.keep_devices:
         note(f"{args.source}: {found.dropped_scopes}; --keep-devices makes pins of them")
     described = found.graph.attributes["captured"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from doppler_tf.graph import DataflowGraph
     from doppler_tf.topology import Topology
     from doppler_tf.trace import Trace
-    from runtime import Engine
+    from runtime import Engine, MergedExecutor
     from runtime.captured_program import CapturedBatches, CapturedProgram
     from runtime.cluster import Cluster
 
@@ -117,10 +117,11 @@ def check_executor(name: str) -> None:
 
 def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None, time_scale: float, seed: int,
                   timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False,
-                  cluster: Cluster | None = None, restart_on_loss: bool = False) -> Engine:
+                  cluster: Cluster | None = None, restart_on_loss: bool = False, merge: bool = False) -> Engine | MergedExecutor:
     """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
 
-    Args: timeout_s, restart_on_loss: as Engine's; truth: as EmulatedBackend's; keep_inputs, cluster: as TensorFlowBackend's.
+    Args: merge: real kernels run in larger calls, and traces are of those; timeout_s, restart_on_loss: as Engine's; truth: as
+      EmulatedBackend's; keep_inputs, cluster: as TensorFlowBackend's.
     """
     runtime = import_quietly("runtime")
     if name == "synchronous":
@@ -130,6 +131,8 @@ def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgra
                                            timeout_s)
     if program is None:
         return runtime.EmulatedExecutor(time_scale, seed=seed, timeout_s=timeout_s, truth=truth)
+    if merge:
+        return runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, timeout_s, restart_on_loss)
     return runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=keep_inputs, timeout_s=timeout_s, cluster=cluster,
                                       restart_on_loss=restart_on_loss)
 

@@ -57,7 +57,7 @@ def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: M
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
     with (make_executor("tf" if program else "emulated", program, time_scale or 1.0, seed, keep_inputs=True,
-                        cluster=cluster) as executor,
+                        cluster=cluster, merge=True) as executor,
           progress_bar("measuring", show=bars_wanted()) as move):
         def timed(name: str) -> float:
             move(sum(map(len, done.values())) + len(failed), runs)
@@ -68,7 +68,7 @@ def _choose(graph: DataflowGraph, costs: CostModel, placed: Placement, simple: M
             except DopplerError as error:
                 failed.append(error)
                 return math.nan
-            done[name].append(spent(graph, trace))
+            done[name].append(spent(trace.graph, trace))
             return trace.makespan_s
 
         outcome = choose(simulated_makespans(graph, costs, finalists), [*simple, found], runs, timed)

@@ -1,7 +1,8 @@
 """A graph's whole program, uncut, as one `tf.function` with TensorFlow's own settings: the baseline without placement.
 
 `python -m doppler_tf.cli.plain_tensorflow GRAPH` runs as a separate process, because TensorFlow's threads are set once per process. It
-answers each line on stdin, `default` or `xla`, with the seconds of one run.
+answers each line on stdin, such as `plain 1` or `xla 2` (with the number of threads that call), with the seconds of one run. A mode is
+compiled when it is first asked for.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +21,8 @@ from doppler_tf.cli.rooms import module_call
 from doppler_tf.errors import ExecutionError
 from doppler_tf.graph import DataflowGraph
 
-MODES = ("default", "xla")
+# Calls of a thread, where there are several.
+_CALLS = 4
 
 
 class PlainTensorFlow:
@@ -31,10 +35,13 @@ class PlainTensorFlow:
         self._process = subprocess.Popen([*command, str(graph)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=subprocess.DEVNULL, text=True)
 
-    def run(self, mode: str) -> float:
-        """Seconds of one run. Args: mode: `default` or `xla`. Raises ExecutionError if the process has failed."""
+    def run(self, mode: str, threads: int = 1) -> float:
+        """Seconds of one run. Raises ExecutionError if the process has failed, or cannot run it so.
+
+        Args: mode: as `modes` gives them; threads: so many threads call the program at once, several times each.
+        """
         try:
-            self._process.stdin.write(f"{mode}\n")
+            self._process.stdin.write(f"{mode} {threads}\n")
             self._process.stdin.flush()
             return float(self._process.stdout.readline())
         except (OSError, ValueError):
@@ -51,34 +58,49 @@ class PlainTensorFlow:
 
 def main(path: str) -> None:
     """Answers lines until stdin ends."""
-    from data import workload_program
     from doppler_tf.formats.graph_json import read_graph
 
-    graph = read_graph(path)
-    if "captured" in graph.attributes:
-        calls = {"default": _captured(graph)}
-    else:
-        record = graph.attributes["workload"]
-        program = workload_program(record)
-        calls = {mode: compiled(program, program.draw_inputs(record["seed"]), mode == "xla") for mode in MODES}
+    graph, calls = read_graph(path), {}
     for line in sys.stdin:
-        started = time.perf_counter()
-        calls[line.strip()]()
-        print(time.perf_counter() - started, flush=True)
+        mode, threads = line.split()
+        try:
+            if mode not in calls:
+                calls[mode] = _call(graph, mode)
+                calls[mode]()
+        except Exception:  # XLA does not compile every operation
+            traceback.print_exc()
+            print("failed", flush=True)
+            continue
+        runs = 1 if threads == "1" else _CALLS * int(threads)
+        with ThreadPoolExecutor(int(threads)) as pool:
+            started = time.perf_counter()
+            if runs == 1:
+                calls[mode]()
+            else:
+                list(pool.map(lambda _, call=calls[mode]: call(), range(runs)))
+            print((time.perf_counter() - started) / runs, flush=True)
 
 
 def modes(graph: DataflowGraph) -> tuple[str, ...]:
-    """How TensorFlow alone can run a graph's program. XLA does not take the variables of captured models."""
-    return MODES[:1] if "captured" in graph.attributes else MODES
+    """How TensorFlow alone can run a graph's program: `plain`, `xla`, and `frozen` where it has variables and updates none."""
+    from runtime.alone import PLAIN, XLA
+    from runtime.alone import modes as modes_of
+
+    return modes_of(graph.attributes["captured"]["model"]) if "captured" in graph.attributes else (PLAIN, XLA)
 
 
-def _captured(graph: DataflowGraph) -> Callable[[], list[np.ndarray]]:
-    """The original function, with arguments and weights placed beforehand."""
-    from runtime.captured import original_call
+def _call(graph: DataflowGraph, mode: str) -> Callable[[], list[np.ndarray]]:
+    """The whole program, with arguments and weights placed beforehand."""
+    from data import workload_program
+    from runtime.alone import XLA, Alone
     from runtime.captured_program import CapturedProgram
 
-    call, tensors = original_call(graph.attributes["captured"]["model"], CapturedProgram(graph).arguments)
-    return lambda: [tensor.numpy() for tensor in call(*tensors)]
+    if "captured" not in graph.attributes:
+        record = graph.attributes["workload"]
+        program = workload_program(record)
+        return compiled(program, program.draw_inputs(record["seed"]), mode == XLA)
+    function, tensors = Alone(graph.attributes["captured"]["model"], mode), CapturedProgram(graph).tensors
+    return lambda: [tensor.numpy() for tensor in function(tensors).values()]
 
 
 def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[[], list[np.ndarray]]:

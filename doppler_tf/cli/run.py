@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--restart-on-loss", action="store_true",
                         help="tf: when a machine of the cluster is lost, run the graph again on the devices that are left")
     parser.add_argument("--repeats", type=positive, default=1, metavar="N", help="run N times and report the median run (default: 1)")
+    parser.add_argument("--merge", action="store_true",
+                        help="tf: vertices that a device runs one after the other become one call, where that makes nothing wait; the "
+                             "trace is of these calls")
     add_batches(parser)
     parser.add_argument("--inputs", type=Path, metavar="FILE.npz",
                         help="captured models: arguments by name (default: drawn by --seed; integers are 0 or 1)")
@@ -74,6 +77,10 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     if not real and (args.cluster or args.restart_on_loss):
         raise field_error(ConfigError, "run", "", "--cluster" if args.cluster else "--restart-on-loss", "real kernels (--executor tf)",
                           f"--executor {args.executor}")
+    if args.merge and args.executor != "tf":
+        raise field_error(ConfigError, "run", "", "--merge", "--executor tf beside it", f"--executor {args.executor}")
+    if args.merge and (args.repeat is not None or args.in_flight is not None):
+        raise ConfigError("run: --merge: expected one call, got --repeat or --in-flight; leave them out")
     truth = true_topology(args.emulate, [(graph, costs)])
     cluster = load_cluster(args.cluster, costs.topology)
     program = load_program(graph, args.seed, args.inputs) if real else None
@@ -88,9 +95,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else args.time_scale or default_time_scale(simulated_s)
     with make_executor(args.executor, program, time_scale, args.seed, args.timeout_s, truth, keep_inputs=cluster is not None,
-                       cluster=cluster, restart_on_loss=args.restart_on_loss) as executor:
+                       cluster=cluster, restart_on_loss=args.restart_on_loss, merge=args.merge) as executor:
         traces = [executor.execute(graph, costs, assignment) for _ in range(args.repeats)]
         error = None if program is None or args.no_check else program.relative_error(executor.outputs)
+        if args.merge:
+            merged = executor.merged()
+            graph, costs, assignment, simulated_s = merged.graph, merged.costs, merged.assignment, merged.makespan_s
+            simulated = Simulator().execute(graph, costs, assignment)
     trace = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]
     lower_bound_s = known_bound_s(graph, costs, assignment)
     judged = graph, costs, assignment, trace

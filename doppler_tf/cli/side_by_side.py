@@ -8,16 +8,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from doppler_tf.errors import ConfigError
+from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.errors import ConfigError, ExecutionError
 
 if TYPE_CHECKING:
     from doppler_tf.assignment import Assignment
+    from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
     from doppler_tf.costs import CostModel
     from doppler_tf.graph import DataflowGraph
     from runtime.cluster import Cluster
 
-ALONE, ALONE_XLA = "TensorFlow alone", "TensorFlow alone, XLA"
-ALONE_BY_MODE = {"default": ALONE, "xla": ALONE_XLA}
+ALONE = "TensorFlow alone"
 BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
 LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
 # The first turns do not count, because they compile and place inputs.
@@ -69,7 +70,6 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     """
     from doppler_tf.cli.executors import load_program
     from doppler_tf.cli.plain_tensorflow import PlainTensorFlow, modes
-    from doppler_tf.cli.tensorflow import import_quietly
     from doppler_tf.finalists import Finalist
     from doppler_tf.simulator import Simulator
 
@@ -78,11 +78,10 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
     yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
         graph, assignments[leader].device, program.inputs, program.fetch, devices, copies=True)
     with ExitStack() as stack:
-        engine = stack.enter_context(runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True, cluster=cluster))
-        barriers = stack.enter_context(runtime.SynchronousExecutor(
-            runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=True, cluster=cluster)))
+        engine = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster))
+        barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, make=_with_barriers))
         plain = stack.enter_context(PlainTensorFlow(graph_path))
-        calls = {**{ALONE_BY_MODE[mode]: lambda mode=mode: plain.run(mode) for mode in modes(graph)},
+        calls = {**{f"{ALONE}, {mode}": lambda mode=mode: plain.run(mode) for mode in modes(graph) if _runs(plain, mode)},
                  **{name: lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in assignments.items()},
                  BARRIERS.format(leader): lambda: barriers.execute(graph, costs, assignments[leader]).makespan_s,
                  THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
@@ -94,6 +93,22 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
             progress(turn + 1, _WARM_UP_TURNS + turns)
     simulated_s = {name: Simulator().execute(graph, costs, a).makespan_s for name, a in assignments.items()}
     return {name: Finalist(simulated_s.get(name), tuple(values[_WARM_UP_TURNS:])).to_json() for name, values in seconds.items()}
+
+
+def _runs(plain: PlainTensorFlow, mode: str) -> bool:
+    """Whether TensorFlow alone can run the program so. As it is, it must."""
+    try:
+        plain.run(mode)
+    except ExecutionError:
+        if mode == "plain":
+            raise
+        return False
+    return True
+
+
+def _with_barriers(inputs, fetch, timeout_s: float | None, restart_on_loss: bool, **options):
+    runtime = import_quietly("runtime")
+    return runtime.SynchronousExecutor(runtime.TensorFlowBackend(inputs, fetch, **options), timeout_s)
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -101,11 +101,13 @@ def _of_trace(trace: Trace) -> Shown:
 
 def _of_distributed(placed) -> Shown:
     """What `distribute` returns. The picture is of the last run, before one of a simulation."""
-    graph, costs, assignment, unit = placed.graph, placed.costs, placed.assignment, time_unit([placed.predicted_s])
+    graph, costs, assignment, figures = placed.graph, placed.costs, placed.assignment, placed.ways[placed.chosen]
+    unit = time_unit([figures.median_s])
     bound_s, last, alone = known_bound_s(graph, costs, assignment), placed.trace, placed.in_flight == 1
-    facts = {"function": f"{graph.name} on {costs.topology.name}", "method": f"{assignment.method}, rule {assignment.dispatch}",
-             "makespan": f"{unit.text(placed.predicted_s)}, simulated{'' if alone else f', a call of {placed.in_flight} in flight'}",
-             "lower bound": _bound(bound_s, placed.predicted_s, unit) if alone else f"{unit.text(bound_s)}, of one call"}
+    simulated = "" if figures.simulated_s is None else f", simulated {unit.text(figures.simulated_s)}"
+    facts = {"function": f"{graph.name} on {costs.topology.name}", "runs on": placed.chosen,
+             "measured": f"{unit.text(figures.median_s)}{'' if alone else f' a call of {placed.in_flight} in flight'}{simulated}",
+             "lower bound": f"{unit.text(bound_s)}, of one call on the engine"}
     if last is not None:
         facts["last run"] = unit.text(last.makespan_s)
     drawn_alone = last is None or last.graph.num_vertices == graph.num_vertices

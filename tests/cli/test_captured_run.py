@@ -60,8 +60,16 @@ def test_costs_are_measured_and_the_measured_graph_still_knows_its_model(capture
 
 def test_tensorflow_alone_and_its_executor_stand_beside_the_engine(captured):
     result = doppler("compare", captured("several_outputs"), "--topology", "cpu:2", "--methods", "round_robin", "--measure", 1)
-    assert {"TensorFlow alone", "round_robin", "round_robin, TensorFlow's executor"} <= result["measured"].keys()
-    assert "TensorFlow alone, XLA" not in result["measured"]
+    alone = {f"TensorFlow alone, {mode}" for mode in ("plain", "frozen", "xla")}
+    assert {*alone, "round_robin", "round_robin, TensorFlow's executor"} <= result["measured"].keys()
+
+
+def test_what_xla_does_not_compile_is_left_out(tmp_path):
+    graph = capture(lambda x: tf.reduce_sum(tf.boolean_mask(x, x > 0.0)), tf.TensorSpec([4]), model_folder=tmp_path / "g.model")
+    write_graph(tmp_path / "g.json", graph)
+    measured = doppler("compare", tmp_path / "g.json", "--topology", "cpu:2", "--methods", "one_device", "--measure", 1)["measured"]
+    assert "TensorFlow alone, plain" in measured
+    assert all(row["median_s"] > 0 for row in measured.values())
 
 
 def test_inputs_come_from_a_file(captured, tmp_path):

@@ -30,7 +30,7 @@ def batch(seed: int) -> np.ndarray:
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_a_model_gives_what_it_gave(in_flight, tmp_path):
     model = towers()
-    with doppler_tf.distribute(model, batch(0), topology="cpu:2", budget_s=0.2, in_flight=in_flight) as placed:
+    with doppler_tf.distribute(model, batch(0), topology="cpu:2", budget_s=0.2, in_flight=in_flight, executor="engine") as placed:
         for seed in (1, 2):
             found, expected = placed(batch(seed)), model(batch(seed))
             assert found.keys() == {"joined", "left"}
@@ -47,8 +47,8 @@ def test_a_model_gives_what_it_gave(in_flight, tmp_path):
         assert_says(refusal(ConfigError, placed, batch(0), True), "argument training: expected False, a Python value")
         lines = str(placed).splitlines()
         assert lines[0] == "Distributed"
-        assert [name for name in ("function: ", "makespan: ", "lower bound: ", "last run: ") if name not in str(placed)] == []
-        assert len(lines) <= 8
+        assert [name for name in ("function: ", "runs on: ", "measured: ", "lower bound: ", "last run: ") if name not in str(placed)] == []
+        assert len(lines) <= 9
         assert "data:image/png;base64," in placed._repr_html_()
         assert placed.plot().axes
         placed.export(tmp_path / "placed")
@@ -120,7 +120,8 @@ def counting(request):
         count.assign(0)
         return [step(x) for x in batches]
 
-    with doppler_tf.distribute(step, rows(4), topology="cpu:2", budget_s=None, pieces=1, in_flight=request.param) as placed:
+    with doppler_tf.distribute(step, rows(4), topology="cpu:2", budget_s=None, pieces=1, in_flight=request.param,
+                               executor="engine") as placed:
         yield placed, from_the_start
 
 
@@ -130,7 +131,7 @@ def rows(count: int, seed: int = 0) -> np.ndarray:
 
 def streamed(placed, batches):
     """All results of a stream that starts with fresh variables, and the error at its end."""
-    placed.variables.update(total=np.zeros(3, np.float32), count=np.int32(0))
+    placed.variables = {"total": np.zeros(3, np.float32), "count": np.int32(0)}
     found = []
     try:
         for result in placed.map(batches):
@@ -186,6 +187,62 @@ def test_placed_functions_give_the_structure_types_and_values_of_the_original(dr
                                example_keywords=drawn.keywords) as placed:
         for args, kwargs in drawn.calls:
             equal(placed(*args, **kwargs), drawn.function(*args, **kwargs))
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("executor", ["engine", "TensorFlow's executor", "TensorFlow alone"])
+def test_every_way_gives_the_same_and_keeps_variables(executor, in_flight):
+    if executor == "TensorFlow's executor" and in_flight > 1:
+        message = refusal(ConfigError, doppler_tf.distribute, towers(), batch(0), "cpu:2", None, in_flight, executor=executor)
+        assert_says(message, "TensorFlow's executor runs one call at a time")
+        return
+    seen, weight = tf.Variable(0, name="seen"), tf.Variable(tf.ones([3, 3]), name="weight")
+
+    @tf.function
+    def step(x):
+        seen.assign_add(1)
+        return x @ weight * tf.cast(seen, tf.float32)
+
+    with doppler_tf.distribute(step, rows(4), "cpu:2", None, in_flight, executor=executor) as placed:
+        assert placed.executor == executor
+        assert placed.chosen in placed.ways
+        assert all(name.startswith(executor) for name in placed.ways)
+        assert f"{placed.chosen} (chosen)" in placed.report()
+        assert placed.variables == {}
+        found = list(placed.map([rows(4, seed) for seed in range(3)]))
+        equal(found, [tf.constant(rows(4, seed)) @ tf.ones([3, 3]) * (seed + 1.0) for seed in range(3)])
+        assert placed.variables["seen"] == 3
+        placed.variables = {"seen": 0}
+        equal(placed(rows(4)), tf.constant(rows(4)) @ tf.ones([3, 3]))
+        assert (placed.trace is None) == (executor != "engine")
+        assert_says(refusal(ConfigError, setattr, placed, "variables", {"weight": 1}), "those that it updates: seen")
+
+
+@pytest.mark.parametrize(("executor", "in_flight"), [("engine", 2), ("TensorFlow's executor", 1), ("TensorFlow alone", 1),
+                                                     ("TensorFlow alone", 2)])
+def test_what_came_before_a_batch_that_fails_counts_once(executor, in_flight):
+    seen = tf.Variable(0, name="seen")
+
+    @tf.function
+    def step(x):
+        tf.debugging.assert_less(x, 100.0)
+        return x * tf.cast(seen.assign_add(1), tf.float32)
+
+    with doppler_tf.distribute(step, rows(4), "cpu:2", None, in_flight, executor=executor) as placed:
+        results = placed.map([rows(4, 1), rows(4, 2), rows(4) + 1000.0, rows(4)])
+        equal([next(results), next(results)], [tf.constant(rows(4, 1)), tf.constant(rows(4, 2)) * 2.0])
+        with pytest.raises(ExecutionError):
+            next(results)
+
+
+def test_a_variable_that_changes_afterwards_is_told(monkeypatch):
+    weight = tf.Variable(tf.ones([3, 3]), name="weight")
+    with doppler_tf.distribute(lambda x: x @ weight, rows(4), "cpu:2", None) as placed:
+        monkeypatch.setattr("runtime.fingerprints._BETWEEN_S", 0.0)
+        placed(rows(4))
+        weight.assign_add(tf.ones([3, 3]))
+        with pytest.warns(UserWarning, match="variable 'weight' has changed since the function was distributed"):
+            equal(placed(rows(4)), tf.constant(rows(4)) @ tf.ones([3, 3]))
 
 
 def test_numbers_that_are_none():

@@ -46,12 +46,12 @@ def test_everything_runs_in_turn_beside_tensorflow_alone(cli, tmp_path):
     outcome = cli("compare", graph, "--topology", "cpu:2", "--methods", "one_device,critical_path", "--measure", 3, "--json")
     assert outcome.code == 0, outcome.err
     rows = outcome.json["measured"]
-    assert list(rows)[:2] == ["TensorFlow alone", "TensorFlow alone, XLA"]
+    assert list(rows)[:2] == ["TensorFlow alone, plain", "TensorFlow alone, xla"]
     assert list(rows)[2:4] == ["one_device", "critical_path"]
     leader = min(("one_device", "critical_path"), key=lambda name: rows[name]["simulated_s"])
     assert list(rows)[4:] == [f"{leader}, with barriers", f"{leader}, TensorFlow's executor"]
     assert all(0 < row["low_s"] <= row["median_s"] <= row["high_s"] and row["runs"] == 3 for row in rows.values())
-    assert rows["TensorFlow alone"]["simulated_s"] is None
+    assert rows["TensorFlow alone, plain"]["simulated_s"] is None
     assert "measured on this machine: medians of 3 turns" in outcome.err
 
 
@@ -63,4 +63,4 @@ def test_a_program_that_tensorflow_alone_cannot_run_is_said(tmp_path):
     from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
 
     with PlainTensorFlow(tmp_path / "absent.json") as plain, pytest.raises(ExecutionError, match="could not run the whole program"):
-        plain.run("default")
+        plain.run("plain")

@@ -11,15 +11,16 @@ import tensorflow as tf
 
 from data.capture import capture
 from doppler_tf.errors import FormatError, GraphError
-from runtime.calls import execute_on
-from runtime.captured import captured_model, original_function, piece_function, piece_key
+from runtime.calls import execute_on, piece_call
+from runtime.captured import Work, captured_model, original_function, piece_function, piece_key
+from runtime.devices import make_known
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 
 
 def pieces(graph):
-    """Model, and (nodes, inputs, outputs) of each work vertex."""
-    params = [graph.kernel[v].params for v in graph.work_vertices.tolist()]
-    return captured_model(graph.attributes["captured"]["model"]), [(p["nodes"], p["inputs"], p["outputs"]) for p in params]
+    """Model, and what each work vertex runs."""
+    works = [Work.of(graph.kernel[v].params) for v in graph.work_vertices.tolist()]
+    return captured_model(graph.attributes["captured"]["model"]), works
 
 
 @pytest.fixture
@@ -39,23 +40,23 @@ def test_equal_pieces_share_a_function(tmp_path):
             x = tf.tanh(x @ weight)
         return x @ tf.transpose(weights[0])
 
-    graph = capture(function, Spec([4, 4]), model_folder=tmp_path / "model", grouping=False)
+    graph = capture(function, Spec([4, 4]), model_folder=tmp_path / "model", grouping=False, freeze_variables=False)
     model, found = pieces(graph)
-    keys = [piece_key(model, *piece) for piece in found]
+    keys = [piece_key(model, piece) for piece in found]
     kinds = [graph.kinds[v] for v in graph.work_vertices]
     assert sorted(kinds) == ["MatMul"] * 4 + ["Tanh"] * 3 + ["Transpose"]
     assert len(set(keys)) == 3
-    products = [piece_function(model, *piece) for kind, piece in zip(kinds, found, strict=True) if kind == "MatMul"]
-    assert all(function is products[0] for function in products)
+    products = [piece_call(model, piece) for kind, piece in zip(kinds, found, strict=True) if kind == "MatMul"]
+    assert all(call is products[0] for call in products)
 
 
 def test_an_update_never_changes_what_it_is_given(updated):
     model, piece = updated
-    assert piece[1] == ["variable:weight", "x:0"]
-    function = piece_function(model, *piece)
+    assert piece.inputs == ("variable:weight", "x:0")
+    function = piece_function(model, piece)
     value, x = tf.ones([64]), tf.fill([64], 2.0)
     for _ in range(3):
-        made = dict(zip(piece[2], function(value, x), strict=True))
+        made = dict(zip(piece.outputs, function(value, x), strict=True))
         np.testing.assert_array_equal(made["variable:weight"], np.full(64, 3.0))
     np.testing.assert_array_equal(value, np.ones(64))
     np.testing.assert_array_equal(x, np.full(64, 2.0))
@@ -63,10 +64,10 @@ def test_an_update_never_changes_what_it_is_given(updated):
 
 def test_executions_at_one_time_do_not_share_a_variable(updated):
     model, piece = updated
-    function = piece_function(model, *piece)
+    function = piece_function(model, piece)
 
     def many(k):
-        return {float(function(tf.fill([64], float(k)), tf.ones([64]))[piece[2].index("variable:weight")][0]) for _ in range(50)}
+        return {float(function(tf.fill([64], float(k)), tf.ones([64]))[piece.outputs.index("variable:weight")][0]) for _ in range(50)}
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(many, range(4))) == [{1.0}, {2.0}, {3.0}, {4.0}]
@@ -75,9 +76,10 @@ def test_executions_at_one_time_do_not_share_a_variable(updated):
 def test_a_device_executes_a_piece_by_name(tmp_path, four_devices):
     graph = capture(*MODELS["dense"](), model_folder=tmp_path / "model")
     model, [piece] = pieces(graph)
-    function = piece_function(model, *piece)
+    function = piece_function(model, piece)
     with tf.device(four_devices[2]):
-        tensors = [tf.ones(model.spec(value).shape) for value in piece[1]]
+        tensors = [tf.ones(model.spec(value).shape) for value in piece.inputs]
+    make_known(function, four_devices[2])
     (made,) = execute_on(four_devices[2], function.name, tensors)
     assert made.device.endswith("CPU:2") or "GPU" in made.device
     np.testing.assert_allclose(made, function(*tensors)[0], rtol=1e-6)
@@ -91,8 +93,8 @@ def test_a_piece_without_outputs_gives_a_number(tmp_path):
 
     graph = capture(checked, Spec([2]), model_folder=tmp_path / "model", grouping=False)
     model, found = pieces(graph)
-    (check,) = (piece for piece in found if not piece[2])
-    results = piece_function(model, *check)(*(tf.cast(tf.ones(model.spec(v).shape), model.spec(v).dtype) for v in check[1]))
+    (check,) = (piece for piece in found if not piece.outputs)
+    results = piece_function(model, check)(*(tf.cast(tf.ones(model.spec(v).shape), model.spec(v).dtype) for v in check.inputs))
     assert len(results) == 1
 
 
@@ -116,10 +118,10 @@ def test_a_folder_is_read_again_when_it_has_changed(tmp_path):
 
 
 def test_what_does_not_belong_together(updated, tmp_path):
-    model, (nodes, inputs, outputs) = updated
-    for piece in (["absent"], inputs, outputs), (nodes, ["absent:0"], outputs), (nodes, inputs, ["absent:0"]):
+    model, piece = updated
+    for changed in {"nodes": ("absent",)}, {"inputs": ("absent:0",)}, {"outputs": ("absent:0",)}:
         with pytest.raises(GraphError, match="capture the model again"):
-            piece_function(model, *piece)
+            piece_function(model, piece._replace(**changed))
     with pytest.raises(FormatError, match="capture the model again"):
         captured_model(tmp_path / "nowhere")
     shutil.copytree(model.folder, tmp_path / "damaged")

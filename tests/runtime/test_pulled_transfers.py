@@ -1,6 +1,5 @@
 """Logical CPU devices: who copies, on which core, and one executor for several graphs."""
 
-import os
 import threading
 from itertools import pairwise
 
@@ -38,7 +37,7 @@ def noting(noted, look):
 
 @pytest.mark.parametrize("name", ["chainmm", "ffnn", "llama_block"])
 @pytest.mark.parametrize("prepare", [lambda graph: graph, fuse], ids=["apart", "fused"])
-def test_a_transfer_is_done_by_its_destinations_thread(name, prepare):
+def test_a_transfer_takes_the_time_of_its_destination(name, prepare):
     graph = prepare(build_workload(name, 2, scale="small"))
     program = workload_program(graph.attributes["workload"])
     tensors = program.draw_inputs(0)
@@ -57,20 +56,8 @@ def test_a_transfer_is_done_by_its_destinations_thread(name, prepare):
                 mine = [(start, end) for start, end, device in taken if device == d]
                 assert all(end <= start for (_, end), (start, _) in pairwise(mine))  # one thread: one at a time
     assert {method for method, _, _ in noted} == {"run_vertex", "run_transfer"}
-    assert {(device, thread) for _, device, thread in noted} == {(0, "CPU:0#0"), (1, "CPU:1#0")}
-
-
-def test_every_device_stays_on_a_core_of_its_own_where_there_are_enough_and_the_caller_where_it_was():
-    mine = sorted(os.sched_getaffinity(0))
-    noted = []
-    for devices in {min(2, len(mine)), 4}:
-        noted.clear()
-        graph, inputs = maps("relu", "square", "relu", "square")
-        with watched_executor(noting(noted, lambda: os.sched_getaffinity(0)), inputs) as executor:
-            executor.execute(graph, *place(graph, devices))
-        assert noted
-        assert all(cores == ({mine[d]} if devices <= len(mine) else set(mine)) for _, d, cores in noted)
-    assert sorted(os.sched_getaffinity(0)) == mine
+    assert {device for _, device, _ in noted} == {0, 1}
+    assert {thread for _, _, thread in noted} <= {"CPU:0#0", "CPU:1#0"}
 
 
 FUNCTIONS = {"relu": lambda x: np.maximum(x, 0), "square": np.square, "exp": np.exp}

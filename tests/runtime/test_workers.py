@@ -1,6 +1,5 @@
 """Lanes and their threads: guests, order, cores, and what closing joins."""
 
-import os
 import threading
 import time
 from itertools import pairwise
@@ -128,25 +127,27 @@ def test_closing_joins_the_hosts_threads_and_all_may_be_used_again(workers, jour
     assert not any(thread.is_alive() for thread in journal.threads)
 
 
-def test_a_threads_core_is_its_own_and_its_guests_and_nobody_elses(workers, journal):
-    mine, cores = os.sched_getaffinity(0), []
-    for core in (min(mine), max(mine)):
-        workers.prepare((core, core), f"CPU:{core}", 1, core)
-        workers.lodge((-1, core), (core, core))
-        for lane in ((core, core), (-1, core)):
-            journal.submit(lane, core, lambda: cores.append(os.sched_getaffinity(0)))
+def test_a_thread_that_hands_out_work_for_an_idle_lane_alone_does_it_itself(workers, journal):
+    for lane, name in ((HOST, "CPU:1"), (OTHER, "CPU:2")):
+        workers.prepare(lane, name, 1)
+
+    def hand_on(*lanes):
+        workers.release(HOST)  # as the coordinator does before it hands out what follows
+        for lane in lanes:
+            journal.submit(lane, f"then {lane}")
+
+    for lanes in ((OTHER,), (OTHER, HOST)):
+        handed, done = threading.Event(), threading.Event()
+        workers.submit(Task(HOST, "first", lambda: journal.threads.append(threading.current_thread()),
+                            lambda _, lanes=lanes, handed=handed: (hand_on(*lanes), handed.set())))
+        assert handed.wait(30)
         journal.wait()
         journal.given = 0
-    workers.prepare("free", "free", 1)
-    journal.submit("free", "free", lambda: cores.append(os.sched_getaffinity(0)))
-    journal.wait()
-    assert cores == [{min(mine)}, {min(mine)}, {max(mine)}, {max(mine)}, mine]
-    assert os.sched_getaffinity(0) == mine
-
-
-def test_a_core_that_is_not_there_keeps_nobody_from_work(workers, journal):
-    mine, cores = os.sched_getaffinity(0), []
-    workers.prepare(HOST, "CPU:1", 1, core=100_000)
-    journal.submit(HOST, "task", lambda: cores.append(os.sched_getaffinity(0)))
-    assert journal.wait() == ["task"]
-    assert cores == [mine]
+        for lane in lanes:
+            workers.release(lane)
+        done.set()
+    first, then, again, *both = journal.threads
+    assert then is first  # it took over the idle lane
+    assert again is not first  # which left its own to the other thread
+    assert set(both) <= {first, again}
+    assert {thread.name for thread in journal.threads} == {"CPU:1#0", "CPU:2#0"}

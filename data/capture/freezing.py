@@ -1,0 +1,181 @@
+"""Variables that the function only reads are constants: what depends on them alone is computed now, and batch norms become part of the
+convolution before them.
+
+TensorFlow's own optimizer does the same inside of one function. Here it is done before the function is cut into pieces, so that a batch
+norm and its convolution are not parted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import tensorflow as tf
+
+from data.capture.effects import Effects
+from data.capture.folding import MOST_BYTES as MOST_CONSTANT_BYTES
+from data.capture.folding import may_fold
+from data.capture.program import SHAPES, Node, Program, Tensor, Variable, constant, node_def, reached, shape_attr
+
+# Beyond this, functions cannot hold their weights as constants.
+MOST_BYTES = 1 << 31
+# A result of as many bytes, or integers of which TensorFlow may infer shapes, are written as a constant; others are weights of their own.
+_SMALL_BYTES = 1 << 10
+_NORMS = frozenset(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"))
+_CONVOLUTIONS = frozenset(("Conv2D", "Conv3D", "DepthwiseConv2dNative"))
+
+
+def freeze(program: Program, effects: Effects, handles: Mapping[str, tf.Tensor]) -> tuple[Program, Effects]:
+    """The program with frozen variables, or as it is where they are too large.
+
+    Args: handles: the resources of variables, by name.
+    """
+    touched = {variable for versions in (*effects.takes.values(), *effects.writes.values()) for variable, _ in versions}
+    fixed = {key: v for key, v in program.variables.items() if v.name not in touched and not v.open_shape and v.name in handles}
+    size = sum(tf.TensorShape(v.shape).num_elements() * v.dtype.size for v in fixed.values())
+    if size >= MOST_BYTES:
+        return program, effects
+    if not fixed:
+        return _without_norms(program, effects)
+    values = {v.name: tf.raw_ops.ReadVariableOp(resource=handles[v.name], dtype=v.dtype) for v in fixed.values()}
+    marked = {key: replace(v, frozen=True) for key, v in fixed.items()}
+    program = replace(program, variables={**program.variables, **marked}, weights=values)
+    program, effects = fold_weights(program, effects)
+    return _without_norms(program, effects)
+
+
+def fold_weights(program: Program, effects: Effects) -> tuple[Program, Effects]:
+    """Operations on frozen variables and constants alone, by what they give."""
+    frozen = {v.name for v in program.variables.values() if v.frozen}
+    known = {name for name, node in program.nodes.items() if node.op == "Const"}
+    known |= {name for name, (variable, _) in effects.reads.items() if variable in frozen}
+    graph, folded = program.imported() if frozen else None, dict[str, Node]()
+    for name, node in program.nodes.items():
+        if frozen and node.inputs and node.op != "ReadVariableOp" and all(x in known for x, _ in node.inputs) and may_fold(node, graph):
+            folded[name] = node
+            known.add(name)
+    if not folded:
+        return program, effects
+    taken = [x for name, node in program.nodes.items() if name not in folded for x in node.inputs if x[0] in folded]
+    wanted = list(dict.fromkeys([*taken, *(x for x in program.outputs if x[0] in folded)]))
+    rewriter = _Rewriter(program, effects)
+    for x, value in zip(wanted, _values(program, effects, wanted), strict=True):
+        rewriter.replace(x, value)
+    return rewriter.finished(folded)
+
+
+def _values(program: Program, effects: Effects, wanted: list[Tensor]) -> list[tf.Tensor]:
+    part = tf.compat.v1.GraphDef(versions=program.library.versions)
+    nodes = reached(program.nodes, [name for name, _ in wanted])
+    reads = {name: program.weights[effects.reads[name][0]] for name in nodes if name in effects.reads}
+    part.node.extend(node_def(node) for name, node in nodes.items() if name not in reads and node.op != "Placeholder")
+
+    def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        given = {f"{name}:0": tensor for name, tensor in zip(reads, tensors, strict=True)}
+        return tf.import_graph_def(part, given, [f"{name}:{k}" for name, k in wanted], name="")
+
+    with tf.device("/CPU:0"):
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in reads.values()]
+        return tf.compat.v1.wrap_function(compute, specs)(*reads.values())
+
+
+def _without_norms(program: Program, effects: Effects) -> tuple[Program, Effects]:
+    """Batch norms with known moments, behind a convolution that nobody else takes, become its filters and a bias.
+
+    Where filters are less exact than moments, as in mixed precision, a norm stays: rounding would change results.
+    """
+    norms = [name for name, node in program.nodes.items() if node.op in _NORMS]
+    if not norms:
+        return program, effects
+    users = Counter([x for node in program.nodes.values() for x in node.inputs] + list(program.outputs))
+    graph, rewriter = program.imported(), _Rewriter(program, effects)
+    for name in norms:
+        node, norm = program.nodes[name], graph.get_operation_by_name(name)
+        if norm.get_attr("is_training") or any(users[name, k] for k in range(1, 6)):
+            continue
+        linear, bias, layouts = program.nodes[node.inputs[0][0]], None, {_layout(norm)}
+        if linear.op == "BiasAdd" and users[linear.name, 0] == 1:
+            layouts.add(_layout(graph.get_operation_by_name(linear.name)))
+            bias, linear = rewriter.value(linear.inputs[1]), program.nodes[linear.inputs[0][0]]
+            if bias is None:
+                continue
+        if linear.op not in _CONVOLUTIONS or users[linear.name, 0] > 1:
+            continue
+        layouts.add(_layout(graph.get_operation_by_name(linear.name)))
+        filters = rewriter.value(linear.inputs[1])
+        scale, offset, mean, variance = moments = [rewriter.value(x) for x in node.inputs[1:]]
+        if len(layouts) > 1 or any(x is None for x in (filters, *moments)) or filters.dtype != scale.dtype:
+            continue
+        factor = scale / tf.sqrt(variance + norm.get_attr("epsilon"))
+        shift = offset - mean * factor + (0 if bias is None else bias * factor)
+        by_filter = tf.reshape(factor, filters.shape[2:]) if linear.op == "DepthwiseConv2dNative" else factor
+        rewriter.feed(linear.name, 1, filters * by_filter)
+        attr = {"T": linear.attr["T"], "data_format": tf.compat.v1.AttrValue(s=_layout(norm))}
+        rewriter.become(Node(name, "BiasAdd", [(linear.name, 0)], [], attr, node.origin, node.scopes), shift)
+    return rewriter.finished(())
+
+
+def _layout(op: tf.Operation) -> bytes:
+    """Where an operation has its channels, as BiasAdd calls it."""
+    return b"NCHW" if op.get_attr("data_format").startswith(b"NC") else b"NHWC"
+
+
+class _Rewriter:
+    """Changes operations and what they read, as long as it is collected."""
+
+    def __init__(self, program: Program, effects: Effects):
+        self._program, self._effects = program, effects
+        self._nodes, self._reads = dict(program.nodes), dict(effects.reads)
+        self._variables, self._weights = dict(program.variables), dict(program.weights)
+        self._source: dict[Tensor, Tensor] = {}
+
+    def value(self, x: Tensor) -> tf.Tensor | None:
+        """What a tensor is known to be."""
+        node = self._program.nodes[x[0]]
+        if node.op == "Const":
+            return tf.constant(tf.make_ndarray(node.attr["value"].tensor))
+        return self._weights.get(self._reads[x[0]][0]) if x[0] in self._reads else None
+
+    def replace(self, x: Tensor, value: tf.Tensor) -> None:
+        """Who takes the tensor takes this value."""
+        self._source[x] = (self._made(f"{x[0]}/folded_{x[1]}", value, self._program.nodes[x[0]]), 0)
+
+    def feed(self, name: str, position: int, value: tf.Tensor) -> None:
+        """The operation takes this value at this position."""
+        node = self._nodes[name]
+        inputs = list(node.inputs)
+        inputs[position] = (self._made(f"{name}/folded_{position}", value, node), 0)
+        self._nodes[name] = replace(node, inputs=inputs)
+
+    def become(self, node: Node, last: tf.Tensor) -> None:
+        """An operation is replaced by one of the same name, whose last input is this value."""
+        made = self._made(f"{node.name}/folded_{len(node.inputs)}", last, node)
+        self._nodes[node.name] = replace(node, inputs=[*node.inputs, (made, 0)])
+
+    def finished(self, gone) -> tuple[Program, Effects]:
+        """Args: gone: names of the operations that are not needed any more."""
+        if self._nodes == self._program.nodes:
+            return self._program, self._effects
+        nodes = {name: replace(node, inputs=[self._source.get(x, x) for x in node.inputs]) for name, node in self._nodes.items()
+                 if name not in gone}
+        outputs = [self._source.get(x, x) for x in self._program.outputs]
+        program = replace(self._program.with_nodes(nodes, outputs), variables=self._variables, weights=self._weights)
+        return program, replace(self._effects, reads=self._reads)
+
+    def _made(self, name: str, value: tf.Tensor, of: Node) -> str:
+        size = value.shape.num_elements() * value.dtype.size
+        before = {}
+        if size <= _SMALL_BYTES or (value.dtype.is_integer and size <= MOST_CONSTANT_BYTES):
+            before[name] = constant(name, np.asarray(value), value.dtype, of.origin)
+        else:
+            placeholder, shape = f"{name}/variable", tuple(value.shape)
+            resource = {"dtype": tf.compat.v1.AttrValue(type=tf.resource.as_datatype_enum)}
+            attr = {"dtype": tf.compat.v1.AttrValue(type=value.dtype.as_datatype_enum), SHAPES: shape_attr([shape])}
+            before[placeholder] = Node(placeholder, "Placeholder", [], [], resource, of.origin)
+            before[name] = Node(name, "ReadVariableOp", [(placeholder, 0)], [], attr, of.origin)
+            self._variables[placeholder] = Variable(name, placeholder, shape, value.dtype, frozen=True)
+            self._weights[name], self._reads[name] = value, (name, 0)
+        self._nodes = before | self._nodes
+        return name

@@ -1,0 +1,114 @@
+"""The engine on larger calls: each assignment runs as `merge_calls` joins its vertices, on threads and with kernels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from doppler_tf.assignment import Assignment
+from doppler_tf.costs import CostModel
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.merging import Merged, merge_calls
+from doppler_tf.trace import Trace
+from runtime.engine import Engine
+from runtime.tensors import TensorFlowExecutor
+
+if TYPE_CHECKING:
+    from runtime.cluster import Cluster
+
+# Assignments whose calls are kept, those used last.
+_KEPT = 16
+
+
+class _Known(NamedTuple):
+    """An assignment's graph and costs, its calls, the engine that runs them, and the inputs that it has not been fed yet."""
+
+    graph: DataflowGraph
+    costs: CostModel
+    merged: Merged
+    engine: Engine
+    changed: set[int]
+
+
+class MergedExecutor:
+    """An Executor of real kernels. A trace is one of the merged graph, which it names; inputs and outputs are those of the original."""
+
+    def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
+                 cluster: Cluster | None = None, timeout_s: float | None = None, restart_on_loss: bool = False,
+                 make: Callable[..., Engine] = TensorFlowExecutor):
+        """Args: as TensorFlowExecutor's, which keeps the inputs on the devices; make: another engine with the same arguments."""
+        self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
+        self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss}
+        self._known: dict[tuple, _Known] = {}  # the one used last at the end
+        self._last: tuple[Merged, Engine] | None = None
+
+    def feed(self, inputs: Mapping[int, np.ndarray | tf.Tensor]) -> None:
+        """Later runs take these tensors for these input vertices; all other inputs stay."""
+        self._inputs.update(inputs)
+        for each in self._known.values():
+            each.changed.update(inputs)
+
+    def execute(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Trace:
+        """As Engine's."""
+        return self.run(graph, costs, assignment)()
+
+    def run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Callable[[], Trace]:
+        """As Engine's."""
+        order = assignment.order if assignment.priority is None else assignment.priority
+        # What is kept holds graph and costs, so that no others get their identities.
+        key = id(graph), id(costs), assignment.dispatch, assignment.device.tobytes(), None if order is None else order.tobytes()
+        found = self._known.pop(key, None)
+        if found is None:
+            merged = merge_calls(graph, costs, assignment, self._fetch)
+            mine = {int(merged.vertex[v]): x for v, x in self._inputs.items()}
+            engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=True, **self._options)
+            found = _Known(graph, costs, merged, engine, set())
+        self._known[key], merged, engine = found, found.merged, found.engine
+        while len(self._known) > _KEPT:
+            self._known.pop(next(iter(self._known))).engine.close()
+        if found.changed:
+            engine.feed({int(merged.vertex[v]): self._inputs[v] for v in found.changed})
+            found.changed.clear()
+        self._last = None
+        recorded = engine.run(merged.graph, merged.costs, merged.assignment)
+        self._last = merged, engine
+        return recorded
+
+    def merged(self) -> Merged | None:
+        """What ran last."""
+        return None if self._last is None else self._last[0]
+
+    @property
+    def outputs(self) -> dict[int, np.ndarray]:
+        """As Engine's, by tensor of the original: those asked for."""
+        return {} if self._last is None else self._named(self._last[1].outputs)
+
+    @property
+    def tensors(self) -> dict[int, tf.Tensor]:
+        """As TensorFlowExecutor's, by tensor of the original: those asked for."""
+        return {} if self._last is None else self._named(self._last[1].tensors)
+
+    def _named(self, found: Mapping[int, Any]) -> dict[int, Any]:
+        tensor = self._last[0].tensor
+        return {t: found[int(tensor[t])] for t in self._fetch}
+
+    def cancel(self) -> None:
+        """As Engine's."""
+        for each in tuple(self._known.values()):
+            each.engine.cancel()
+
+    def close(self) -> None:
+        """Joins all threads, and forgets what was lost."""
+        for each in self._known.values():
+            each.engine.close()
+        self._known, self._last = {}, None
+
+    def __enter__(self) -> MergedExecutor:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,54 @@
+"""A captured function by TensorFlow alone: each way gives what the original gives."""
+
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data.capture import capture
+from runtime.alone import FROZEN, MODES, PLAIN, XLA, Alone, modes
+from runtime.captured import original_function
+from tests.captured_models import MODELS, Spec, close, draw
+
+
+@pytest.mark.parametrize("name", ["dense", "convolution", "several_outputs", "embedding", "loop", "passed_through"])
+def test_every_way_gives_the_same(tmp_path, name):
+    graph = capture(*MODELS[name](), model_folder=tmp_path / "model")
+    feeds = draw(graph, 0)
+    expected, _ = original_function(tmp_path / "model")(feeds)
+    assert modes(tmp_path / "model") == MODES
+    for mode in MODES:
+        alone = Alone(tmp_path / "model", mode)
+        gc.collect()  # loops keep their variables alive
+        found = alone({key: tf.constant(value) for key, value in feeds.items()})
+        close({key: np.asarray(value) for key, value in found.items()}, expected)
+        assert mode == PLAIN or not alone.variables
+
+
+def test_updates_stay_in_its_variables(tmp_path):
+    weight = tf.Variable(tf.ones([2]), name="weight")
+    capture(lambda x: weight.assign_add(x) * 2.0, Spec([2]), model_folder=tmp_path / "model")
+    assert FROZEN not in modes(tmp_path / "model")
+    for mode in (PLAIN, XLA):
+        alone = Alone(tmp_path / "model", mode)
+        for value in (4.0, 6.0):
+            np.testing.assert_array_equal(alone({"x": tf.ones([2])})["output"], np.full(2, value))
+        (variable,) = alone.variables.values()
+        np.testing.assert_array_equal(variable, np.full(2, 3.0))
+    np.testing.assert_array_equal(weight, np.ones(2))
+
+
+def test_a_weight_may_be_a_result(tmp_path):
+    weight = tf.Variable(tf.ones([30, 30]))
+    capture(lambda x: (x @ weight, weight, x), Spec([2, 30]), model_folder=tmp_path / "model")
+    for mode in MODES:
+        found = list(Alone(tmp_path / "model", mode)({"x": tf.ones([2, 30])}).values())
+        np.testing.assert_array_equal(found[1], np.ones([30, 30]))
+        np.testing.assert_array_equal(found[2], np.ones([2, 30]))
+
+
+@pytest.mark.parametrize("function", [lambda x: tf.debugging.check_numerics(x, "x") * 2.0, lambda x: x + tf.random.normal([2])])
+def test_xla_is_no_way_where_it_would_leave_something_out(tmp_path, function):
+    capture(function, Spec([2]), model_folder=tmp_path / "model")
+    assert modes(tmp_path / "model") == (PLAIN, FROZEN)

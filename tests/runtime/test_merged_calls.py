@@ -1,0 +1,146 @@
+"""Merged calls run: outputs, updates, random numbers and assertions are those of the calls apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data import assemble_outputs, build_workload, input_tiles, workload_program
+from data.capture import capture
+from doppler_tf.assignment import assignment_from_devices
+from doppler_tf.batches import repeat_graph
+from doppler_tf.costs import build_costs
+from doppler_tf.errors import ExecutionError
+from doppler_tf.merging import MERGED, merge_calls
+from doppler_tf.topology import cpu
+from doppler_tf.validation import validate_trace
+from runtime import TensorFlowExecutor
+from runtime.captured_program import CapturedProgram
+from tests.captured_models import MODELS, Spec
+
+
+def timed(graph, seed):
+    """The graph with drawn times, so that merging has something to weigh."""
+    exec_s = np.random.default_rng(seed).integers(0, 4, graph.num_vertices).astype(float)
+    return replace(graph, exec_s=np.where(graph.is_input, 0.0, exec_s)[:, None])
+
+
+def placed(graph, devices, seed):
+    """Costs, and an assignment to random devices; what has to be together is."""
+    costs, rng = build_costs(graph, cpu(devices)), np.random.default_rng(seed)
+    group = rng.integers(0, devices, len(graph.groups) + 1)
+    device = [int(group[graph.colocate[v]]) if graph.colocate[v] >= 0 else int(rng.integers(devices)) for v in range(graph.num_vertices)]
+    return costs, assignment_from_devices(graph, costs, device)
+
+
+def run(graph, costs, assignment, inputs, fetch):
+    with TensorFlowExecutor(inputs, fetch, warmup=False) as executor:
+        trace = executor.execute(graph, costs, assignment)
+        assert validate_trace(graph, costs, assignment, trace.log).work_conserving
+        return executor.outputs
+
+
+def merged_outputs(graph, devices, seed, inputs, fetch=()):
+    """What a run of merged calls gives, by tensor of `graph`, and how many vertices became one."""
+    costs, assignment = placed(graph, devices, seed)
+    merged = merge_calls(graph, costs, assignment, fetch)
+    vertex, tensor = merged.vertex.tolist(), merged.tensor.tolist()
+    given = {vertex[v]: value for v, value in inputs.items()}
+    found = run(merged.graph, merged.costs, merged.assignment, given, [tensor[t] for t in fetch])
+    return {t: found[tensor[t]] for t in range(graph.num_tensors) if tensor[t] in found}, graph.num_vertices - merged.graph.num_vertices
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "random_state"])
+def test_captured_models(tmp_path, name, devices):
+    graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=devices)
+    program = CapturedProgram(graph, seed=1)
+    found, joined = merged_outputs(graph, devices, 2, program.inputs, program.fetch)
+    assert program.relative_error(found) <= 1e-5
+    assert joined or len(graph.work_vertices) == 1 or devices > 1
+    costs, assignment = placed(graph, devices, 2)
+    merged = merge_calls(graph, costs, assignment)  # of itself it keeps results
+    program = CapturedProgram(merged.graph, seed=1)
+    assert program.relative_error(run(merged.graph, merged.costs, merged.assignment, program.inputs, program.fetch)) <= 1e-5
+
+
+@pytest.mark.parametrize("devices", [1, 3])
+@pytest.mark.parametrize(("name", "sizes"), [("chainmm", {"n": 16}), ("llama_layer", {
+    "tokens": 24, "dim": 32, "heads": 4, "ffn": 44, "vocab": 50})])
+def test_einsum_workloads(name, sizes, devices):
+    graph = build_workload(name, 2, "small", **sizes)
+    program = workload_program(graph.attributes["workload"])
+    inputs, (costs, assignment) = input_tiles(graph, program.draw_inputs(0)), placed(graph, devices, 5)
+    apart = run(graph, costs, assignment, inputs, ())
+    found, joined = merged_outputs(graph, devices, 5, inputs)
+    assert joined > 0
+    assert found.keys() >= apart.keys()
+    for key, value in assemble_outputs(graph, apart).items():
+        np.testing.assert_allclose(assemble_outputs(graph, found)[key], value, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+@pytest.mark.parametrize("name", ["nested", "momentum", "attention"])
+def test_batches_in_flight(tmp_path, name, in_flight):
+    graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=3)
+    batches = repeat_graph(graph, cpu(2), in_flight + 1, in_flight)
+    program = CapturedProgram(graph, seed=0).repeated(batches, seed=0)
+    found, joined = merged_outputs(batches.graph, 2, 4, program.inputs, program.fetch)
+    assert joined > 0
+    assert program.relative_error(found) <= 1e-5
+
+
+def test_random_numbers_and_prints_keep_their_order(tmp_path):
+    """Updates, assertions and numbers drawn in one merged call, one after another."""
+    generator, count = tf.random.Generator.from_seed(3), tf.Variable(0.0)
+
+    @tf.function
+    def step(x):
+        first = generator.normal([3])
+        tf.debugging.assert_less(tf.reduce_sum(x), 1e6)
+        count.assign_add(tf.reduce_sum(first))
+        second = generator.uniform([3]) + count
+        count.assign(count * 2.0 + tf.reduce_sum(second))
+        return first, second + x, count.read_value()
+
+    graph = capture(step, Spec([3]), model_folder=tmp_path / "model", grouping=False)
+    program = CapturedProgram(timed(graph, 0))
+    found, joined = merged_outputs(timed(graph, 0), 1, 0, program.inputs, program.fetch)
+    assert joined == len(graph.work_vertices) - 1
+    assert program.relative_error(found) <= 1e-6
+
+
+def test_an_assertion_inside_a_merged_call_fails_the_run(tmp_path):
+    @tf.function
+    def check(x):
+        tf.debugging.assert_less(tf.reduce_sum(x), 0.0, "too large")
+        return tf.exp(tf.tanh(x)) @ x
+
+    graph = capture(check, Spec([3, 3]), model_folder=tmp_path / "model", grouping=False)
+    costs, assignment = placed(graph, 1, 0)
+    merged = merge_calls(graph, costs, assignment)
+    assert [kernel.op for kernel in merged.graph.kernel if kernel] == [MERGED]
+    with pytest.raises(ExecutionError, match="too large"):
+        run(merged.graph, merged.costs, merged.assignment, {0: np.ones((3, 3), np.float32)}, ())
+
+
+def test_inputs_are_never_changed(tmp_path):
+    weight = tf.Variable(tf.ones([64]))
+
+    @tf.function
+    def update(x):
+        weight.assign_add(x)
+        weight.assign(weight * 2.0)
+        return weight + x
+
+    graph = capture(update, Spec([64]), model_folder=tmp_path / "model", grouping=False)
+    program = CapturedProgram(graph)
+    inputs = {v: tf.constant(value) for v, value in program.inputs.items()}
+    for _ in range(3):
+        found, _ = merged_outputs(graph, 1, 0, inputs, program.fetch)
+        assert program.relative_error(found) <= 1e-6
+    for v, value in program.inputs.items():
+        np.testing.assert_array_equal(inputs[v], value)

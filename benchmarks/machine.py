@@ -34,9 +34,9 @@ from doppler_tf.simulator import Simulator, simulate
 from doppler_tf.topology import cpu
 from doppler_tf.trace import Trace
 from doppler_tf.validation import validate_trace
-from runtime import MergedExecutor, SynchronousExecutor, TensorFlowBackend, prepare_devices, profile
+from runtime import MergedExecutor, prepare_devices, profile
 from runtime.calls import KernelCall
-from runtime.synchronous import LevelDispatcher
+from runtime.synchronous import LevelDispatcher, with_barriers
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 DEVICES = 2
@@ -102,7 +102,7 @@ class Case:
             write_graph(folder / "graph.json", graph)
             plain = stack.enter_context(PlainTensorFlow(folder / "graph.json"))
             engine = stack.enter_context(self._engine())
-            barriers = stack.enter_context(MergedExecutor(self._inputs, self._fetch, self._devices, make=_with_barriers))
+            barriers = stack.enter_context(MergedExecutor(self._inputs, self._fetch, self._devices, make=with_barriers))
             yardsticks = {name: TensorFlowGraph(graph, assignment.device, self._inputs, self._fetch, self._devices, copies)
                           for name, assignment, copies in (("tensorflow", self._best, True), ("shared", self._best, False),
                                                            ("critical_path_tensorflow", self._critical, True))}
@@ -164,10 +164,6 @@ class Case:
         engine.execute(self._graph, self._costs, self._best)
         for v, array in expected.items():
             np.testing.assert_allclose(engine.outputs[v], array, rtol=1e-3, atol=1e-4)
-
-
-def _with_barriers(inputs, fetch, timeout_s: float | None, restart_on_loss: bool, **options) -> SynchronousExecutor:
-    return SynchronousExecutor(TensorFlowBackend(inputs, fetch, **options), timeout_s)
 
 
 def gaps_s(graph: DataflowGraph, trace: Trace) -> float:

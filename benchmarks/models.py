@@ -35,7 +35,7 @@ from doppler_tf.report.calibration import agreement
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import cpu
 from doppler_tf.validation import validate_trace
-from runtime.synchronous import LevelDispatcher
+from runtime.synchronous import LevelDispatcher, with_barriers
 
 COUNTS, RANDOM, DEVICES, TOLERANCE = (1, 2, 4), 5, 2, 1e-5
 TURNS, WARM, FIDELITY, REPEATS, SEARCH_S = 15, 2, 30, 3, 5.0
@@ -173,9 +173,6 @@ class Case:
         graph, costs, assignment = placed.graph, placed.costs, placed.assignment
         program = import_quietly("runtime.captured_program").CapturedProgram(graph)
         merged = merge_calls(graph, costs, assignment, program.fetch)
-
-        def with_barriers(inputs, fetch, timeout_s, restart_on_loss, **options):
-            return runtime.SynchronousExecutor(runtime.TensorFlowBackend(inputs, fetch, **options), timeout_s)
 
         with ExitStack() as stack:
             engine = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch))

@@ -37,6 +37,13 @@ class Assignment:
     proven_bound_s: float = 0.0
 
 
+def what_runs(assignment: Assignment) -> tuple:
+    """Devices, rule and, if the rule is `order`, the priority: equal for assignments that run alike."""
+    order = assignment.order if assignment.priority is None else assignment.priority
+    return (np.asarray(assignment.device, np.int32).tobytes(), assignment.dispatch,
+            order.tobytes() if assignment.dispatch == "order" and order is not None else b"")
+
+
 @dataclass(frozen=True, eq=False)
 class Transfers:
     """The transfers that an assignment causes: each tensor once to each other device that has consumers of it.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import AUTO, Assignment
+from doppler_tf.assignment import AUTO, Assignment, what_runs
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph import DataflowGraph
@@ -101,13 +101,6 @@ def _different(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:
     for name, a in assignments.items():
         first.setdefault(what_runs(a), name)
     return {name: assignments[name] for name in first.values()}
-
-
-def what_runs(assignment: Assignment) -> tuple:
-    """Devices, rule and, if the rule is `order`, the priority: equal for assignments that run alike."""
-    order = assignment.order if assignment.priority is None else assignment.priority
-    return (np.asarray(assignment.device, np.int32).tobytes(), assignment.dispatch,
-            order.tobytes() if assignment.dispatch == "order" else b"")
 
 
 def choose(simulated_s: Mapping[str, float], always: Sequence[str], runs: int, run: Callable[[str], float]) -> Choice:

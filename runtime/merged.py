@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.assignment import Assignment, what_runs
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.merging import Merged, merge_calls
@@ -58,9 +58,7 @@ class MergedExecutor:
 
     def run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Callable[[], Trace]:
         """As Engine's."""
-        order = assignment.order if assignment.priority is None else assignment.priority
-        # What is kept holds graph and costs, so that no others get their identities.
-        key = id(graph), id(costs), assignment.dispatch, assignment.device.tobytes(), None if order is None else order.tobytes()
+        key = id(graph), id(costs), what_runs(assignment)  # what is kept holds graph and costs: no others get their identities
         found = self._known.pop(key, None)
         if found is None:
             merged = merge_calls(graph, costs, assignment, self._fetch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from doppler_tf.dispatch import Dispatcher, Event, Instruction, VertexEnded
 from doppler_tf.graph import DataflowGraph
 from runtime.backend import Backend
 from runtime.engine import Engine
+from runtime.tensors import TensorFlowBackend
 
 
 class LevelDispatcher(Dispatcher):
@@ -77,3 +79,9 @@ class SynchronousExecutor(Engine):
     def __init__(self, backend: Backend, timeout_s: float | None = None):
         """Args: backend: a TensorFlowBackend or an EmulatedBackend; timeout_s: as Engine's."""
         super().__init__(backend, LevelDispatcher, timeout_s)
+
+
+def with_barriers(inputs: Mapping[int, np.ndarray], fetch: Iterable[int], timeout_s: float | None = None, restart_on_loss: bool = False,
+                  **options: Any) -> SynchronousExecutor:
+    """Real kernels level by level, for `MergedExecutor(make=...)`. Args: as TensorFlowExecutor's; lost devices end the run."""
+    return SynchronousExecutor(TensorFlowBackend(inputs, fetch, **options), timeout_s)

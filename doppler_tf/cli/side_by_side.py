@@ -79,7 +79,8 @@ def measure_side_by_side(graph_path: Path, graph: DataflowGraph, costs: CostMode
         graph, assignments[leader].device, program.inputs, program.fetch, devices, copies=True)
     with ExitStack() as stack:
         engine = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster))
-        barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, make=_with_barriers))
+        with_barriers = import_quietly("runtime.synchronous").with_barriers
+        barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, make=with_barriers))
         plain = stack.enter_context(PlainTensorFlow(graph_path))
         calls = {**{f"{ALONE}, {mode}": lambda mode=mode: plain.run(mode) for mode in modes(graph) if _runs(plain, mode)},
                  **{name: lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in assignments.items()},
@@ -104,11 +105,6 @@ def _runs(plain: PlainTensorFlow, mode: str) -> bool:
             raise
         return False
     return True
-
-
-def _with_barriers(inputs, fetch, timeout_s: float | None, restart_on_loss: bool, **options):
-    runtime = import_quietly("runtime")
-    return runtime.SynchronousExecutor(runtime.TensorFlowBackend(inputs, fetch, **options), timeout_s)
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -76,7 +76,17 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
                     calls, best, improved = tried, found, True
                     continue
             at += 1
-    return best
+    lone = _lone(best) if costs.topology.shared_cores else ()
+    return merger.merged(calls, lone) if lone else best
+
+
+def _lone(merged: Merged) -> frozenset[int]:
+    """The merged calls beside which no other device works."""
+    graph, trace = merged.graph, Simulator().execute(merged.graph, merged.costs, merged.assignment)
+    start_s, end_s, device = trace.start_s, trace.end_s, trace.device
+    beside = (start_s[:, None] < end_s) & (start_s < end_s[:, None]) & (device[:, None] != device)
+    alone = trace.vertex[~beside.any(axis=1)].tolist()
+    return frozenset(v for v in alone if graph.kernel[v] is not None and graph.kernel[v].op == MERGED)
 
 
 def _results(graph: DataflowGraph) -> set[int]:
@@ -151,8 +161,11 @@ class _Merger:
         return not self._apart[self._assignment.device[call[0]]] and not _is_token(self._graph, call[0]) and (
             not _is_token(self._graph, behind[0]))
 
-    def merged(self, calls: Sequence[Sequence[int]]) -> Merged | None:
-        """The graph of these calls, in order of time; None where they would wait for each other, or for memory."""
+    def merged(self, calls: Sequence[Sequence[int]], lone: Collection[int] = ()) -> Merged | None:
+        """The graph of these calls, in order of time; None where they would wait for each other, or for memory.
+
+        Args: lone: vertices of that graph that use the cores of all devices.
+        """
         graph, number = self._graph, np.full(self._graph.num_vertices, -1, np.int32)
         for i, call in enumerate(calls):
             number[call] = i
@@ -166,7 +179,7 @@ class _Merger:
         tensor[[t for tensors in kept for t in tensors]] = np.arange(sum(map(len, kept)))
         for group in given:
             tensor[[self._first[v] for v in group]] = tensor[self._first[group[0]]]
-        made = self._built(groups, number, tensor, kept)
+        made = self._built(groups, number, tensor, kept, lone)
         try:
             check_structure(made, graph.name)
         except GraphError:  # a circle
@@ -198,12 +211,14 @@ class _Merger:
         return found or tensors[-1:]
 
     def _built(self, groups: Sequence[Sequence[int]], number: np.ndarray, tensor: np.ndarray,
-               kept: Sequence[Sequence[int]]) -> DataflowGraph:
+               kept: Sequence[Sequence[int]], lone: Collection[int]) -> DataflowGraph:
         graph, last = self._graph, [group[-1] for group in groups]
         largest = [max(group, key=lambda v: self._costs.mean_exec_s[v]) for group in groups]
         exec_s = np.array([self._exec_s[group].sum(axis=0) for group in groups])
         saved_s = np.outer([len(group) - 1 for group in groups], self._launch_s)
         exec_s = np.maximum(exec_s - saved_s, [self._exec_s[group].max(axis=0) for group in groups])
+        for i in lone:
+            exec_s[i] *= self._part_on_all(groups[i])
         edges = self._edges(number, tensor)
         source, output = number[graph.tensor_producer[edges["tensor"]]], tensor[edges["tensor"]]
         first = np.cumsum([0, *map(len, kept)]).astype(np.int32)
@@ -215,11 +230,20 @@ class _Merger:
             flops=np.array([graph.flops[group].sum() for group in groups]), tensor_ptr=first,
             tensor_bytes=np.array([self._bytes(t, groups[i]) for i, tensors in enumerate(kept) for t in tensors]), exec_s=exec_s,
             is_input=graph.is_input[last],
-            kernel=tuple(self._kernel(group, number, tensor, kept[i], first) for i, group in enumerate(groups)),
+            kernel=tuple(self._kernel(group, number, tensor, kept[i], first, i in lone) for i, group in enumerate(groups)),
             pin=(None,) * len(groups), colocate=np.full(len(groups), -1, np.int32), groups=(), sources=source, targets=edges["target"],
             edge_output=(output - first[source]).astype(np.int32), edge_bytes=edges["bytes"], transfer_s=edges["transfer_s"],
             attributes=self._attributes(number, tensor, first, last), edge_notes={},
             vertex_notes={i: {"calls": [graph.names[v] for v in group]} for i, group in enumerate(groups) if len(group) > 1})
+
+    def _part_on_all(self, group: Sequence[int]) -> float:
+        """Of the time that a call takes on one core, the part that it takes on all: its heaviest path, or an even share of everything."""
+        exec_s, path_s = self._exec_s[:, self._assignment.device[group[0]]], {}
+        before = self._graph.predecessors
+        for v in group:
+            path_s[v] = exec_s[v] + max((path_s.get(u, 0.0) for u in before.vertex[before.ptr[v]:before.ptr[v + 1]].tolist()), default=0.0)
+        total_s = exec_s[group].sum()
+        return max(max(path_s.values()) / total_s, 1.0 / self._costs.num_devices) if total_s else 1.0
 
     def _bytes(self, tensor: int, group: Sequence[int]) -> float:
         """Of a tensor, or of all inputs that are one."""
@@ -238,7 +262,7 @@ class _Merger:
                 "transfer_s": graph.transfer_s[rows]}
 
     def _kernel(self, group: Sequence[int], number: np.ndarray, tensor: np.ndarray, kept: Sequence[int],
-                first: np.ndarray) -> Kernel | None:
+                first: np.ndarray, alone: bool) -> Kernel | None:
         graph = self._graph
 
         def outer(t: int) -> Operand:
@@ -260,7 +284,8 @@ class _Merger:
         steps = [{"name": graph.names[v], "op": kernel.op, "params": kernel.params,
                   "operands": [{"from": place[t][0], "output": place[t][1], "slice": box} for t, box in each]}
                  for v, kernel, each in zip(group, kernels, taken, strict=True)]
-        return Kernel(MERGED, tuple(map(outer, operands)), {"steps": steps, "outputs": [list(place[t]) for t in kept]})
+        params = {"steps": steps, "outputs": [list(place[t]) for t in kept], **({"alone": True} if alone else {})}
+        return Kernel(MERGED, tuple(map(outer, operands)), params)
 
     def _attributes(self, number: np.ndarray, tensor: np.ndarray, first: np.ndarray, last: Sequence[int]) -> dict:
         """The graph's own fields, whose records name vertices."""

@@ -20,7 +20,7 @@ from doppler_tf.schema import check, check_fields, refuse_slips
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
 _SHARES = ("source_share", "destination_share")
-_FIELDS = ("schema", "name", "devices", "links", "link_slots")
+_FIELDS = ("schema", "name", "devices", "links", "link_slots", "shared_cores")
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "card", *_SHARES)
 _INFINITE = "inf"  # as JSON has no infinite numbers
 _MAX = sys.float_info.max
@@ -61,6 +61,7 @@ class Topology:
       source_share, destination_share: float64 [D, D] in [0, 1], from row to column, 0 on the diagonal: the part of a transfer's seconds
         that it takes from its source, or its destination. When it starts, these are owed there, and the vertex that ends next ends so
         much later. None: nothing. (The overhead of LogP: Culler et al., PPoPP 1993.)
+      shared_cores: devices are cores of one machine. A merged call beside which no other device works uses the cores of all.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Topology:
     card: np.ndarray | None = None
     source_share: np.ndarray | None = None
     destination_share: np.ndarray | None = None
+    shared_cores: bool = False
 
     @property
     def num_devices(self) -> int:
@@ -137,7 +139,7 @@ class Topology:
             links["card"] = [[None if card < 0 else card for card in row] for row in self.card.tolist()]
         links |= {name: share.tolist() for name in _SHARES if (share := getattr(self, name)) is not None}
         return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices], "links": links,
-                "link_slots": self.link_slots}
+                "link_slots": self.link_slots, **({"shared_cores": True} if self.shared_cores else {})}
 
     @staticmethod
     def from_json(record: Mapping, where: str = "topology") -> Topology:
@@ -158,8 +160,10 @@ class Topology:
         links = {} if record.get("links") is None else record["links"]
         if not isinstance(links, Mapping) or not set(links) <= set(_LINK_FIELDS):
             raise field_error(TopologyError, where, "", "links", f"an object of {', '.join(_LINK_FIELDS)}", links)
-        name, slots = record.get("name", "topology"), record.get("link_slots", 1)
-        check_fields({"name": name, "link_slots": slots}, Topology, TopologyError, where, "")
+        given = {"name": "topology", "link_slots": 1, "shared_cores": False} | {
+            key: record[key] for key in ("name", "link_slots", "shared_cores") if key in record}
+        name, slots, shared = given.values()
+        check_fields(given, Topology, TopologyError, where, "")
         count = len(devices)
         bandwidth = _matrix(links.get("bandwidth_bytes_per_s"), math.inf, count, "links.bandwidth_bytes_per_s", where)
         if count > 1 and slots is None and np.isnan(bandwidth[~np.eye(count, dtype=bool)]).all():
@@ -176,7 +180,7 @@ class Topology:
         if bad.size:
             raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(bad[0]))
         shares = {name: _share(links[name], count, f"links.{name}", where) for name in _SHARES if links.get(name) is not None}
-        return Topology(name, devices, bandwidth, latency, slots, _cards(links.get("card"), count, where), **shares)
+        return Topology(name, devices, bandwidth, latency, slots, _cards(links.get("card"), count, where), **shares, shared_cores=shared)
 
 
 def _device(entry, d: int, where: str) -> Device:

@@ -8,10 +8,8 @@ import hashlib
 import json
 import weakref
 from collections.abc import Mapping, Sequence
-from time import perf_counter
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
@@ -20,14 +18,13 @@ from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph import MERGED, DataflowGraph, Kernel, Operand
 from runtime import kernels
 from runtime.captured import CapturedModel, Work, captured_model, piece_function, piece_key
-from runtime.devices import context_of, make_known, server_of
+from runtime.devices import context_of, executor_of, make_known, server_of
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
 CAPTURED = "captured"
-_LAUNCHES = 100
 _VARIABLES = frozenset(("Placeholder", "VarHandleOp", "AssignVariableOp", "ReadVariableOp"))
 _CONTROL_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"))
 
@@ -108,16 +105,16 @@ class CapturedCall:
     activation, for example).
     """
 
-    def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = ()):
-        """Args: function: as `piece_function` gives it; parts: the calls of which it is made."""
+    def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = (), alone: bool = False):
+        """Args: function: as `piece_function` gives it; parts: the calls of which it is made; alone: no other device works meanwhile."""
+        self._executor_of = _side_by_side if alone else executor_of
         self.name, self._function, self._parts = name, function, parts
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
         self._arguments = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.inputs]
         self._op = function.name
         # Without these settings TensorFlow would not fuse operations of the function.
-        options = context.context().function_call_options
-        self._attributes = ("executor_type", "", "config_proto", options.config_proto_serialized)
+        self._settings = context.context().function_call_options.config_proto_serialized
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self.can_warm = all(part.can_warm for part in parts) if parts else all(
             op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW) for op in function.graph.get_operations())
@@ -127,7 +124,8 @@ class CapturedCall:
         """As KernelCall's."""
         if device not in self._known:
             self._make_known(device)
-        return execute_on(device, self._op, list(operands), self._attributes, len(self.outputs))
+        attributes = ("executor_type", self._executor_of(device), "config_proto", self._settings)
+        return execute_on(device, self._op, list(operands), attributes, len(self.outputs))
 
     def _make_known(self, device: str) -> None:
         make_known(self._function, device)
@@ -146,6 +144,11 @@ class CapturedCall:
         self._warm.add(device)
 
 
+def _side_by_side(device: str) -> str:
+    """As `executor_of` for a call that may use the cores of all devices."""
+    return ""
+
+
 def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes: tuple | None = None, outputs: int = 1) -> list[tf.Tensor]:
     """Executes an operation, or a function by its name, on a device, and returns its outputs.
 
@@ -161,17 +164,6 @@ def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes:
         return pywrap_tfe.TFE_Py_Execute(context_of(device), device, operation, inputs, attributes, outputs)
     except core._NotOkStatusException as error:
         raise core._status_to_exception(error) from None
-
-
-def launch_seconds(device: str) -> float:
-    """Median seconds of a call that does next to nothing."""
-    call = CapturedCall("empty", tf.function(lambda x: [x + 1.0], autograph=False).get_concrete_function(tf.TensorSpec([1])))
-    operands, seconds = [_zeros(tf.TensorSpec([1]), device)], []
-    for _ in range(_LAUNCHES):
-        begun_s = perf_counter()
-        call(operands, device)
-        seconds.append(perf_counter() - begun_s)
-    return float(np.median(seconds))
 
 
 def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
@@ -263,9 +255,9 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
         call = _call_of(graph, inner, [known[f][k] for f, k in taken])
         known.append(call.outputs)
         parts.append((call, taken))
-    outputs = [(i, k) for i, k in kernel.params["outputs"]]
+    outputs, alone = [(i, k) for i, k in kernel.params["outputs"]], kernel.params.get("alone", False)
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
-    digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
+    digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs, alone)).encode()).hexdigest()
     key = digest, tuple(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
     found = _MERGED.get(key)
     if found is None:
@@ -276,7 +268,7 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
             return [made[i][k] for i, k in outputs]
 
         function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in operands])
-        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts])
+        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], alone)
     return found
 
 

@@ -18,6 +18,8 @@ from doppler_tf.errors import ConfigError
 # The name of a device that another process serves.
 _SERVER = re.compile(r"/job:(?!localhost/|chief/)[^/]+/replica:\d+/task:\d+")
 
+# TensorFlow's name for an executor that starts one operation at a time.
+SERIAL = "SINGLE_THREADED_EXECUTOR"
 
 # TensorFlow then gives each CPU device threads of its own for operations. It reads this when it makes its first device.
 os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
@@ -60,13 +62,15 @@ def prepare_devices(count: int, gpu_memory_mb: int = 4096, exact: bool = False, 
 
 
 _BESIDE: dict[str, object] = {}  # TensorFlow's context by device name, all the same
+_ONE_CORE: set[str] = set()  # of those the devices that are a core each
 
 
 def _beside(count: int) -> list[str]:
     """Names of logical CPUs in a context of their own, made by the first call."""
     if not _BESIDE:
         devices, cores = max(count, _AT_LEAST), len(os.sched_getaffinity(0))
-        config = config_pb2.ConfigProto(intra_op_parallelism_threads=max(1, cores // count), device_count={"CPU": devices, "GPU": 0})
+        share = max(1, cores // count)
+        config = config_pb2.ConfigProto(intra_op_parallelism_threads=share, device_count={"CPU": devices, "GPU": 0})
         options = pywrap_tfe.TFE_NewContextOptions()
         try:
             pywrap_tfe.TFE_ContextOptionsSetConfig(options, config.SerializeToString())
@@ -76,6 +80,7 @@ def _beside(count: int) -> list[str]:
         finally:
             pywrap_tfe.TFE_DeleteContextOptions(options)
         _BESIDE.update({f"/device:CPU:{d}": made for d in range(devices)})
+        _ONE_CORE.update(_BESIDE if share == 1 else ())
     return list(_BESIDE)
 
 
@@ -86,6 +91,15 @@ def context_of(device: str):
         context.ensure_initialized()
         return context.context()._handle
     return found
+
+
+def executor_of(device: str) -> str:
+    """The executor of TensorFlow for functions on a device; empty: the one that starts operations side by side.
+
+    A device that is one core executes the operations of a function in one thread, one after the other: no thread hands over to another,
+    and two devices do not take each other's cores.
+    """
+    return SERIAL if device in _ONE_CORE else ""
 
 
 _TOLD = weakref.WeakSet()  # functions of which that context knows

@@ -47,7 +47,8 @@ def local_topology(progress: Callable[[int, int], None] | None = None) -> Topolo
     product_s, sum_s, launch_s = (np.median(found.exec_s[sort == name], axis=0) for name in ("product", "sum", "nothing"))
     measured = tuple(Device(name, 2.0 * _SIDE**3 / max(product_s[d] - launch_s[d], 1e-9),
                             3.0 * 4 * _ELEMENTS / max(sum_s[d] - launch_s[d], 1e-9), launch_s[d]) for d, name in enumerate(names))
-    return Topology("local", measured, found.topology.bandwidth_bytes_per_s, found.topology.latency_s)
+    return Topology("local", measured, found.topology.bandwidth_bytes_per_s, found.topology.latency_s,
+                    shared_cores=found.topology.shared_cores)
 
 
 def _probe() -> tuple[DataflowGraph, dict[int, np.ndarray]]:

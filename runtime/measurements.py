@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,9 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.merging import Merged
 from doppler_tf.trace import Trace, beside_transfers
-from runtime.calls import launch_seconds
-from runtime.devices import server_of
+from runtime.devices import SERIAL, executor_of, server_of
 from runtime.link_fit import copy_seconds, fit_link, fit_shares
 
 # What is known of a link, and if it leads to another machine and a kernel ran beside its transfers.
@@ -24,11 +25,13 @@ _DISTURBED_S = 1e-6
 class Measurements:
     """Durations by kernel and kind of device, and by kind of link and size."""
 
-    def __init__(self, devices: Sequence[str], number: np.ndarray, known_s: Sequence[Sequence[float | None]], known: Mapping[str, float]):
-        """Args: number: of each vertex's kernel; known_s: [K, D]; known: holds figures of links by name, too."""
+    def __init__(self, devices: Sequence[str], number: np.ndarray, names: Sequence[str], known: Mapping[str, float]):
+        """Args: number: of each vertex's kernel; names: of the kernels; known: figures of kernels and links by name."""
         self.runs, self._devices = 0, devices
-        self._number, self._known_s, self._known = number, known_s, known
+        self._number, self._known = number, known
         self._kinds, self._alike = device_kinds(devices), distinct_links(devices)
+        self._known_s = [[known.get(f"{kind}: {name}") for kind in self._kinds] for name in names]
+        self._launch = f"launch among {hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:20]}"
         self._between = [server_of(devices[pairs[0][0]]) != server_of(devices[pairs[0][1]]) for pairs in self._alike]
         self._names = [f"link {devices[pairs[0][0]]} {devices[pairs[0][1]]}" for pairs in self._alike]
         self._link = {pair: i for i, pairs in enumerate(self._alike) for pair in pairs}
@@ -36,7 +39,12 @@ class Measurements:
         self._first: dict[tuple[int, str], list[float]] = defaultdict(list)
         self._beside: dict[str, list[tuple[int, float, dict[tuple[int, int], float]]]] = defaultdict(list)
         self._copy: dict[tuple[int, float], list[float]] = defaultdict(list)
-        self._handed_over: list[float] = []
+        self._launch_s: dict[str, list[float]] = defaultdict(list)
+
+    @property
+    def knows_launches(self) -> bool:
+        """Whether the figures of all launches were known."""
+        return all(f"{kind}: {self._launch}" in self._known for kind in self._local_kinds)
 
     @property
     def knows_links(self) -> bool:
@@ -53,8 +61,6 @@ class Measurements:
                     if each > _DISTURBED_S:
                         beside_s[row][link, side] += each
         took_s = (log.end_s - log.start_s).tolist()
-        if counts:
-            self._handed_over += (log.end_s - log.start_s - trace.end_s + trace.start_s).tolist()
         for row, (k, d, seconds) in enumerate(zip(self._number[log.vertex].tolist(), log.device.tolist(), took_s, strict=True)):
             key = k, self._kinds[d]
             if not counts:
@@ -89,18 +95,29 @@ class Measurements:
         rows = [[self._seconds(k, d) for d in range(len(self._kinds))] for k in range(len(self._known_s))]
         return np.array(rows, np.float64).reshape(len(rows), len(self._kinds))
 
+    def add_merged(self, merged: Merged, trace: Trace) -> None:
+        """Takes in a run of larger calls: what each vertex but one saves of the time that it takes as a call of its own."""
+        part_s = self.kernel_s[self._number]
+        for v, d, start_s, end_s in zip(*(x.tolist() for x in (trace.log.vertex, trace.log.device, trace.log.start_s, trace.log.end_s)),
+                                        strict=True):
+            parts, kernel = np.flatnonzero(merged.vertex == v), merged.graph.kernel[v]
+            if parts.size > 1 and not (kernel.params.get("alone") and len(self._kinds) > 1):  # else it has more cores than its device
+                saved_s = part_s[parts, d].sum() - (end_s - start_s)
+                self._launch_s[self._kinds[d]].append(max(0.0, saved_s / (parts.size - 1)))
+
+    @property
+    def _local_kinds(self) -> list[str]:
+        return [kind for name, kind in zip(self._devices, self._kinds, strict=True) if server_of(name) is None]
+
     def launch_s(self) -> list[float | None]:
-        """By device what a call without work takes, with the time to hand it over and to hear of its end; None of other machines."""
-        found: dict[str, float] = {}
-        for name, kind in zip(self._devices, self._kinds, strict=True):
-            if server_of(name) is None and kind not in found:
-                known = self._known.get(f"{kind}: launch")
-                found[kind] = known or launch_seconds(name) + float(np.median(self._handed_over or [0.0]))
-        return [found.get(kind) for kind in self._kinds]
+        """By device what a vertex saves as part of a larger call; None of other machines, and where no run of such calls was taken in."""
+        return [self.launch_figures().get(f"{kind}: {self._launch}") for kind in self._kinds]
 
     def launch_figures(self) -> dict[str, float]:
         """`launch_s` by name."""
-        return {f"{kind}: launch": seconds for kind, seconds in zip(self._kinds, self.launch_s(), strict=True) if seconds is not None}
+        names = {kind: f"{kind}: {self._launch}" for kind in self._local_kinds}
+        known = {name: self._known[name] for name in names.values() if name in self._known}
+        return {names[kind]: float(np.median(seconds)) for kind, seconds in self._launch_s.items() if kind in names} | known
 
     def _seconds(self, k: int, d: int) -> float:
         key = k, self._kinds[d]
@@ -158,8 +175,8 @@ class Measurements:
 def device_kinds(devices: Sequence[str]) -> list[str]:
     """The kind of each TensorFlow device: logical CPUs of a machine are alike, and so are GPUs where all of this one are of one make."""
     makes = {str(tf.config.experimental.get_device_details(gpu).get("device_name")) for gpu in tf.config.list_physical_devices("GPU")}
-    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else "CPU" if "CPU" in name
-            else next(iter(makes)) if len(makes) == 1 and server_of(name) is None else name for name in devices]
+    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else "CPU core" if executor_of(name) == SERIAL
+            else "CPU" if "CPU" in name else next(iter(makes)) if len(makes) == 1 and server_of(name) is None else name for name in devices]
 
 
 def distinct_links(devices: Sequence[str]) -> list[list[tuple[int, int]]]:

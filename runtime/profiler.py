@@ -6,6 +6,7 @@ takes from the instruction to the news of its end, so that a kernel of 50 us tha
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,17 @@ from doppler_tf.heuristics import CriticalPath
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.topology import Topology
 from runtime.calls import KernelCall, kernel_calls
-from runtime.devices import prepare_devices
+from runtime.devices import SERIAL, executor_of, prepare_devices
 from runtime.measurements import Measurements, device_kinds
+from runtime.merged import MergedExecutor
 from runtime.tensors import TensorFlowExecutor
 
 if TYPE_CHECKING:
     from runtime.cluster import Cluster
+
+# Assignments that are run in larger calls, and how often.
+_MERGED, _RUNS = 2, 5
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -100,16 +106,19 @@ class Profiler:
         # An edge of no bytes keeps an order and carries nothing.
         edge_bytes = np.where(graph.edge_bytes == 0, 0.0, tensor_bytes[graph.edge_tensor])
         sized = replace(graph, tensor_bytes=tensor_bytes, edge_bytes=edge_bytes, transfer_s=np.full(graph.num_edges, np.nan))
-        measured = Measurements(self._devices, number, [[known.get(name) for name in row] for row in names], known)
+        measured = Measurements(self._devices, number, [call.name for call in distinct], known)
         if new or not measured.knows_links:
             self._run_rounds(sized, topology, inputs, measured)
+        if self._cluster is None and not measured.knows_launches:
+            self._run_merged(measured.graph(sized), _timed(topology, measured), inputs, measured)
         known.update({name: float(seconds) for row, times in zip(names, measured.kernel_s, strict=True)
                       for name, seconds in zip(row, times, strict=True)})
         known.update(measured.link_figures())
         known.update(measured.launch_figures())
         devices = tuple(device if launch_s is None else replace(device, launch_s=launch_s)
                         for device, launch_s in zip(topology.devices, measured.launch_s(), strict=True))
-        timed = replace(_timed(topology, measured), name=f"{topology.name}-measured", devices=devices)
+        timed = replace(_timed(topology, measured), name=f"{topology.name}-measured", devices=devices,
+                        shared_cores=all(executor_of(name) == SERIAL for name in self._devices))
         known_graph = measured.graph(sized)
         known_graph = replace(known_graph, exec_s=np.where(np.isinf(graph.exec_s), np.inf, known_graph.exec_s))
         return Profile(known_graph, build_costs(known_graph, timed), number, len(distinct), len(new))
@@ -153,6 +162,17 @@ class Profiler:
         if not measured.runs:
             raise failure
         measured.add_copies()
+
+    def _run_merged(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], measured: Measurements) -> None:
+        """Runs good assignments in larger calls; the first run of each counts for nothing."""
+        costs, rng = build_costs(graph, topology), np.random.default_rng(0)
+        teacher = CriticalPath(graph, costs)
+        with MergedExecutor(inputs, devices=self._devices) as executor:
+            for assignment in [teacher.sample(rng) for _ in range(_MERGED)]:
+                with contextlib.suppress(DeadlockError, ExecutionError):  # memory: what is known stays as it is
+                    executor.execute(graph, costs, assignment)
+                    for _ in range(_RUNS):
+                        measured.add_merged(executor.merged(), executor.execute(graph, costs, assignment))
 
     def _assignments(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, spread: int) -> Iterator[Assignment]:
         """All on each device, then `spread` on several: half of them good, half of all qualities."""

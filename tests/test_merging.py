@@ -17,7 +17,7 @@ from doppler_tf.graph_records import graph_from_records
 from doppler_tf.graph_rules import check_structure
 from doppler_tf.merging import MERGED, merge_calls
 from doppler_tf.simulator import simulate
-from doppler_tf.topology import cpu
+from doppler_tf.topology import cpu, ideal
 from doppler_tf.validation import validate_trace
 from tests.strategies import cases, cases_short_of_memory, examples, makespan_or_inf
 
@@ -65,6 +65,24 @@ def check(graph, costs, assignment, fetch=()):
     for v in work.tolist():
         assert not (found.costs.allowed[number[v]] & ~costs.allowed[v]).any()
     return found
+
+
+def test_a_call_beside_which_no_device_works_uses_all_cores_where_devices_share_them():
+    """Two chains of 2 s in one call take 2 s on two cores, and one chain does, too."""
+    def merged(chain, devices, shared_cores=True):
+        kernel = {"op": "map", "params": {"fn": "square", "subscripts": "a->a"}}
+        graph = graph_from_records([{"id": "x", "input": True, "output_bytes": 8}, *(
+            {"id": v, "exec_s": 1.0, "output_bytes": 8, "kernel": {**kernel, "operands": [{"vertex": u}]}} for u, v in chain)],
+            [{"source": u, "target": v} for u, v in chain])
+        costs = build_costs(graph, dataclasses.replace(ideal(2), shared_cores=shared_cores))
+        found = merge_calls(graph, costs, assignment_from_devices(graph, costs, [None, *devices]))
+        return found.makespan_s, [kernel.params.get("alone", False) for kernel in found.graph.kernel[1:]]
+
+    two = ["xa", "ab", "xc", "cd"]
+    assert merged(two, [0, 0, 0, 0], shared_cores=False) == (4.0, [False])
+    assert merged(two, [0, 0, 0, 0]) == (2.0, [True])
+    assert merged(two, [0, 0, 1, 1]) == (2.0, [False, False])
+    assert merged(two[:2], [0, 0]) == (2.0, [True])
 
 
 @given(cases(max_devices=4, constrained=True))

@@ -64,6 +64,16 @@ def test_transfers_take_time_from_devices_only_if_a_file_says_so():
     assert Topology.from_json(two).topology_hash == nothing.topology_hash
 
 
+def test_shared_cores_are_read_written_and_part_of_the_hash():
+    two = {"devices": [{"name": "p"}, {"name": "q"}]}
+    apart, shared = Topology.from_json(two), Topology.from_json({**two, "shared_cores": True})
+    assert (apart.shared_cores, shared.shared_cores, Topology.from_json(shared.to_json()).shared_cores) == (False, True, True)
+    assert "shared_cores" not in apart.to_json()
+    assert apart.topology_hash != shared.topology_hash
+    with pytest.raises(TopologyError, match="shared_cores: expected true or false, got 1"):
+        Topology.from_json({**two, "shared_cores": 1})
+
+
 def test_links_of_one_card_have_one_lane():
     three = {"devices": [{"name": name} for name in "pqr"], "links": {"card": [[5, 5, 5], [None, 2, 7], [7, None, None]]}}
     topology = Topology.from_json(three)

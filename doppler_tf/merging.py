@@ -17,11 +17,11 @@ from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import DeadlockError, GraphError
 from doppler_tf.graph import MERGED, TOKEN, DataflowGraph, Kernel, Operand
 from doppler_tf.graph_rules import check_structure
-from doppler_tf.simulator import Simulator, simulate
+from doppler_tf.simulator import Simulator
 from doppler_tf.trace import Trace
 
-# So many joins are tried.
-_TRIALS = 400
+# So many pairs in a row that cannot be joined end the search, and so many simulated vertices in all.
+_IN_VAIN, _SIMULATED = 8, 100_000
 # Sums in another order differ by so much.
 _ROUNDING = 1e-9
 
@@ -34,7 +34,7 @@ class Merged:
       graph, costs, assignment: what runs.
       vertex: int32 [N], the vertex of `graph` that stands for each vertex of the original.
       tensor: int32 [T], the tensor of `graph` that is each tensor of the original, -1 where it does not leave a call.
-      makespan_s: simulated.
+      trace: the simulated run.
     """
 
     graph: DataflowGraph
@@ -42,51 +42,64 @@ class Merged:
     assignment: Assignment
     vertex: np.ndarray
     tensor: np.ndarray
-    makespan_s: float
+    trace: Trace
+
+    @property
+    def makespan_s(self) -> float:
+        """Simulated."""
+        return self.trace.makespan_s
 
 
 def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, fetch: Collection[int] = ()) -> Merged:
     """The assignment in as few calls as do not make it slower by simulation.
 
     A vertex with operands that come from another device begins a call unless they are there by then, and one whose output another device
-    needs ends a call. Neighbours on a device are then joined where the simulated makespan does not grow. Devices that run several
-    vertices at once, and such where memory may run out, keep their vertices apart. Of several vertices a call saves all but one time
-    the seconds that a device takes for a kernel without work (`launch_s`).
+    needs ends a call. Neighbours on a device are then joined where nobody waits longer for it than the simulated run leaves room for, many
+    at a time. Devices that run several vertices at once, and such where memory may run out, keep their vertices apart. Of several vertices
+    a call saves all but one time the seconds that a device takes for a kernel without work (`launch_s`).
 
     Args: fetch: tensors that are wanted, whoever takes them. Those that hold results of a captured function are wanted anyway.
     """
     trace = Simulator().execute(graph, costs, assignment)
     merger = _Merger(graph, costs, assignment, frozenset(fetch) | _results(graph))
     calls = _by_messages(graph, costs, assignment, trace)
-    best, improved, trials = merger.merged(calls), True, 0
+    best, apart = merger.tried(calls), [[v] for call in calls for v in call]
     if best is None or not _as_fast(best.makespan_s, trace.makespan_s):
-        calls = [[v] for call in calls for v in call]
-        best = Merged(graph, costs, assignment, np.arange(graph.num_vertices, dtype=np.int32),
-                      np.arange(graph.num_tensors, dtype=np.int32), trace.makespan_s)
-    while improved:
-        improved, at = False, 0
-        while at + 1 < len(calls) and trials < _TRIALS:
-            d = assignment.device[calls[at][0]]
-            beside = next((i for i in range(at + 1, len(calls)) if assignment.device[calls[i][0]] == d), None)
-            if beside is not None and merger.may_merge(calls[at], calls[beside]):
-                trials += 1
-                tried = [*calls[:at], [*calls[at], *calls[beside]], *calls[at + 1:beside], *calls[beside + 1:]]
-                found = merger.merged(tried)
-                if found is not None and _as_fast(found.makespan_s, best.makespan_s):
-                    calls, best, improved = tried, found, True
-                    continue
-            at += 1
-    lone = _lone(best) if costs.topology.shared_cores else ()
-    return merger.merged(calls, lone) if lone else best
+        calls, best = apart, merger.tried(apart)
+    refused: set[tuple[int, int]] = set()
+    pairs = [] if best is None else merger.pairs(calls, best, refused)
+    at_once, in_vain, simulated = len(pairs), 0, 0
+    while pairs and in_vain < _IN_VAIN and simulated < _SIMULATED:
+        at_once = min(at_once, len(pairs))
+        joined = _joined(calls, pairs[:at_once])
+        found, simulated = merger.tried(joined), simulated + len(joined)
+        if found is not None and _as_fast(found.makespan_s, best.makespan_s):
+            calls, best, at_once, in_vain = joined, found, 2 * at_once, 0
+        elif at_once > 1:
+            at_once //= 2
+            continue
+        else:
+            refused.add((calls[pairs[0][0]][-1], calls[pairs[0][1]][0]))
+            in_vain += 1
+        pairs = merger.pairs(calls, best, refused)
+    if best is None or len(calls) == len(apart) or not _as_fast(best.makespan_s, trace.makespan_s):
+        return Merged(graph, costs, assignment, np.arange(graph.num_vertices, dtype=np.int32),
+                      np.arange(graph.num_tensors, dtype=np.int32), trace)
+    return merger.merged(calls, _lone(calls, best.trace) if costs.topology.shared_cores else ())
 
 
-def _lone(merged: Merged) -> frozenset[int]:
-    """The merged calls beside which no other device works."""
-    graph, trace = merged.graph, Simulator().execute(merged.graph, merged.costs, merged.assignment)
+def _joined(calls: Sequence[Sequence[int]], pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """The calls, each second one of a pair behind the first."""
+    second = dict(pairs)
+    return [[*call, *calls[second[i]]] if i in second else list(call) for i, call in enumerate(calls) if i not in second.values()]
+
+
+def _lone(calls: Sequence[Sequence[int]], trace: Trace) -> list[int]:
+    """The positions of merged calls beside which no other device works."""
     start_s, end_s, device = trace.start_s, trace.end_s, trace.device
     beside = (start_s[:, None] < end_s) & (start_s < end_s[:, None]) & (device[:, None] != device)
-    alone = trace.vertex[~beside.any(axis=1)].tolist()
-    return frozenset(v for v in alone if graph.kernel[v] is not None and graph.kernel[v].op == MERGED)
+    first = int(trace.vertex.min())
+    return [i for v in trace.vertex[~beside.any(axis=1)].tolist() if len(calls[i := v - first]) > 1]
 
 
 def _results(graph: DataflowGraph) -> set[int]:
@@ -161,11 +174,67 @@ class _Merger:
         return not self._apart[self._assignment.device[call[0]]] and not _is_token(self._graph, call[0]) and (
             not _is_token(self._graph, behind[0]))
 
+    def pairs(self, calls: Sequence[Sequence[int]], tried: Merged, refused: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Neighbours on a device that may be joined by the room which a run leaves, no call twice, those with the most room first.
+
+        Args:
+          tried: the run of these calls.
+          refused: pairs, by the last vertex of the first and the first of the second, that have been tried alone.
+        """
+        graph, trace, first = tried.graph, tried.trace, tried.graph.num_vertices - len(calls)
+        start_s, end_s, device = np.zeros(len(calls)), np.zeros(len(calls)), np.zeros(len(calls), np.int32)
+        start_s[trace.vertex - first], end_s[trace.vertex - first], device[trace.vertex - first] = trace.start_s, trace.end_s, trace.device
+        arrived_s = dict(zip(zip(trace.tensor(graph).tolist(), trace.destination.tolist(), strict=True), trace.transfer_end_s.tolist(),
+                             strict=True))
+        arrives: list[dict[int, float]] = [{} for _ in calls]  # by call what it waits for, and when that is there
+        for e in graph.work_edges.tolist():
+            u, v = int(graph.sources[e]) - first, int(graph.targets[e]) - first
+            at_s = end_s[u] if device[u] == device[v] else arrived_s[int(graph.edge_tensor[e]), int(device[v])]
+            arrives[v][u] = max(at_s, arrives[v].get(u, 0.0))
+        order = np.lexsort((np.argsort(graph.topological_order)[first:], start_s)).tolist()
+        behind: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i in order:
+            if device[i] in last:
+                behind[last[device[i]]] = i
+            last[device[i]] = i
+        # The latest end of a call, and what others leave for it beside the call behind it.
+        latest_s, others_s = np.zeros(len(calls)), np.full(len(calls), trace.makespan_s)
+        for i in reversed(order):
+            latest_s[i] = others_s[i]
+            if i in behind:
+                latest_s[i] = min(latest_s[i], latest_s[behind[i]] - (end_s[behind[i]] - start_s[behind[i]]))
+            for u, at_s in arrives[i].items():
+                if behind.get(u) != i:
+                    others_s[u] = min(others_s[u], latest_s[i] - (end_s[i] - start_s[i]) - (at_s - end_s[u]))
+        found = []
+        for i, j in behind.items():
+            if (calls[i][-1], calls[j][0]) in refused or not self.may_merge(calls[i], calls[j]):
+                continue
+            begins_s = max([start_s[i], *(at_s for u, at_s in arrives[j].items() if u != i)])
+            ends_s = begins_s + end_s[i] - start_s[i] + end_s[j] - start_s[j] - self._launch_s[device[i]]
+            room_s = min(others_s[i], latest_s[j]) - ends_s
+            if room_s >= -_ROUNDING * trace.makespan_s:
+                found.append((room_s, i, j))
+        pairs, taken = [], set()
+        for _, i, j in sorted(found, reverse=True):
+            if not taken & {i, j}:
+                pairs.append((i, j))
+                taken |= {i, j}
+        return pairs
+
+    def tried(self, calls: Sequence[Sequence[int]]) -> Merged | None:
+        """As `merged`, without kernels."""
+        return self._made(calls, (), kernels=False)
+
     def merged(self, calls: Sequence[Sequence[int]], lone: Collection[int] = ()) -> Merged | None:
         """The graph of these calls, in order of time; None where they would wait for each other, or for memory.
 
-        Args: lone: vertices of that graph that use the cores of all devices.
+        Args: lone: positions of calls that use the cores of all devices.
         """
+        return self._made(calls, lone, kernels=True)
+
+    def _made(self, calls: Sequence[Sequence[int]], lone: Collection[int], kernels: bool) -> Merged | None:
         graph, number = self._graph, np.full(self._graph.num_vertices, -1, np.int32)
         for i, call in enumerate(calls):
             number[call] = i
@@ -179,7 +248,7 @@ class _Merger:
         tensor[[t for tensors in kept for t in tensors]] = np.arange(sum(map(len, kept)))
         for group in given:
             tensor[[self._first[v] for v in group]] = tensor[self._first[group[0]]]
-        made = self._built(groups, number, tensor, kept, lone)
+        made = self._built(groups, number, tensor, kept, {len(given) + i for i in lone}, kernels)
         try:
             check_structure(made, graph.name)
         except GraphError:  # a circle
@@ -190,7 +259,7 @@ class _Merger:
         priority = np.arange(made.num_vertices, dtype=np.float64)
         assignment = replace(self._assignment, device=device, order=None, dispatch="order", priority=priority, proven_bound_s=0.0)
         try:
-            return Merged(made, costs, assignment, number, tensor, simulate(made, costs, assignment).makespan_s)
+            return Merged(made, costs, assignment, number, tensor, Simulator().execute(made, costs, assignment))
         except DeadlockError:  # another device is short of memory when tensors come in another order
             return None
 
@@ -211,7 +280,7 @@ class _Merger:
         return found or tensors[-1:]
 
     def _built(self, groups: Sequence[Sequence[int]], number: np.ndarray, tensor: np.ndarray,
-               kept: Sequence[Sequence[int]], lone: Collection[int]) -> DataflowGraph:
+               kept: Sequence[Sequence[int]], lone: Collection[int], kernels: bool) -> DataflowGraph:
         graph, last = self._graph, [group[-1] for group in groups]
         largest = [max(group, key=lambda v: self._costs.mean_exec_s[v]) for group in groups]
         exec_s = np.array([self._exec_s[group].sum(axis=0) for group in groups])
@@ -230,7 +299,8 @@ class _Merger:
             flops=np.array([graph.flops[group].sum() for group in groups]), tensor_ptr=first,
             tensor_bytes=np.array([self._bytes(t, groups[i]) for i, tensors in enumerate(kept) for t in tensors]), exec_s=exec_s,
             is_input=graph.is_input[last],
-            kernel=tuple(self._kernel(group, number, tensor, kept[i], first, i in lone) for i, group in enumerate(groups)),
+            kernel=tuple(self._kernel(group, number, tensor, kept[i], first, i in lone) if kernels else None
+                         for i, group in enumerate(groups)),
             pin=(None,) * len(groups), colocate=np.full(len(groups), -1, np.int32), groups=(), sources=source, targets=edges["target"],
             edge_output=(output - first[source]).astype(np.int32), edge_bytes=edges["bytes"], transfer_s=edges["transfer_s"],
             attributes=self._attributes(number, tensor, first, last), edge_notes={},

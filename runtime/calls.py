@@ -26,7 +26,8 @@ _KEPT = 8192
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
 CAPTURED = "captured"
 _VARIABLES = frozenset(("Placeholder", "VarHandleOp", "AssignVariableOp", "ReadVariableOp"))
-_CONTROL_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"))
+_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "Switch", "Merge", "Enter", "Exit"))
+_CONTROL_FLOW = _FLOW | {"PartitionedCall"}
 
 
 class KernelCall:
@@ -40,9 +41,10 @@ class KernelCall:
       outputs: shape and type of each tensor that it computes.
       output_bytes: their sizes.
       can_warm: a call on zeros does no harm.
+      has_control_flow: there are loops or branches in it.
     """
 
-    can_warm = True
+    can_warm, has_control_flow = True, False
 
     def __init__(self, name: str, kernel: Kernel, arguments: Sequence[tf.TensorSpec]):
         """Args: kernel: its operands' vertices are positions in `arguments`."""
@@ -107,7 +109,9 @@ class CapturedCall:
 
     def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = (), alone: bool = False):
         """Args: function: as `piece_function` gives it; parts: the calls of which it is made; alone: no other device works meanwhile."""
-        self._executor_of = _side_by_side if alone else executor_of
+        self.has_control_flow = any(part.has_control_flow for part in parts) if parts else _has_control_flow(function)
+        # TensorFlow's single-threaded executor takes no control flow.
+        self._executor_of = _side_by_side if alone or self.has_control_flow else executor_of
         self.name, self._function, self._parts = name, function, parts
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
@@ -142,6 +146,12 @@ class CapturedCall:
             with contextlib.suppress(tf.errors.OpError):  # zeros may be no input for it
                 self(zeros, device)
         self._warm.add(device)
+
+
+def _has_control_flow(function) -> bool:
+    """Whether there are loops or branches in a function, or in one that it calls."""
+    definition = function.graph.as_graph_def()
+    return any(node.op in _FLOW for nodes in (definition.node, *(each.node_def for each in definition.library.function)) for node in nodes)
 
 
 def _side_by_side(device: str) -> str:

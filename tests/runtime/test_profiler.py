@@ -99,8 +99,9 @@ def test_launch_s_is_what_a_vertex_saves_as_part_of_a_larger_call():
     for seconds, params in ((5.0, {}), (1e-3, {"alone": True})):
         call = graph_from_records([{"id": v, "exec_s": s, "output_bytes": 8} for v, s in enumerate((seconds, 2.0))], [])
         call = replace(call, kernel=(Kernel("merged", (), params), None))
-        merged = Merged(call, build_costs(call, cpu(2)), Assignment(np.zeros(2, np.int32)), np.array([0, 0, 0, 0, 1]), np.arange(5), 7.0)
-        measured.add_merged(merged, simulated(merged.graph, merged.costs, merged.assignment))
+        costs, one = build_costs(call, cpu(2)), Assignment(np.zeros(2, np.int32))
+        trace = simulated(call, costs, one)
+        measured.add_merged(Merged(call, costs, one, np.array([0, 0, 0, 0, 1]), np.arange(5), trace), trace)
         assert measured.launch_s() == [1.0, 1.0]
 
 

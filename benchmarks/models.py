@@ -21,12 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.tables import finish, show
+from doppler_tf.api.distribution import Distributed, distribute
+from doppler_tf.api.plain_tensorflow import PlainTensorFlow
+from doppler_tf.api.plain_tensorflow import modes as modes_of
+from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.assignment import Assignment
-from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
-from doppler_tf.cli.plain_tensorflow import modes as modes_of
-from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
-from doppler_tf.distribution import Distributed, distribute
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.heuristics.mixtures import spread_assignments

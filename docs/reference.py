@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 from doppler_tf.report.tables import markdown_table
 
 PAGE = Path(__file__).with_name("reference.md")

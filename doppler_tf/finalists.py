@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler_tf.assignment import AUTO, Assignment, what_runs
+from doppler_tf.batches import Batches
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph import DataflowGraph
@@ -77,6 +78,12 @@ def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: s
         if np.isfinite(placed.makespans_s[name]):
             found.setdefault(name, placed.assignments[name])
     return _different(found)
+
+
+def batch_baselines(batches: Batches, seed: int = 0) -> dict[str, Assignment]:
+    """As `baselines`, of batches in flight: all batches on one device."""
+    single = baselines(batches.single, batches.single_costs, seed)
+    return {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
 
 
 def finalists_of(placed: Placement, always: Mapping[str, Assignment]) -> dict[str, Assignment]:

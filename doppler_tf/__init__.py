@@ -11,7 +11,7 @@ _HOMES = {
     "convert": "doppler_tf.formats.foreign.conversion", "write_converted": "doppler_tf.formats.foreign.conversion",
     "Assignment": "doppler_tf.assignment",
     "simulate": "doppler_tf.simulator", "place": "doppler_tf.placement", "validate_trace": "doppler_tf.validation",
-    "bench": "doppler_tf.api.benchmark.bench", "calibrate": "doppler_tf.api.calibration", "capture": "doppler_tf.api.capturing",
+    "calibrate": "doppler_tf.api.calibration", "capture": "doppler_tf.api.capturing",
     "compare": "doppler_tf.api.comparing", "connect": "doppler_tf.api.inputs", "distribute": "doppler_tf.api.distribution",
     "export": "doppler_tf.api.exporting", "export_placed": "doppler_tf.api.exporting", "measure": "doppler_tf.api.measuring",
     "prepare_devices": "doppler_tf.api.distribution", "run": "doppler_tf.api.running", "train": "doppler_tf.api.training",

@@ -13,7 +13,7 @@ import numpy as np
 
 from data import fuse as fuse_graph
 from doppler_tf.api.executors import check_executor, default_time_scale, load_program, make_executor
-from doppler_tf.api.inputs import load_cluster, load_costs
+from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel, build_costs
@@ -56,7 +56,7 @@ class Calibration:
 
 def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: str = "tf", *, costs: str = "given",
               time_scale: float | None = None, assignments: int = 50, repeats: int | None = None, fuse: bool = True, anew: bool = False,
-              out: str | Path | None = None, cluster: Cluster | str | Path | None = None, seed: int = 0) -> Calibration:
+              out: str | Path | None = None, cluster: ClusterLike | None = None, seed: int = 0) -> Calibration:
     """Measures kernels and links, runs good and bad assignments, and compares simulated with measured makespans.
 
     Args:
@@ -70,7 +70,8 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
       out: folder for the report and the measured graph and topology; None writes nothing.
 
     Raises:
-      UserError: options that do not go together, a graph without kernels, or `out` cannot be written. DeadlockError: no assignment fits.
+      UserError: options that do not go together, a graph without kernels, or `out` cannot be written.
+      DeadlockError: no assignment fits.
     """
     check_executor(executor, "calibrate", tuple(REPEATS))
     started = time.perf_counter()

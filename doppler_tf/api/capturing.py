@@ -46,7 +46,8 @@ def capture(source, out: str | Path, example_inputs=None, *, signature: str | No
       allow_unsafe: lets operations through that touch files, the network or Python.
 
     Raises:
-      ConfigError: the model cannot be captured; the message names the operation and the user's line. FormatError: `out` cannot be written.
+      ConfigError: the model cannot be captured; the message names the operation and the user's line.
+      FormatError: `out` cannot be written.
     """
     if variables not in ("freeze", "keep"):
         raise field_error(ConfigError, "", "", "--variables", "freeze or keep", variables)

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from doppler_tf.api.executors import has_kernels
-from doppler_tf.api.inputs import load_cluster, load_costs, load_policy
+from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs, load_policy
 from doppler_tf.api.side_by_side import GREEDY, measure_found
 from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.bounds import lower_bounds
@@ -23,9 +23,6 @@ from doppler_tf.given import GraphLike, TopologyLike
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
 from doppler_tf.placement import Policy, learned_samples, made, place
-
-if TYPE_CHECKING:
-    from runtime.cluster import Cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +43,7 @@ class Comparison:
 
 def compare(graph: GraphLike, topology: TopologyLike | CostModel, methods: Sequence[str] | None = None, *, costs: str = "given",
             policy: str | Path | None = None, samples: int | None = None, budget_s: float | None = None, seeds: int = 1,
-            dispatch: str = AUTO, measure: int | None = None, cluster: Cluster | str | Path | None = None, seed: int = 0) -> Comparison:
+            dispatch: str = AUTO, measure: int | None = None, cluster: ClusterLike | None = None, seed: int = 0) -> Comparison:
     """Places with each method and each seed.
 
     Args:

@@ -29,8 +29,8 @@ def prepare_devices(count: int | None = None) -> list[str]:
     Raises:
       ConfigError: TensorFlow is initialised with fewer devices.
     """
-    runtime, local = import_quietly("runtime"), import_quietly("runtime.local")
-    return runtime.prepare_devices(local.count_local_devices() if count is None else count)
+    room = import_quietly("runtime.devices")
+    return room.prepare_devices(room.count_local_devices() if count is None else count)
 
 
 def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
@@ -44,7 +44,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     variables, compiled by XLA). What is fastest is returned, the engine where it is as fast. `report()` shows the figures.
 
     Args:
-      function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture`.
+      function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture_counted`.
       example_inputs: a tuple of all positional arguments, or the only argument. Of tensors, arrays and floats shapes and types count;
         kernels are measured with their values, and with drawn ones for a TensorSpec. Other Python values, and defaults that are left
         out, become part of the function. None: what it asks for itself.
@@ -57,7 +57,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
       cluster: as `connect` gives it; takes the place of `topology`.
       keep_devices: what stands in a `tf.device` scope runs on that device; else scopes are dropped.
       example_keywords: further arguments, by name.
-      freeze_variables: as `data.capture.capture`. Where variables of the original change afterwards, a warning tells.
+      freeze_variables: as `data.capture.capture_counted`. Where variables of the original change afterwards, a warning tells.
       executor: `engine`, `TensorFlow's executor` or `TensorFlow alone`: only ways of this kind are considered.
 
     Returns:

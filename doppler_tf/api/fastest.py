@@ -13,7 +13,7 @@ from doppler_tf.api.candidates import Candidate
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.assignment import Assignment
 from doppler_tf.errors import CancelledError, DopplerError, ExecutionError, UserError
-from doppler_tf.finalists import Finalist, narrowed
+from doppler_tf.finalists import Finalist, narrowed, run_often
 
 if TYPE_CHECKING:
     from runtime.cluster import Cluster
@@ -105,8 +105,7 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
 
 def _chosen(figures: Mapping[str, Finalist], ours: Sequence[str]) -> str | None:
     """The fastest, but one of `ours` that is as fast; None where nothing has run."""
-    most = max((len(f.seconds) for f in figures.values()), default=0)
-    often = [name for name, f in figures.items() if most and 2 * len(f.seconds) >= most]
+    often = run_often(figures)
     best = min(often, key=lambda name: figures[name].median_s, default=None)
     mine = min((name for name in often if name in ours), key=lambda name: figures[name].median_s, default=best)
     return mine if best is None or figures[mine].median_s <= _AS_FAST * figures[best].median_s else best

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.assignment import Assignment, as_assignment
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from agents.placing import KeptSamplers
     from runtime.cluster import Cluster
 
-# An assignment, or the path of its file.
+# An assignment, or the path of its file; a cluster as `connect` gives it, or the path of its file.
 AssignmentLike = Assignment | str | Path
+ClusterLike = Union["Cluster", str, Path]
 LOCAL, COSTS = "local", ("given", "estimated")
 
 
@@ -82,7 +83,7 @@ def connect(cluster: str | Path) -> Cluster:
     return import_quietly("runtime.cluster").Cluster(spec)
 
 
-def load_cluster(cluster: Cluster | str | Path | None, topology: Topology) -> Cluster | None:
+def load_cluster(cluster: ClusterLike | None, topology: Topology) -> Cluster | None:
     """A cluster for this topology, connected if it is given by its file.
 
     Raises as `connect`; ConfigError: the numbers of devices differ.

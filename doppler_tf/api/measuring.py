@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.api.executors import load_program, make_executor
-from doppler_tf.api.inputs import load_cluster
+from doppler_tf.api.inputs import ClusterLike, load_cluster
 from doppler_tf.assignment import Assignment
 from doppler_tf.batches import Batches
 from doppler_tf.errors import CancelledError, DopplerError, UserError
@@ -28,10 +28,7 @@ from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from runtime.captured_program import CapturedProgram
-    from runtime.cluster import Cluster
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +45,7 @@ class Measured:
     figures: Mapping[str, Any]
 
 
-def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cluster: Cluster | str | Path | None = None,
+def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cluster: ClusterLike | None = None,
             batches: Batches | None = None, program: CapturedProgram | None = None, seed: int = 0) -> Measured:
     """Chooses among the assignments of a placement and simple ones by measured runs.
 

@@ -13,7 +13,6 @@ from doppler_tf.api.executors import has_kernels
 from doppler_tf.api.inputs import load_cluster, load_costs, load_policy
 from doppler_tf.api.measuring import measure as measured_choice
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.api.traces import write_pictures
 from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.batches import Batches, repeat_graph
 from doppler_tf.costs import CostModel
@@ -23,6 +22,7 @@ from doppler_tf.formats.files import check_writable, held
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.notes import note
 from doppler_tf.placement import Placement, Policy, check_method, place, place_batches
+from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.report.verdict import batch_figures
 from doppler_tf.simulator import Simulator
@@ -37,18 +37,9 @@ def place_files(graphs: Sequence[Path], topology: str, costs: str = "given", met
                 measure: int | None = None, cluster: Path | None = None, time_scale: float | None = None, noise: float | None = None,
                 out: Path | None = None, gantt: Path | None = None, jobs: int | None = None, ray: str | None = None,
                 seed: int = 0) -> dict[str, Any]:
-    """Places each graph as `place` or `place_batches` do, with `measure` also as `measure` does, and writes the assignment.
+    """Places each graph file as `place` or `place_batches` do, with `measure` also as `measure` does, and writes the assignments.
 
-    Args:
-      graphs: files, or folders of them.
-      policy: a run folder or checkpoint, for the portfolio or for the method `policy`.
-      measure, cluster, time_scale: `runs` and arguments of `measure`.
-      out: an assignment file, of several graphs a folder of these.
-      gantt: a path to write a picture to.
-      jobs, ray: as in `open_tasks`.
-
-    Returns:
-      What the command prints with `--json`.
+    Args: those of the command.
     """
     several = len(graphs) > 1 or graphs[0].is_dir()
     if method == "policy" and policy is None:
@@ -82,8 +73,7 @@ def place_files(graphs: Sequence[Path], topology: str, costs: str = "given", met
     if out is not None:
         write_assignment(out, graph, costs, assignment, makespan_s, in_flight)
     if gantt is not None:
-        trace = Simulator().execute(graph, costs, assignment)
-        write_pictures(graph, costs, assignment, trace, placed.lower_bound_s, None, gantt)
+        write_gantt(gantt, graph, costs, Simulator().execute(graph, costs, assignment), placed.lower_bound_s, assignment.method)
     return {"graph": graph.name, "topology": costs.topology.name, **_figures(placed, batches, assignment), "makespan_s": makespan_s,
             **figures, "out": out}
 
@@ -119,21 +109,10 @@ def _figures(placed: Placement, batches: Batches | None, assignment: Assignment)
 
 def _place_several(how: Mapping[str, Any], files: Mapping[str, Path], topology: str, costs: str, out: Path | None, ray: str | None,
                   jobs: int | None) -> dict[str, Any]:
-    """Places each graph and writes its assignment as soon as it is found.
+    """Places each graph, writes its assignment as soon as it is found; returns `graphs`, the figures of each, and `failed`, the errors.
 
-    Args:
-      files: by graph; the names are also those of the assignment files.
-      topology, costs: as `load_costs` takes them.
-      out: the folder of assignment files.
-      ray, jobs: as in `open_tasks`.
-
-    Returns:
-      `graphs` with the figures of each, and `failed` with the errors of others.
-
-    Raises:
-      UserError: a file that is no graph, or has no costs on the topology; no such method; `out` cannot be written, or another command
-        writes there. Nothing has been placed then.
-      KeyboardInterrupt: with the number of graphs placed.
+    Raises UserError, before anything is placed: a file that is no graph, no such method, or `out` is being written; KeyboardInterrupt: with
+    the number of graphs placed.
     """
     started, found, failed = time.perf_counter(), {}, {}
     cases = {name: load_costs(path, topology, costs) for name, path in files.items()}
@@ -160,11 +139,7 @@ def _place_several(how: Mapping[str, Any], files: Mapping[str, Path], topology: 
 
 
 def _graph_files(paths: Sequence[Path]) -> dict[str, Path]:
-    """Graph files by name: those given, and every .json file of folders given.
-
-    Raises:
-      ConfigError: a folder without such files, or two files of one name.
-    """
+    """Graph files by name: those given, and all .json files of folders given. Raises ConfigError: a folder without any, or a name twice."""
     files: dict[str, Path] = {}
     for path in paths:
         inside = sorted(path.glob("*.json")) if path.is_dir() else [path]

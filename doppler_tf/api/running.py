@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from doppler_tf.api.executors import check_executor, default_time_scale, has_kernels, load_program, make_executor, matches, true_topology
-from doppler_tf.api.inputs import AssignmentLike, load_cluster, load_costs, load_planned
-from doppler_tf.api.traces import Executed, write_pictures
-from doppler_tf.bounds import known_bound_s
+from doppler_tf.api.inputs import AssignmentLike, ClusterLike, load_cluster, load_costs, load_planned
+from doppler_tf.api.traces import Executed, executed
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.given import GraphLike, TopologyLike
-from doppler_tf.report.verdict import batch_figures, idle, judge, usage
+from doppler_tf.report.verdict import batch_figures, idle
 from doppler_tf.simulator import Simulator
-
-if TYPE_CHECKING:
-    from runtime.cluster import Cluster
 
 
 def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: AssignmentLike, executor: str = "tf", *, costs: str = "given",
         dispatch: str | None = None, time_scale: float | None = None, emulate: TopologyLike | None = None, timeout_s: float | None = None,
         restart_on_loss: bool = False, repeats: int = 1, merge: bool = False, repeat: int | None = None, in_flight: int | None = None,
         inputs: Path | Mapping[str, Any] | None = None, check: bool = True, tolerance_s: float | None = None,
-        trace: str | Path | None = None, gantt: str | Path | None = None, cluster: Cluster | str | Path | None = None,
+        trace: str | Path | None = None, gantt: str | Path | None = None, cluster: ClusterLike | None = None,
         seed: int = 0) -> Executed:
     """Executes an assignment, compares the outputs with the unsharded program, and judges the median run's trace.
 
@@ -49,7 +45,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
       cluster: a cluster file, or what `connect` gives: its devices run the kernels.
 
     Raises:
-      UserError: options that do not go together, or an assignment that does not fit. ExecutionError: the run failed.
+      UserError: options that do not go together, or an assignment that does not fit.
+      ExecutionError: the run failed.
     """
     check_executor(executor)
     graph, costs = load_costs(graph, topology, costs)
@@ -83,15 +80,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
             graph, costs, assignment, simulated_s = merged.graph, merged.costs, merged.assignment, merged.makespan_s
             simulated = Simulator().execute(graph, costs, assignment)
     found = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]
-    lower_bound_s = known_bound_s(graph, costs, assignment)
-    ran = graph, costs, assignment, found
-    verdict = judge(*ran, tolerance_s)
-    write_pictures(*ran, lower_bound_s, trace, gantt)
-    figures = {
-        "graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "executor": executor,
-        "device_kind": found.device_kind, "dispatch": found.dispatch, "time_scale": time_scale,
-        "makespan_s": found.makespan_s, "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated_s,
-        **({} if batches is None else batch_figures(batches, found, simulated)),
-        "lower_bound_s": lower_bound_s, "outputs_match": matches(error), "relative_error": error,
-        **verdict, **usage(*ran, verdict["trace_valid"]), **idle(*ran, verdict["trace_valid"])}
-    return Executed(figures, *ran, outputs)
+    figures = {"executor": executor, "device_kind": found.device_kind, "dispatch": found.dispatch, "time_scale": time_scale,
+               "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated_s,
+               **({} if batches is None else batch_figures(batches, found, simulated)),
+               "outputs_match": matches(error), "relative_error": error}
+    return executed((graph, costs, assignment, found), figures, (idle,), tolerance_s, trace, gantt, outputs)

@@ -33,9 +33,9 @@ def serve(listen: tuple[str, int] = ("127.0.0.1", 2222), devices: int | None = N
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     prepare_tensorflow()
-    server, local = import_quietly("runtime.server"), import_quietly("runtime.local")
+    server, cpus = import_quietly("runtime.server"), import_quietly("runtime.devices")
     os.environ.update(server.CHANNELS)  # workers speak to each other
-    devices = devices or local.count_cores()
+    devices = devices or cpus.count_cores()
     port, kept = server.serve(ip, port, devices)
     note(f"worker: {devices} CPU devices at {host}:{port}; Ctrl-C ends it")
     over.wait()

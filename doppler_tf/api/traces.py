@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,33 +47,34 @@ def simulated(graph: GraphLike, topology: TopologyLike | CostModel, assignment: 
     """Simulates under the virtual clock and judges the trace exactly. Args: as of `run`."""
     batches, graph, costs, assignment = load_planned(assignment, *load_costs(graph, topology, costs), dispatch, repeat, in_flight)
     found = Simulator().execute(graph, costs, assignment)
-    lower_bound_s = known_bound_s(graph, costs, assignment)
-    ran = graph, costs, assignment, found
-    write_pictures(*ran, lower_bound_s, trace, gantt)
-    figures = {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": assignment.dispatch,
-               "makespan_s": found.makespan_s, "lower_bound_s": lower_bound_s, "transfers": len(found.producer),
-               **({} if batches is None else batch_figures(batches, found)), **judge(*ran), **usage(*ran, valid=True)}
-    return Executed(figures, *ran)
+    figures = {"dispatch": assignment.dispatch, "transfers": len(found.producer),
+               **({} if batches is None else batch_figures(batches, found))}
+    return executed((graph, costs, assignment, found), figures, (), None, trace, gantt)
 
 
 def stored(file: str | Path, tolerance_s: float | None = None, gantt: str | Path | None = None) -> Executed:
     """Reads a trace file and judges its trace. Args: as of `run`."""
     found = read_trace(file)
-    graph, costs, assignment, trace = ran = found.graph, found.costs, found.assignment, found.trace
+    figures = {"dispatch": found.trace.dispatch, "device_kind": found.trace.device_kind}
+    return executed((found.graph, found.costs, found.assignment, found.trace), figures, (idle, chain), tolerance_s, None, gantt)
+
+
+def executed(ran: tuple[DataflowGraph, CostModel, Assignment, Trace], figures: Mapping[str, Any], more: Sequence[Callable],
+             tolerance_s: float | None, trace: str | Path | None, gantt: str | Path | None,
+             outputs: Mapping[int, np.ndarray] | None = None) -> Executed:
+    """Judges what ran, and writes its trace and a picture where there are paths for them.
+
+    Args: figures: to add to those that all runs have; more: of `report.verdict`, to be added, too.
+    """
+    graph, costs, assignment, found = ran
     lower_bound_s = known_bound_s(graph, costs, assignment)
-    write_pictures(*ran, lower_bound_s, None, gantt)
     verdict = judge(*ran, tolerance_s)
-    judged = *ran, verdict["trace_valid"]
-    figures = {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": trace.dispatch,
-               "device_kind": trace.device_kind, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s,
-               **verdict, **usage(*judged), **idle(*judged), **chain(*judged)}
-    return Executed(figures, *ran)
-
-
-def write_pictures(graph: DataflowGraph, costs: CostModel, assignment: Assignment, ran: Trace, lower_bound_s: float,
-                   trace: str | Path | None, gantt: str | Path | None) -> None:
-    """Writes the trace and the picture of a run, where there are paths for them."""
     if trace is not None:
-        write_trace(trace, graph, costs, assignment, ran)
+        write_trace(trace, *ran)
     if gantt is not None:
-        write_gantt(gantt, graph, costs, ran, lower_bound_s, assignment.method)
+        write_gantt(gantt, graph, costs, found, lower_bound_s, assignment.method)
+    result = {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, **figures,
+              "makespan_s": found.makespan_s, "lower_bound_s": lower_bound_s, **verdict}
+    for of in (usage, *more):
+        result |= of(*ran, verdict["trace_valid"])
+    return Executed(result, *ran, outputs)

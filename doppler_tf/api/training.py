@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from doppler_tf.api.executors import ByGraph, has_kernels, load_program, make_executor, true_topology
-from doppler_tf.api.inputs import load_cluster, load_costs
+from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.assignment import AUTO
 from doppler_tf.bounds import lower_bounds
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from agents.agent import Gradients
     from agents.config import TrainConfig
     from agents.shards import Sampled
-    from runtime.cluster import Cluster
 
 Loaded = Sequence[tuple[DataflowGraph, CostModel]]
 # Runs of each graph in the real stage if `real` is not given: with an executor or a time scale, and with `real_minutes`.
@@ -45,7 +44,7 @@ def train(graphs: Sequence[GraphLike], topology: TopologyLike, run_dir: str | Pa
           executor: str | None = None, time_scale: float | None = None, timeout_s: float | None = None, emulate: str | None = None,
           init: str | Path | None = None, tie: bool = False, resume: bool = False, dispatch: str | None = None,
           config: str | Path | None = None, set: Iterable[tuple[str, str]] = (), jobs: int | None = None, ray: str | None = None,
-          cluster: Cluster | str | Path | None = None, seed: int | None = None) -> dict[str, Any]:
+          cluster: ClusterLike | None = None, seed: int | None = None) -> dict[str, Any]:
     """Trains policies; returns what the command prints with `--json`. `agents.train` is what it calls.
 
     Args:
@@ -178,7 +177,7 @@ def _base(name: str | Path | None) -> TrainConfig:
 
 @contextlib.contextmanager
 def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None,
-              cluster: Cluster | str | Path | None) -> Iterator[Executor | None]:
+              cluster: ClusterLike | None) -> Iterator[Executor | None]:
     """The real stage's executor, or None without real runs. Its threads are joined at the end."""
     if cluster is not None and not (config.real and config.executor == "tf"):
         raise ConfigError("--cluster: expected real runs of kernels (--real N, --executor tf), got none; leave it out")

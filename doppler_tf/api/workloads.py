@@ -26,14 +26,9 @@ BUDGET_S = 10.0
 def write_workload(name: str, devices: int, out: Path, scale: str = "paper", option: Sequence[tuple[str, str]] = (),
                    tiling: str = PUBLISHED, pieces: int | None = None, topology: str | None = None, budget_s: float | None = None,
                    seed: int = 0) -> dict[str, Any]:
-    """Writes the graph that `build_workload` makes.
+    """Writes the graph of `build_workload`, or with tiling `auto` that of `build_tilings` whose best placement on `topology` ends first.
 
-    Args:
-      option: sizes, by name.
-      tiling: `auto`: of `build_tilings`, the one whose best placement on `topology`, after `budget_s` seconds of all searches, ends first.
-
-    Returns:
-      What the command prints with `--json`.
+    Args: those of the command.
     """
     if tiling not in TILINGS:
         raise field_error(ConfigError, "", "", "--tiling", f"one of {', '.join(TILINGS)}", tiling)

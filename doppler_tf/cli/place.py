@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--time-scale", type=options.positive_real, metavar="X",
                         help="with --measure: run on emulated devices, where a modelled second takes X seconds")
     parser.add_argument("--noise", type=options.share, metavar="S",
-                        help="choose by the mean of 20 simulations in which every time varies by about this options.share, such as 0.05")
+                        help="choose by the mean of 20 simulations in which every time varies by about this share, such as 0.05")
     parser.add_argument("--out", type=Path, metavar="A.json|DIR", help="assignment file to write; for several graphs a folder")
     options.add_pictures(parser, trace=False)
     options.add_workers(parser, "graphs")

@@ -8,6 +8,7 @@ import json
 import logging
 from contextlib import redirect_stderr
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,6 +139,16 @@ def test_capture_takes_functions_and_texts(tmp_path):
     assert doppler_tf.read_graph(tmp_path / "f.json").graph_hash == found.graph.graph_hash
     printed = doppler("capture", f"{tmp_path / 'model.py'}:f", "--input", "x=f32[4,8]", "--out", tmp_path / "g.json")
     assert {**lasting(found.figures), "name": "", "function": ""} == {**lasting(printed), "name": "", "function": ""}
+
+
+def test_the_page_calls_commands_from_python():
+    page = (Path(__file__).parents[2] / "docs" / "howto.md").read_text(encoding="utf-8")
+    block = page.partition("## Call commands from Python")[2].partition("```python\n")[2].partition("```")[0]
+    exec(compile(block, "howto.md", "exec"), found := {})
+    assert found["right"] is True
+    assert found["seconds"] > 0
+    assert found["error"] >= 0
+    assert found["fastest"] in found["found"].figures["methods"]
 
 
 def test_values_are_refused_as_options_are(graph):

@@ -24,16 +24,8 @@ def bench(out: Path, suite: Path | None = None, workload: Sequence[str] = (), gr
           page: Path | None = None, jobs: int | None = None, ray: str | None = None) -> dict[str, Any]:
     """Runs the cells that have no results yet, and writes tables, pictures and the page.
 
-    Args:
-      out: folder of cells, tables and pictures.
-      suite: a file that says what is compared; None: every `method` (`NAME`, `NAME@N` simulations, `NAME@Ss` seconds) on every `workload`
-        and `graph` file, on every `topology`.
-      budget_s: of each search without a budget of its own; seeds: from 0 on; samples: of each policy.
-      imitation, simulated, real: episodes of trained methods.
-      page: where to write it (default: results.md in `out`); jobs, ray: as in `open_tasks`.
-
-    Returns:
-      What the command prints with `--json`.
+    Args: those of the command; suite: a file that says what is compared; None: every method on every workload and graph file, on every
+      topology.
     """
     started = time.perf_counter()
     stages = {"imitation": imitation, "simulated": simulated, "real": real}

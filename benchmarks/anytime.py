@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.tables import finish, show
 from data import build_workload
-from doppler_tf.cli.inputs import load_policy
+from doppler_tf.api.inputs import load_policy
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import DeadlockError
 from doppler_tf.formats.files import write_bytes

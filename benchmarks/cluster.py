@@ -8,7 +8,7 @@ share its core and its network card, and the cost model is judged once more as i
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()
 
@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import finish, show
-from doppler_tf.cli.measured_choice import choose_by_runs
-from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
+from doppler_tf.api.measuring import measure
+from doppler_tf.api.plain_tensorflow import PlainTensorFlow
 from doppler_tf.costs import CostModel
 from doppler_tf.formats.cluster_json import ClusterSpec
 from doppler_tf.formats.graph_json import write_graph
@@ -111,7 +111,7 @@ def layers(width: int):
 
 def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[str, float | int]:
     """Figures of one graph at the present rate."""
-    from doppler_tf.cli.executors import load_program
+    from doppler_tf.api.executors import load_program
     from runtime import TensorFlowExecutor, profile
 
     program, topology = load_program(graph), cluster.named(cpu(len(cluster.devices)))
@@ -119,14 +119,14 @@ def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[st
     graph, costs = found.graph, found.costs
     write_graph(folder / "graph.json", graph)
     placed = place(graph, costs, budget_s=SEARCH_S)
-    chosen, predicted_s, _ = choose_by_runs(graph, costs, placed, RUNS, None, 0, cluster)
+    chosen = measure(placed, RUNS, cluster=cluster)
     with (TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True, cluster=cluster) as executor,
           PlainTensorFlow(folder / "graph.json") as plain):
         plain.run("default")  # its process takes seconds of a core to start
         judged, seconds = fidelity(graph, costs, executor), []
         for _ in range(WARM + turns):
             both = []
-            for call in (lambda: plain.run("default"), lambda: executor.execute(graph, costs, chosen).makespan_s):
+            for call in (lambda: plain.run("default"), lambda: executor.execute(graph, costs, chosen.assignment).makespan_s):
                 call()
                 both.append(call())
             seconds.append(both)
@@ -135,7 +135,7 @@ def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[st
     low, high = np.percentile(alone_s / placed_s, [25, 75]).tolist()
     assert error <= TOLERANCE
     return {"vertices": len(graph.work_vertices), "alone_s": float(np.median(alone_s)), "placed_s": float(np.median(placed_s)),
-            "predicted_s": predicted_s, "gain_ratio": float(np.median(alone_s / placed_s)), "low_ratio": low, "high_ratio": high,
+            "predicted_s": chosen.makespan_s, "gain_ratio": float(np.median(alone_s / placed_s)), "low_ratio": low, "high_ratio": high,
             "output_error": error, **judged}
 
 

@@ -7,7 +7,7 @@ run counts. The best heuristic is the one that is simulated to be fastest, as a 
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()
 
@@ -62,7 +62,7 @@ def measured(args: argparse.Namespace, cluster, folder: Path) -> dict[str, dict[
     from agents.config import CONFIGS
     from agents.training import train
     from data import build_workload, fuse
-    from doppler_tf.cli.executors import load_program
+    from doppler_tf.api.executors import load_program
     from runtime import TensorFlowExecutor, profile
 
     graph, topology = fuse(build_workload("chainmm", 2, n=args.side)), cluster.named(cpu(2))

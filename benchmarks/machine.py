@@ -21,8 +21,8 @@ import tensorflow as tf
 from benchmarks.tables import finish, show
 from benchmarks.tensorflow_graph import TensorFlowGraph
 from data import build_workload, fuse, input_tiles, output_vertices, workload_program
+from doppler_tf.api.plain_tensorflow import PlainTensorFlow, modes
 from doppler_tf.assignment import Assignment
-from doppler_tf.cli.plain_tensorflow import PlainTensorFlow, modes
 from doppler_tf.finalists import baselines, choose, finalists_of
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph import DataflowGraph, Kernel, Operand

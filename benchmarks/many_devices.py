@@ -6,7 +6,7 @@ layers are placed with and without a budget. Figures are makespans over the lowe
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()
 

@@ -21,13 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.tables import finish, show
+from doppler_tf.api.distribution import Distributed, distribute
+from doppler_tf.api.plain_tensorflow import PlainTensorFlow
+from doppler_tf.api.plain_tensorflow import modes as modes_of
+from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.assignment import Assignment
-from doppler_tf.cli.plain_tensorflow import PlainTensorFlow
-from doppler_tf.cli.plain_tensorflow import modes as modes_of
-from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import build_costs
-from doppler_tf.distribution import Distributed, distribute
-from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.merging import merge_calls
@@ -117,7 +116,7 @@ class Case:
     def _speed(self, turns: int) -> None:
         figures = self.figures
         with PlainTensorFlow(self._file) as alone:
-            modes = [mode for mode in modes_of(self._graph) if self._runs(alone, mode)]
+            modes = [mode for mode in modes_of(self._graph) if alone.can_run(mode)]
             first_s = {mode: min(alone.run(mode) for _ in range(3)) for mode in modes}
             far = {mode: first_s.pop(mode) for mode in modes if first_s[mode] > 2 * NEAR * min(first_s.values())}
             modes = list(first_s)
@@ -138,14 +137,6 @@ class Case:
                                 f"{name}_over_alone": seconds["ours"] / alone_s, f"{name}_chosen": placed.chosen}
         with self._distributed(1, executor="engine") as placed:
             self._beside(placed, turns)
-
-    def _runs(self, alone: PlainTensorFlow, mode: str) -> bool:
-        """Whether TensorFlow alone can run it so: XLA does not compile every operation."""
-        try:
-            alone.run(mode)
-        except ExecutionError:
-            return False
-        return True
 
     def _distributed(self, in_flight: int, executor: str | None = None) -> Distributed:
         source = self._source

@@ -7,7 +7,7 @@ placements take turns. A turn has two runs, and the second counts. `--graphs FIL
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()
 

@@ -5,7 +5,7 @@ Graphs are drawn by `data.generated`; those of seeds from HELD_OUT on are never 
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()
 
@@ -22,12 +22,12 @@ import numpy as np
 import doppler_tf.heuristics.proposals
 from agents.proposals import fit
 from data.generated import FAMILIES, Problem, generated_problem
-from doppler_tf.cli.messages import set_verbosity
 from doppler_tf.cli.options import add_workers
 from doppler_tf.errors import UserError
 from doppler_tf.formats.files import write_bytes, write_json
 from doppler_tf.heuristics.move_examples import Examples, examples
 from doppler_tf.heuristics.proposals import FEATURES, SCHEMA, Proposals
+from doppler_tf.notes import set_verbosity
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.tasks import each_done, open_tasks
 

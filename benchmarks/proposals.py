@@ -7,7 +7,7 @@ has no proposals at all, as before there were any. Figures are makespans over th
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()
 

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from benchmarks.tables import best_seconds, finish
 from data import build_workload
+from doppler_tf.api.tensorflow import prepare_tensorflow
 from doppler_tf.bounds import lower_bounds
-from doppler_tf.cli.tensorflow import prepare_tensorflow
 from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph import DataflowGraph

@@ -6,7 +6,7 @@ A policy is trained briefly and exported. Random layered graphs of 10 to 500 ver
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first operation
 

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first operation
 
@@ -28,8 +28,8 @@ from agents.stages import Training
 from agents.task import Task
 from benchmarks.tables import finish, show
 from data import build_workload
+from doppler_tf.api.training import work
 from doppler_tf.batches import repeat_graph
-from doppler_tf.cli.train import work
 from doppler_tf.costs import build_costs
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.tasks import open_tasks

@@ -6,7 +6,7 @@ the yardstick's episode, the compiled driver must compute the same features and 
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first operation
 

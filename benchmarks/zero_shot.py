@@ -8,7 +8,7 @@ released: a vertex takes one unit for each multiplication or element, a transfer
 
 from __future__ import annotations
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 
 prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first operation
 

@@ -11,7 +11,11 @@ _HOMES = {
     "convert": "doppler_tf.formats.foreign.conversion", "write_converted": "doppler_tf.formats.foreign.conversion",
     "Assignment": "doppler_tf.assignment",
     "simulate": "doppler_tf.simulator", "place": "doppler_tf.placement", "validate_trace": "doppler_tf.validation",
-    "distribute": "doppler_tf.distribution", "prepare_devices": "doppler_tf.distribution", "connect": "doppler_tf.distribution",
+    "calibrate": "doppler_tf.api.calibration", "capture": "doppler_tf.api.capturing",
+    "compare": "doppler_tf.api.comparing", "connect": "doppler_tf.api.inputs", "distribute": "doppler_tf.api.distribution",
+    "export": "doppler_tf.api.exporting", "export_placed": "doppler_tf.api.exporting", "measure": "doppler_tf.api.measuring",
+    "prepare_devices": "doppler_tf.api.distribution", "run": "doppler_tf.api.running", "train": "doppler_tf.api.training",
+    "write_report": "doppler_tf.api.reporting",
 }
 __all__ = ["__version__", *sorted(_HOMES)]
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler_tf.assignment import AUTO, Assignment, what_runs
+from doppler_tf.batches import Batches
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph import DataflowGraph
@@ -79,6 +80,12 @@ def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: s
     return _different(found)
 
 
+def batch_baselines(batches: Batches, seed: int = 0) -> dict[str, Assignment]:
+    """As `baselines`, of batches in flight: all batches on one device."""
+    single = baselines(batches.single, batches.single_costs, seed)
+    return {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
+
+
 def finalists_of(placed: Placement, always: Mapping[str, Assignment]) -> dict[str, Assignment]:
     """The assignments of `always`, and the best 8 others among the members of a placement, its winner first.
 
@@ -121,14 +128,18 @@ def choose(simulated_s: Mapping[str, float], always: Sequence[str], runs: int, r
     lasting = range(min(len(always), len(kept)))
     seconds = dict(zip(kept, halve(len(kept), lasting, runs, lambda c: run(kept[c])), strict=True)) if kept else {}
     finalists = {name: Finalist(value, tuple(seconds.get(name, ()))) for name, value in simulated_s.items()}
-    most = max((len(f.seconds) for f in finalists.values()), default=0)
-    # A finalist that was dropped early has few runs, and may look fast by luck.
-    often = [name for name, f in finalists.items() if most and 2 * len(f.seconds) >= most]
+    often = run_often(finalists)
     fastest = min(often, key=lambda name: finalists[name].median_s, default=None)
     simple = min((name for name in often if name in always), key=lambda name: finalists[name].median_s, default=fastest)
     if simple is not None and clearly_faster([finalists[simple].seconds], [finalists[fastest].seconds]):
         return Choice(finalists, fastest)
     return Choice(finalists, simple)
+
+
+def run_often(finalists: Mapping[str, Finalist]) -> list[str]:
+    """Those with at least half as many runs as another. Who was dropped early has fewer, and may look fast by luck."""
+    most = max((len(f.seconds) for f in finalists.values()), default=0)
+    return [name for name, f in finalists.items() if most and 2 * len(f.seconds) >= most]
 
 
 def halve(count: int, always: Sequence[int], runs: int, run: Callable[[int], float]) -> list[list[float]]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 
-from runtime.captured import CapturedModel, captured_model
+from runtime.captured import CapturedModel, captured_model, register_functions
 
 PLAIN, FROZEN, XLA = "plain", "frozen", "xla"
 MODES = (PLAIN, FROZEN, XLA)
@@ -80,23 +79,16 @@ def _function(model: CapturedModel, variables: Mapping[str, tf.Variable], frozen
         graph.node.add().CopyFrom(node)
     given = {x["tensor"] for x in model.meta["arguments"]}
     computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in given]
-    used = {text if ":" in text else f"{text}:0" for node in graph.node for text in node.input}
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
         moved = {x["tensor"]: tensor for x, tensor in zip(model.meta["arguments"], tensors, strict=True)}
         if frozen:
             moved |= {value: tf.constant(model.weight(name)) for value, name in reads.items()}
-        inside = tf.compat.v1.get_default_graph().capture
-        moved |= {f"{placeholder}:0": inside(variables[name].handle) for placeholder, name in resources.items()
-                  if f"{placeholder}:0" in used}
         made = {value: moved[value] for value in computed if value in moved}
         rest = [value for value in computed if value not in moved]
-        found = tf.import_graph_def(graph, {key: x for key, x in moved.items() if key in used}, rest, name="") or []
-        made |= dict(zip(rest, found, strict=True))
+        made |= dict(zip(rest, model.imported(graph, moved, variables, rest), strict=True))
         return [tf.identity(made[value]) for value in computed]
 
-    for function in graph.library.function:
-        if not context.context().has_function(function.signature.name):
-            context.context().add_function_def(function)
+    register_functions(graph)
     specs = [tf.TensorSpec(x["shape"], x["dtype"]) for x in model.meta["arguments"]]
     return tf.function(call, autograph=False, jit_compile=jit or None).get_concrete_function(*specs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,6 +71,15 @@ class CapturedModel:
     def library(self) -> tf.compat.v1.GraphDef:
         """A graph without operations that holds the functions of loops and branches."""
         return tf.compat.v1.GraphDef(library=self._graph_def.library, versions=self._graph_def.versions)
+
+    def imported(self, graph: tf.compat.v1.GraphDef, given: Mapping[str, tf.Tensor], variables: Mapping[str, tf.Variable],
+                 returned: Sequence[str], scope: str = "") -> list[tf.Tensor]:
+        """Inside a tf.function: tensors that a graph of some of the operations returns, from tensors and variables by name."""
+        used = {_canonical(text) for node in graph.node for text in node.input}
+        inside = tf.compat.v1.get_default_graph().capture
+        given = {**given, **{f"{placeholder}:0": inside(variables[name].handle) for name, placeholder in self.placeholders.items()
+                             if f"{placeholder}:0" in used}}
+        return tf.import_graph_def(graph, {key: x for key, x in given.items() if key in used}, returned, name=scope) or []
 
     @functools.cached_property
     def graph(self) -> tf.Graph:
@@ -232,10 +241,15 @@ def piece_function(model: CapturedModel, work: Work):
         return made if made else [tf.constant(0)]
 
     with _in_one_line(model.folder, f"piece {work.nodes[-1] if work.nodes else ''!r}"):
-        for function in graph.library.function:  # importing a graph does not: TensorFlow would crash when a loop calls its body
-            if not context.context().has_function(function.signature.name):
-                context.context().add_function_def(function)
+        register_functions(graph)
         return tf.function(piece, autograph=False).get_concrete_function(*[model.spec(value) for value in work.inputs])
+
+
+def register_functions(graph: tf.compat.v1.GraphDef) -> None:
+    """Gives TensorFlow the functions of a graph. Importing the graph does not, and TensorFlow would crash when a loop calls its body."""
+    for function in graph.library.function:
+        if not context.context().has_function(function.signature.name):
+            context.context().add_function_def(function)
 
 
 @contextlib.contextmanager

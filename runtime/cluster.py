@@ -16,8 +16,7 @@ from tensorflow.python.eager import context
 from doppler_tf.errors import ConfigError, DeviceLostError
 from doppler_tf.formats.cluster_json import CHIEF, WORKER, ClusterSpec
 from doppler_tf.topology import Topology
-from runtime.devices import prepare_devices, server_of
-from runtime.local import count_local_devices
+from runtime.devices import count_local_devices, prepare_devices, server_of
 from runtime.server import CHANNELS
 from runtime.sockets import answers, cut, hear_only, own_address
 

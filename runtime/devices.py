@@ -27,6 +27,16 @@ os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
 _AT_LEAST = 16
 
 
+def count_local_devices() -> int:
+    """The number of GPUs; without GPUs, the number of cores that this process may use."""
+    return len(tf.config.list_physical_devices("GPU")) or count_cores()
+
+
+def count_cores() -> int:
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def prepare_devices(count: int, gpu_memory_mb: int = 4096, exact: bool = False, beside: bool = True) -> list[str]:
     """Names of `count` TensorFlow devices, configured if need be; call it before the first TensorFlow operation of the process.
 

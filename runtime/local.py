@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import numpy as np
@@ -11,22 +10,12 @@ import tensorflow as tf
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Device, Topology
-from runtime.devices import prepare_devices
+from runtime.devices import count_local_devices, prepare_devices
 from runtime.profiler import Effort, Profiler
 
 # Square products of this side take milliseconds on a core; sums of as many elements as a tensor in a larger cache has.
 _SIDE, _ELEMENTS = 512, 1 << 20
 _CHAIN = 4  # vertices of each sort, which hand their tensors on, so that links are used
-
-
-def count_local_devices() -> int:
-    """The number of GPUs; without GPUs, the number of cores that this process may use."""
-    return len(tf.config.list_physical_devices("GPU")) or count_cores()
-
-
-def count_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def local_topology(progress: Callable[[int, int], None] | None = None) -> Topology:

@@ -95,7 +95,6 @@ def _signature(model: CapturedModel, placed: Mapping[str, str], weights: Mapping
     for name, device in placed.items():
         graph.node.add().CopyFrom(model.nodes[name])
         graph.node[-1].device = device
-    used = {text if ":" in text else f"{text}:0" for node in graph.node for text in node.input}
     names = _keywords([x["name"] for x in model.meta["arguments"]])
     arguments = {name: x["tensor"] for name, x in zip(names, model.meta["arguments"], strict=True)}
     given = {tensor: name for name, tensor in arguments.items()}
@@ -103,9 +102,7 @@ def _signature(model: CapturedModel, placed: Mapping[str, str], weights: Mapping
 
     def call(**tensors: tf.Tensor) -> dict[str, tf.Tensor]:
         moved = {arguments[name]: tensor for name, tensor in tensors.items()}
-        inside = tf.compat.v1.get_default_graph().capture
-        moved |= {f"{placeholder}:0": inside(weights[name].handle) for name, placeholder in model.placeholders.items()}
-        made = iter(tf.import_graph_def(graph, {key: x for key, x in moved.items() if key in used}, computed, name=SCOPE) or ())
+        made = iter(model.imported(graph, moved, weights, computed, SCOPE))
         return {x["name"]: tf.identity(tensors[given[x["tensor"]]]) if x["tensor"] in given else next(made)
                 for x in model.meta["outputs"]}
 

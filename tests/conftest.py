@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 from doppler_tf.errors import ConfigError
 from tests.browser import browser  # noqa: F401  (a fixture)
 
@@ -57,7 +57,7 @@ def pytest_configure(config):
     if config.getoption("dist", "no") != "no":
         return  # the workers run the tests
     asked = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
-    rooms = [Path(__file__).parent / name for name in ("runtime", "cli")]
+    rooms = [Path(__file__).parent / name for name in ("runtime", "cli", "api")]
     if any(path == room or path in room.parents or room in path.parents for path in asked for room in rooms):
         from runtime import prepare_devices
 

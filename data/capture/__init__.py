@@ -26,33 +26,6 @@ from doppler_tf.graph import DataflowGraph
 __all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "read_source"]
 
 
-def capture(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
-            pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False,
-            example_keywords: Mapping[str, Any] | None = None, freeze_variables: bool = True) -> DataflowGraph:
-    """The graph of a function; what its vertices run is written into a folder.
-
-    Args:
-      function: a tf.function, a ConcreteFunction, a Keras model (captured in inference), any callable, or what `read_source` gives.
-      example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors, TensorSpecs and floats, of
-        which shapes and types count, in structures. Other Python values become part of the function.
-      model_folder: gets operations and variables; one that is there is replaced.
-      name: of the graph (default: the function's).
-      grouping: small vertices join their neighbours where that costs no parallelism.
-      pieces: products and convolutions are cut into so many tiles, and so is what lies between them; None: nothing is cut.
-      allow: operations to let through that touch files, the network or Python; `EVERYTHING` stands for all.
-      keep_devices: `tf.device` scopes become pins of vertices, as texts ("/device:GPU:1") that topologies resolve; else they are dropped.
-      example_keywords: further arguments, by name.
-      freeze_variables: those that the function only reads, less than 2 GB in all, become constants with the values that they have now.
-
-    Raises:
-      ConfigError: the function cannot be captured, or scopes contradict each other; the message names the operation and the user's line.
-      FormatError: the folder cannot be written.
-    """
-    return capture_counted(function, example_inputs, model_folder=model_folder, name=name, grouping=grouping, pieces=pieces,
-                           allow=allow, keep_devices=keep_devices, example_keywords=example_keywords,
-                           freeze_variables=freeze_variables).graph
-
-
 @dataclass(frozen=True)
 class Captured:
     """A graph, and what became of the operations.
@@ -77,7 +50,26 @@ class Captured:
 def capture_counted(function, example_inputs=None, *, model_folder: str | Path, name: str | None = None, grouping: bool = True,
                     pieces: int | None = None, allow: Collection[str] = (), keep_devices: bool = False,
                     example_keywords: Mapping[str, Any] | None = None, freeze_variables: bool = True) -> Captured:
-    """As `capture`; tells what became of the operations, too. Args: function: also what `concrete` gives."""
+    """The graph of a function, and what became of its operations; what the vertices run is written into a folder.
+
+    Args:
+      function: a tf.function, a ConcreteFunction, a Keras model (captured in inference), any callable, or what `read_source` or
+        `concrete` gives.
+      example_inputs: a tuple holds the positional arguments, anything else is the only one; arrays, tensors, TensorSpecs and floats, of
+        which shapes and types count, in structures. Other Python values become part of the function.
+      model_folder: gets operations and variables; one that is there is replaced.
+      name: of the graph (default: the function's).
+      grouping: small vertices join their neighbours where that costs no parallelism.
+      pieces: products and convolutions are cut into so many tiles, and so is what lies between them; None: nothing is cut.
+      allow: operations to let through that touch files, the network or Python; `EVERYTHING` stands for all.
+      keep_devices: `tf.device` scopes become pins of vertices, as texts ("/device:GPU:1") that topologies resolve; else they are dropped.
+      example_keywords: further arguments, by name.
+      freeze_variables: those that the function only reads, less than 2 GB in all, become constants with the values that they have now.
+
+    Raises:
+      ConfigError: the function cannot be captured, or scopes contradict each other; the message names the operation and the user's line.
+      FormatError: the folder cannot be written.
+    """
     if not isinstance(function, Source | Concrete):
         title = title_of(function)
         function = Source(function, example_inputs, title, title, example_keywords=example_keywords)
@@ -102,3 +94,8 @@ def capture_counted(function, example_inputs=None, *, model_folder: str | Path, 
         graph = build_graph(wiring, source, where, name or where, folder, grouping)
         write_model(folder, program, effects, source, where, original)
     return Captured(graph, program.operations, len(core), len(whole.nodes.keys() - cut.nodes.keys()), scoped)
+
+
+def capture(function, example_inputs=None, **options) -> DataflowGraph:
+    """The graph alone of what `capture_counted` gives; takes the same."""
+    return capture_counted(function, example_inputs, **options).graph

@@ -12,11 +12,13 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from doppler_tf import __version__
+from doppler_tf.api.rooms import check_rooms
 from doppler_tf.cli import (
     bench,
     calibrate,
@@ -37,17 +39,17 @@ from doppler_tf.cli import (
     worker,
     workload,
 )
-from doppler_tf.cli.messages import add_verbosity, set_verbosity
-from doppler_tf.cli.options import natural
+from doppler_tf.cli.options import add_verbosity, natural
 from doppler_tf.cli.output import print_json, print_tables
-from doppler_tf.cli.rooms import check_rooms
 from doppler_tf.errors import ConfigError, DopplerError, UserError
+from doppler_tf.notes import set_verbosity
 
 # The name of the installed command, and how the program is called if it is not installed.
 INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
 # A command is a module. Its docstring is its help, `EXAMPLE` is a command that works, and `add_arguments` adds its options.
-# `run(args) -> dict` does the work. `render(result)` shows the same figures as tables. An optional `exit_code(result)` reports a result
-# that is partly a failure.
+# `FUNCTION` does the work: its parameters are called as the options are, and what it returns, or has as `figures`, is the result.
+# Failing that, `run(args)` returns the result. `render(result)` shows the same figures as tables. An optional `exit_code(result)` reports
+# a result that is partly a failure.
 COMMANDS: dict[str, ModuleType] = {"workload": workload, "capture": capture, "convert": convert, "info": info, "place": place,
                                    "simulate": simulate, "train": train, "report": report, "run": run, "compare": compare, "export": export,
                                    "export-placed": export_placed, "trace": trace, "calibrate": calibrate, "bench": bench,
@@ -96,13 +98,14 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, ModuleType] =
     """Runs one of `commands` and returns the exit code: 0 done, 2 the user's mistake, 1 anything else."""
     argv, verbose = sys.argv[1:] if argv is None else list(argv), False
     try:
-        args = build_parser(commands).parse_args(argv)
+        parser = build_parser(commands)
+        args = parser.parse_args(argv, argparse.Namespace(parser=parser))
         verbose = args.verbose
         set_verbosity(verbose, args.quiet)
         _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))
         check_rooms()
         with _library_output_on_stderr():
-            result = args.command.run(args)
+            result = args.command.run(args) if hasattr(args.command, "run") else _call(args)
         _LOG.debug("done; %.2f s of processor time in this process", time.process_time())
         if not args.quiet:
             print_tables(args.command.render(result), sys.stderr if args.json else sys.stdout)
@@ -116,6 +119,16 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, ModuleType] =
         return _drop_stdout()
     except (Exception, KeyboardInterrupt) as error:
         return _fail(error, "--json" in argv, verbose)
+
+
+def _call(args: argparse.Namespace) -> Mapping[str, Any]:
+    """The result of a command's function."""
+    from inspect import signature
+
+    room, _, name = args.command.FUNCTION.rpartition(".")
+    function = getattr(import_module(room), name)
+    found = function(**{option: value for option, value in vars(args).items() if option in signature(function).parameters})
+    return getattr(found, "figures", found)
 
 
 @contextlib.contextmanager

@@ -50,9 +50,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         raise field_error(ConfigError, "completion", "", "shell", f"one of {', '.join(SHELLS)}", args.shell)
     import shtab
 
-    from doppler_tf.cli.app import build_parser
-
-    parser = build_parser()
+    parser = args.parser
     parser.prog = PROGRAM
     for command, action in actions(parser):
         found = candidates(command, action)
@@ -73,8 +71,8 @@ def actions(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Act
 
 def candidates(command: str, action: argparse.Action) -> tuple[str, ...] | str | dict[str, Any]:
     """The words that are offered for an argument, none where it is free, or a value for shtab's attribute `complete`."""
-    from data.workloads import NAMES
-    from doppler_tf.cli.benchmark.suite import LEARNED_METHODS
+    from doppler_tf.api.benchmark.suite import LEARNED_METHODS
+    from doppler_tf.api.workloads import NAMES
     from doppler_tf.heuristics import HEURISTICS
     from doppler_tf.topology import PRESETS
 

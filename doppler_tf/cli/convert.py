@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """Reads, writes; returns what was found."""
-    from doppler_tf.cli.inputs import load_topology
+    from doppler_tf.api.inputs import load_topology
     from doppler_tf.formats.foreign.conversion import convert, write_converted, written_as
     from doppler_tf.formats.topology_json import write_topology
 

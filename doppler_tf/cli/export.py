@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+FUNCTION = "doppler_tf.api.exporting.export"
 EXAMPLE = "python -m doppler_tf export runs/chainmm --out runs/chainmm/policies"
 
 
@@ -13,16 +14,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.add_argument("run", type=Path, metavar="RUN|CHECKPOINT", help="trained policy")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of models; writes DIR/N with the next free number N")
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Exports the policy; returns the model's path and its metadata."""
-    from doppler_tf.cli.tensorflow import import_quietly
-    from doppler_tf.formats.files import read_json
-
-    export = import_quietly("agents.export")
-    model = export.export_policy(args.run, args.out)
-    return {"model": model, **read_json(model / export.EXTRA / export.METADATA)}
 
 
 def render(result: dict[str, Any]) -> list:

@@ -99,6 +99,15 @@ def names(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def add_verbosity(parser: argparse.ArgumentParser, default: bool | str = argparse.SUPPRESS) -> None:
+    """Adds -v and -q. Args: default: False for the main parser; a command's parser must not overwrite the main parser's values."""
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("-v", "--verbose", action="store_true", default=default,
+                        help="log each step and its time on stderr, and what TensorFlow logs; after an error, show the traceback")
+    either.add_argument("-q", "--quiet", action="store_true", default=default,
+                        help="print only errors and the --json object: no tables, notes or progress bars")
+
+
 def add_graph(parser: argparse.ArgumentParser) -> None:
     """The positional argument GRAPH."""
     parser.add_argument("graph", type=Path, metavar="GRAPH", help="graph file (doppler-graph/1)")

@@ -1,23 +1,15 @@
-"""Printing of results as a JSON object or tables, and the table and files of a trace that several commands share."""
+"""Printing of results as a JSON object or tables, and the tables of a trace that several commands share."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from doppler_tf.formats.files import plain
+
 if TYPE_CHECKING:
-    import argparse
-
     from rich.console import Console, RenderableType
-
-    from doppler_tf.assignment import Assignment
-    from doppler_tf.batches import Batches
-    from doppler_tf.costs import CostModel
-    from doppler_tf.graph import DataflowGraph
-    from doppler_tf.trace import Trace
 
 WIDTH = 120
 IDLE_HEADERS = ("for input", "for link", "for memory", "overhead", "nothing left")  # as report.idle.CAUSES
@@ -46,19 +38,6 @@ def _console(file: IO[str]) -> Console:
     return console
 
 
-def plain(value: Any) -> Any:
-    """The value in JSON's types."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "tolist"):  # NumPy arrays and scalars; importing NumPy would slow --help down
-        return plain(value.tolist())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def device_table(result: Mapping[str, Any]) -> RenderableType:
     """Devices with busy share, peak memory and, if the result has it, idle slot time by cause."""
     from doppler_tf.report.tables import grid, percent, quantity, time_unit
@@ -70,27 +49,6 @@ def device_table(result: Mapping[str, Any]) -> RenderableType:
     unit = time_unit([sum(causes.values()) for causes in result["idle"].values()])
     rows = [(*usage[name], *map(unit.text, (sum(causes.values()), *causes.values()))) for name, causes in result["idle"].items()]
     return grid("", ("device", "busy", "peak memory", "idle", *IDLE_HEADERS), rows)
-
-
-def write_pictures(args: argparse.Namespace, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace,
-                   lower_bound_s: float) -> None:
-    """Writes the files that `--trace` and `--gantt` name."""
-    if getattr(args, "trace", None) is not None:
-        from doppler_tf.formats.chrome_trace import write_trace
-
-        write_trace(args.trace, graph, costs, assignment, trace)
-    if args.gantt is not None:
-        from doppler_tf.report.gantt import write_gantt
-
-        write_gantt(args.gantt, graph, costs, trace, lower_bound_s, assignment.method)
-
-
-def batch_figures(batches: Batches, trace: Trace, simulated: Trace | None = None) -> dict[str, Any]:
-    """The fields of a run of several batches: their numbers, throughput and latency, and those simulated beside a real run."""
-    found = {"repeat": batches.repeats, "in_flight": batches.in_flight, **batches.figures(trace)}
-    if simulated is not None:
-        found |= {f"simulated_{name}": value for name, value in batches.figures(simulated).items()}
-    return found
 
 
 def batch_facts(result: Mapping[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from doppler_tf.cli.options import add_assignment, add_batches, add_graph, add_pictures, add_topology
 
+FUNCTION = "doppler_tf.api.traces.simulated"
 EXAMPLE = "python -m doppler_tf simulate chainmm.json --topology p100x4 --assignment placed.json --gantt chainmm.png"
 
 
@@ -17,30 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_assignment(parser)
     add_batches(parser)
     add_pictures(parser)
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Simulates under the virtual clock and judges the trace exactly."""
-    from doppler_tf.bounds import known_bound_s
-    from doppler_tf.cli.inputs import load_assignment, load_batches, load_costs
-    from doppler_tf.cli.output import batch_figures, write_pictures
-    from doppler_tf.report.verdict import judge, usage
-    from doppler_tf.simulator import Simulator
-
-    graph, costs = load_costs(args.graph, args.topology, args.costs)
-    batches = None
-    if args.repeat is None and args.in_flight is None:
-        assignment = load_assignment(args.assignment, graph, costs, args.dispatch)
-    else:
-        batches, assignment = load_batches(args.assignment, graph, costs, args.dispatch, args.repeat, args.in_flight)
-        graph, costs = batches.graph, batches.costs
-    trace = Simulator().execute(graph, costs, assignment)
-    lower_bound_s = known_bound_s(graph, costs, assignment)
-    write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
-    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": assignment.dispatch,
-            "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s, "transfers": len(trace.producer),
-            **({} if batches is None else batch_figures(batches, trace)),
-            **judge(graph, costs, assignment, trace), **usage(graph, costs, assignment, trace, valid=True)}
 
 
 def render(result: dict[str, Any]) -> list:

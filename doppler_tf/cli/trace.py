@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SHOWN_LINKS, SHOWN_ELEMENTS = 56, 20
+FUNCTION = "doppler_tf.api.traces.stored"
 EXAMPLE = "python -m doppler_tf trace run.trace.json --gantt run.png"
 
 
@@ -22,24 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tolerance-s", type=natural_real, metavar="S",
                         help="tolerance on wall-clock times (default: 1%% of the makespan); the dispatcher's log is judged exactly")
     add_pictures(parser, trace=False)
-
-
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Reads the file and judges its trace."""
-    from doppler_tf.bounds import known_bound_s
-    from doppler_tf.cli.output import write_pictures
-    from doppler_tf.formats.chrome_trace import read_trace
-    from doppler_tf.report.verdict import chain, idle, judge, usage
-
-    stored = read_trace(args.file)
-    graph, costs, assignment, trace = stored.graph, stored.costs, stored.assignment, stored.trace
-    lower_bound_s = known_bound_s(graph, costs, assignment)
-    write_pictures(args, graph, costs, assignment, trace, lower_bound_s)
-    verdict = judge(graph, costs, assignment, trace, args.tolerance_s)
-    run = graph, costs, assignment, trace, verdict["trace_valid"]
-    return {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, "dispatch": trace.dispatch,
-            "device_kind": trace.device_kind, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s,
-            **verdict, **usage(*run), **idle(*run), **chain(*run)}
 
 
 def render(result: dict[str, Any]) -> list:

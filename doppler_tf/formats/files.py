@@ -6,13 +6,15 @@ import errno
 import fcntl
 import json
 import logging
+import math
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from doppler_tf.errors import ConfigError, FormatError
 from doppler_tf.reading import read_json as read_json
@@ -145,6 +147,19 @@ def cache_folder(variable: str, part: str = "") -> Path | None:
 def file_name(name: str) -> str:
     """`name` as a file's name: other characters than letters, digits, `.`, `_` and `-` become `_`, no leading dot, at most 80 of them."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name).lstrip(".")[:80] or "_"
+
+
+def plain(value: Any) -> Any:
+    """The value in JSON's types; infinity and NaN become None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy arrays and scalars; importing NumPy would slow --help down
+        return plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: str | Path, value, indent: int | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from doppler_tf.assignment import Assignment
+from doppler_tf.batches import Batches
 from doppler_tf.costs import CostModel
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.report.critical_chain import critical_chain
@@ -72,3 +73,9 @@ def chain(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace:
     sums = {kind: sum(e.seconds for e in elements if e.is_transfer == (kind == "transfer")) for kind in ("exec", "transfer")}
     return {"critical_chain": {"exec_s": sums["exec"], "transfer_s": sums["transfer"], "waiting_s": sum(e.waiting_s for e in elements),
                                "elements": rows}}
+
+
+def batch_figures(batches: Batches, trace: Trace, simulated: Trace | None = None) -> dict[str, Any]:
+    """The figures of a run of several batches: their numbers, throughput and latency, and those simulated beside a real run."""
+    beside = {} if simulated is None else {f"simulated_{name}": value for name, value in batches.figures(simulated).items()}
+    return {"repeat": batches.repeats, "in_flight": batches.in_flight, **batches.figures(trace), **beside}

@@ -16,7 +16,7 @@ from agents.compile_cache import keep_compiled
 ROOT = Path(__file__).resolve().parents[2]
 WHOLE = b"\x0a\x01k\x12\xc8\x01" + 200 * b"p" + b"\x1a\x02cc"  # a key, a program of 200 bytes, code
 LEARN = """
-from doppler_tf.cli.tensorflow import prepare_tensorflow
+from doppler_tf.api.tensorflow import prepare_tensorflow
 prepare_tensorflow()
 from agents import summaries
 from agents.config import TrainConfig

@@ -136,8 +136,8 @@ def test_a_folder_is_one_benchs_alone(bench, suite, tmp_path):
 
 
 def test_an_unexpected_error_fails_the_cell_and_those_that_need_it(tmp_path, monkeypatch):
-    from doppler_tf.cli.benchmark import cell_queue
-    from doppler_tf.cli.benchmark.cells import Cell
+    from doppler_tf.api.benchmark import cell_queue
+    from doppler_tf.api.benchmark.cells import Cell
 
     done = []
 
@@ -157,8 +157,8 @@ def test_an_unexpected_error_fails_the_cell_and_those_that_need_it(tmp_path, mon
 
 def test_what_learns_on_one_graph_goes_to_one_worker(tmp_path):
     """Whatever method and seed; searches go anywhere, and another worker begins with what this one has not compiled."""
-    from doppler_tf.cli.benchmark.cell_queue import _next
-    from doppler_tf.cli.benchmark.cells import Cell
+    from doppler_tf.api.benchmark.cell_queue import _next
+    from doppler_tf.api.benchmark.cells import Cell
 
     rows = (("a0", "g", "trains", {}), ("a1", "g", "samples", {"init": "a0"}), ("s", "g", "places", {}), ("b0", "h", "trains", {}))
     waiting = {key: Cell(key, key, graph, "t", 0, {"does": does}, {}, needs) for key, graph, does, needs in rows}
@@ -181,7 +181,7 @@ def test_what_learns_on_one_graph_goes_to_one_worker(tmp_path):
 
 def test_the_learned_methods_are_the_agents(cli):
     from agents.config import METHOD_NAMES
-    from doppler_tf.cli.benchmark.suite import LEARNED_METHODS
+    from doppler_tf.api.benchmark.suite import LEARNED_METHODS
 
     assert LEARNED_METHODS == METHOD_NAMES
 
@@ -243,9 +243,9 @@ simulations_of = "annealed"
 
 
 def test_cells_stand_behind_those_that_they_need(diamond, record, write, tmp_path):
-    from doppler_tf.cli.benchmark.cells import plan
-    from doppler_tf.cli.benchmark.suite import Override
-    from doppler_tf.cli.benchmark.suite_file import suite_from_record
+    from doppler_tf.api.benchmark.cells import plan
+    from doppler_tf.api.benchmark.suite import Override
+    from doppler_tf.api.benchmark.suite_file import suite_from_record
 
     record["graph"]["name"] = "twin"
     suite = suite_from_record({
@@ -300,8 +300,8 @@ RECORD = {
 
 @given(mutated(RECORD).filter(lambda record: isinstance(record, dict)))
 def test_whatever_stands_in_a_suite_is_taken_or_refused_in_one_line(record):
-    from doppler_tf.cli.benchmark.suite import Override
-    from doppler_tf.cli.benchmark.suite_file import suite_from_record
+    from doppler_tf.api.benchmark.suite import Override
+    from doppler_tf.api.benchmark.suite_file import suite_from_record
 
     suite = accepted(lambda: suite_from_record(record, "test", Override(settings={"real": 0})))
     if suite is not None:

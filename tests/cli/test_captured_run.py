@@ -137,7 +137,7 @@ def test_what_belongs_together_and_was_parted(captured, tmp_path):
 
 
 def test_inputs_are_for_captured_models(tmp_path, capsys):
-    from doppler_tf.cli.executors import load_program
+    from doppler_tf.api.executors import load_program
 
     graph = tmp_path / "ffnn.json"
     doppler("workload", "ffnn", "--devices", 2, "--scale", "small", "--out", graph)

@@ -8,7 +8,7 @@ import numba
 import pytest
 from numba.core import event
 
-from doppler_tf.cli.messages import announce_compiling, set_verbosity
+from doppler_tf.notes import announce_compiling, set_verbosity
 from tests.cli.test_program import process
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.cli import app, completion
 from doppler_tf.cli.completion import SHELLS
-from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.heuristics import HEURISTICS
 from tests.cli.test_bad_input import refused
@@ -35,7 +35,7 @@ def scripts(tmp_path_factory) -> Path:
     """A folder with the script of each shell, two graphs and a folder."""
     folder = tmp_path_factory.mktemp("completion")
     for shell in SHELLS:
-        (folder / f"script.{shell}").write_text(completion.run(argparse.Namespace(shell=shell))["script"])
+        (folder / f"script.{shell}").write_text(completion.run(argparse.Namespace(shell=shell, parser=app.build_parser()))["script"])
     for name in ("chainmm.json", "ffnn.json"):
         (folder / name).write_text("{}")
     (folder / "runs").mkdir()

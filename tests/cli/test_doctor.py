@@ -13,7 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from doppler_tf.cli import doctor
+from doppler_tf.api import checks as doctor
+from doppler_tf.cli import doctor as command
 from tests.cli.test_program import ROOT, process
 
 WELL = {"errors": {"numpy": None, "tensorflow": None},
@@ -60,14 +61,14 @@ def test_all_is_well(tmp_path, linux):
     assert [check for check in checks if (check.state, check.remedy) != ("ok", "")] == []
     assert doctor.memory(meminfo, group).found == "3.0 GiB free, 2 GiB needed"
     result = doctor.summary(checks)
-    assert (result["problems"], doctor.exit_code(result), len(doctor.render(result))) == (0, 0, 1)  # one table, none of remedies
+    assert (result["problems"], command.exit_code(result), len(command.render(result))) == (0, 0, 1)  # one table, none of remedies
     assert result["checks"][0] == {"check": "Python", "state": "ok", "found": checks[0].found, "remedy": None}
 
 
 def test_problems_have_remedies_and_exit_code_1(tmp_path, linux):
     checks = [doctor.imports(BROKEN, tmp_path), doctor.keras_mode(BROKEN, None), doctor.devices(BROKEN), doctor.memory(*linux(1))]
     result = doctor.summary(checks)
-    assert (result["problems"], doctor.exit_code(result), len(doctor.render(result))) == (4, 1, 2)
+    assert (result["problems"], command.exit_code(result), len(command.render(result))) == (4, 1, 2)
     imports, keras, devices, memory = result["checks"]
     assert imports["found"] == "tensorflow: ImportError: libcudart.so: cannot open"
     assert "requirements.txt" in imports["remedy"]

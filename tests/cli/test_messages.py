@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from doppler_tf.cli.app import COMMANDS
-from doppler_tf.cli.messages import bars_wanted, note, set_verbosity
+from doppler_tf.notes import bars_wanted, note, set_verbosity
 from tests.cli.conftest import Outcome
 from tests.cli.test_bad_input import refused
 from tests.cli.test_program import ROOT
@@ -21,8 +21,8 @@ TIMED = re.compile(r"[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3} (DEBUG|INFO) (doppler_
 ESCAPE, COLOUR = "\x1b", re.compile("\x1b\\[[0-9;]*3[0-7]m")
 BARS = """
 import sys
-from doppler_tf.cli.messages import bars_wanted, set_verbosity
-from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.notes import bars_wanted, set_verbosity
+from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.report.progress import progress_bar
 set_verbosity(quiet="quiet" in sys.argv)
 if "train" in sys.argv:

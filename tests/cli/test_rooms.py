@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from doppler_tf.api.rooms import ROOMS, module_call
 from doppler_tf.cli.app import USERS_MISTAKE
-from doppler_tf.cli.rooms import ROOMS, module_call
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -126,7 +126,7 @@ def test_real_runs_are_shown_and_told(train, monkeypatch):
 
 
 def test_each_graph_runs_on_its_own_tensors(cli, tmp_path):
-    from doppler_tf.cli.executors import ByGraph
+    from doppler_tf.api.executors import ByGraph
     from doppler_tf.formats.graph_json import read_graph
 
     class Named:

@@ -8,7 +8,7 @@ import os
 import sys
 from types import ModuleType
 
-from doppler_tf.cli.messages import hush_libraries, is_verbose
+from doppler_tf.notes import hush_libraries, is_verbose
 
 
 @functools.cache  # so that the folder of compiled code is searched only once

@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from doppler_tf.cli.messages import note
-from doppler_tf.cli.tensorflow import import_quietly
+import numpy as np
+
+from data import assemble_outputs, evaluate_program, input_tiles, output_vertices, relative_error, workload_program
+from doppler_tf.api.tensorflow import import_quietly
+from doppler_tf.assignment import Assignment
+from doppler_tf.batches import Batches
+from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import ConfigError, GraphError, field_error
+from doppler_tf.executor import Executor
+from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.given import TopologyLike
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.notes import note
+from doppler_tf.topology import Topology
+from doppler_tf.trace import Trace
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from doppler_tf.assignment import Assignment
-    from doppler_tf.batches import Batches
-    from doppler_tf.costs import CostModel
-    from doppler_tf.executor import Executor
-    from doppler_tf.graph import DataflowGraph
-    from doppler_tf.topology import Topology
-    from doppler_tf.trace import Trace
     from runtime import Engine, MergedExecutor
     from runtime.captured_program import CapturedBatches, CapturedProgram
     from runtime.cluster import Cluster
@@ -32,7 +35,7 @@ EMULATED_BETWEEN_S = (0.2, 20.0)
 EMULATED_TARGET_S = 2.0
 
 
-def load_program(graph: DataflowGraph, seed: int = 0, values: Path | None = None) -> Program | CapturedProgram:
+def load_program(graph: DataflowGraph, seed: int = 0, values: Path | Mapping[str, Any] | None = None) -> Program | CapturedProgram:
     """The program that a graph was made from, with its input values.
 
     Args:
@@ -56,8 +59,6 @@ class Program:
 
     def __init__(self, graph: DataflowGraph):
         """Draws the inputs. Raises GraphError for a record that `workload` did not write."""
-        from data import input_tiles, output_vertices, workload_program
-
         record = graph.attributes["workload"]
         try:
             self._graph, self._program = graph, workload_program(record)
@@ -73,8 +74,6 @@ class Program:
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
         """||a - b|| / ||b|| of a run's outputs (by vertex) against the unsharded program, evaluated in NumPy."""
-        from data import assemble_outputs, evaluate_program, relative_error
-
         return relative_error(assemble_outputs(self._graph, outputs), evaluate_program(self._program, self._tensors))
 
 
@@ -109,10 +108,10 @@ def has_kernels(graph: DataflowGraph) -> bool:
     return from_program and all(graph.kernel[v] is not None for v in graph.work_vertices.tolist())
 
 
-def check_executor(name: str) -> None:
-    """Raises ConfigError for a name that is not in EXECUTORS."""
-    if name not in EXECUTORS:
-        raise field_error(ConfigError, "", "", "--executor", f"one of {', '.join(EXECUTORS)}", name)
+def check_executor(name: str, where: str = "", known: Sequence[str] = EXECUTORS) -> None:
+    """Raises ConfigError for a name that is not in `known`."""
+    if name not in known:
+        raise field_error(ConfigError, where, "", "--executor", f"one of {', '.join(known)}", name)
 
 
 def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None, time_scale: float, seed: int,
@@ -137,17 +136,14 @@ def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgra
                                       restart_on_loss=restart_on_loss)
 
 
-def true_topology(spec: str | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:
+def true_topology(spec: TopologyLike | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:
     """The true topology of emulated devices; None without `spec`. Raises UserError if the graphs cannot run on it."""
-    from doppler_tf.costs import build_costs
-    from doppler_tf.formats.topology_json import read_topology
-
     if not spec:
         return None
     truth, topology = read_topology(spec), planned[0][1].topology
     if truth.num_devices != topology.num_devices:
         raise field_error(ConfigError, "", "", "--emulate", f"a topology of {topology.num_devices} devices, as {topology.name} has",
-                          f"{spec} with {truth.num_devices}")
+                          f"{truth.name} with {truth.num_devices}")
     for graph, _ in planned:
         build_costs(graph, truth)
     return truth

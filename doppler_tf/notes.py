@@ -1,28 +1,24 @@
-"""Messages on stderr: errors (-q), errors and notes (default), or all that our packages log (-v); a note while Numba compiles."""
+"""Notes to the user, progress and what is logged: all by Python's `logging`, from which a command prints on stderr.
+
+A library's user hears notes, and sees bars in a terminal, where the level of the logger `doppler_tf` is INFO or below.
+"""
 
 from __future__ import annotations
 
-import argparse
 import functools
 import logging
 import sys
 import warnings
 
 _ROOMS = ("doppler_tf", "data", "runtime", "agents")
-_LOG = logging.getLogger("doppler_tf.cli")
-
-
-def add_verbosity(parser: argparse.ArgumentParser, default: bool | str = argparse.SUPPRESS) -> None:
-    """Adds -v and -q. Args: default: False for the main parser; a command's parser must not overwrite the main parser's values."""
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("-v", "--verbose", action="store_true", default=default,
-                        help="log each step and its time on stderr, and what TensorFlow logs; after an error, show the traceback")
-    either.add_argument("-q", "--quiet", action="store_true", default=default,
-                        help="print only errors and the --json object: no tables, notes or progress bars")
+_LOG = logging.getLogger(__name__)
 
 
 def set_verbosity(verbose: bool = False, quiet: bool = False) -> None:
-    """From now on the loggers of our packages, and no others, write to stderr; Python's warnings are shown to the verbose alone."""
+    """From now on the loggers of our packages, and no others, write to stderr: errors (`quiet`), notes, too, or all (`verbose`).
+
+    Python's warnings are shown to the verbose alone.
+    """
     if not (verbose or sys.warnoptions):
         warnings.simplefilter("ignore")
     for room in _ROOMS:
@@ -47,18 +43,13 @@ def hush_libraries() -> None:
 
 
 def note(message: str) -> None:
-    """Prints a line for the user on stderr, unless -q is given."""
+    """A line for the user; a command prints it on stderr, unless -q is given."""
     _LOG.info("%s", message)
 
 
-def is_quiet() -> bool:
-    """Whether the user has switched notes off."""
-    return not _LOG.isEnabledFor(logging.INFO)
-
-
 def bars_wanted() -> bool:
-    """Whether stderr is a terminal and the user has not switched notes off."""
-    return sys.stderr.isatty() and not is_quiet()
+    """Whether stderr is a terminal and the user wants notes."""
+    return sys.stderr.isatty() and _LOG.isEnabledFor(logging.INFO)
 
 
 @functools.cache  # registers once, even if one process runs several commands

@@ -12,28 +12,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from doppler_tf.api.benchmark.cells import ASSIGNMENTS, RUNS, Cell, record_of
+from doppler_tf.api.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS
+from doppler_tf.api.executors import default_time_scale, make_executor, true_topology
+from doppler_tf.api.inputs import load_assignment, load_costs, load_policy
+from doppler_tf.api.learning_curves import learning_curve
+from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.assignment import Assignment
 from doppler_tf.bounds import lower_bounds
-from doppler_tf.cli.benchmark.cells import ASSIGNMENTS, RUNS, Cell, record_of
-from doppler_tf.cli.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS
-from doppler_tf.cli.executors import default_time_scale, make_executor, true_topology
-from doppler_tf.cli.inputs import load_assignment, load_costs, load_policy
-from doppler_tf.cli.learning_curves import learning_curve
-from doppler_tf.cli.output import plain
-from doppler_tf.cli.tensorflow import import_quietly
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
 from doppler_tf.formats.assignment_json import write_assignment
+from doppler_tf.formats.files import plain
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS, SEARCHES
 from doppler_tf.heuristics.judging import judge
-from doppler_tf.placement import learned_samples, made, place
+from doppler_tf.placement import Policy, learned_samples, made, place
 from doppler_tf.simulator import Simulator
 
 if TYPE_CHECKING:
     from agents.learner import KeptLearner
     from agents.placing import KeptSamplers
-    from doppler_tf.cli.inputs import Policy
 
 
 class Kept(NamedTuple):
@@ -149,7 +148,7 @@ def _sampled(folder: Path, cell: Cell, policy: Policy, graph: DataflowGraph, cos
 def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Measures another cell's assignment on emulated devices. The fastest run counts, because other work can only delay a run."""
     job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
-    assignment = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs, None)
+    assignment = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs)
     work = graph.work_vertices
     scale = job["kernel_ms"] * 1e-3 / float(costs.exec_s[work, assignment.device[work]].mean())
     started = time.perf_counter()

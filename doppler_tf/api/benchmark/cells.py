@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from data import build_workload
-from doppler_tf.cli.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS, GraphSpec, MethodSpec, Suite
-from doppler_tf.cli.benchmark.suite_file import train_config
+from doppler_tf.api.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS, GraphSpec, MethodSpec, Suite
+from doppler_tf.api.benchmark.suite_file import train_config
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, FormatError, field_error
 from doppler_tf.formats.files import file_name, read_json

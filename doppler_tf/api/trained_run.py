@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from doppler_tf.api.inputs import load_assignment, load_costs
 from doppler_tf.assignment import Assignment
-from doppler_tf.cli.inputs import load_assignment, load_costs
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import CheckpointError, UserError
 from doppler_tf.formats.chrome_trace import TraceFile, read_trace
@@ -66,7 +66,7 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Tr
                                       (topology, costs.topology.topology_hash, stored.get("topology"))):
             if found != expected:
                 raise CheckpointError(f"{each}: expected what the run was made for, got something else; put it back, or train again")
-        assignment = load_assignment(run / "assignments" / f"{file_name(name)}.json", graph, costs, None)
+        assignment = load_assignment(run / "assignments" / f"{file_name(name)}.json", graph, costs)
         row = {**row, "lower_bound_s": max(row["lower_bound_s"], assignment.proven_bound_s)}
         trained.append(Trained(graph, costs, row, assignment))
     return trained

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from data import workload_cuts, workload_program
-from doppler_tf.cli.benchmark.cells import ASSIGNMENTS
-from doppler_tf.cli.benchmark.suite import Section, Suite
-from doppler_tf.cli.inputs import load_assignment, load_costs
+from doppler_tf.api.benchmark.cells import ASSIGNMENTS
+from doppler_tf.api.benchmark.suite import Section, Suite
+from doppler_tf.api.inputs import load_assignment, load_costs
 from doppler_tf.formats.files import file_name, write_bytes, write_json
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.report.bars import bars_png

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from msgspec import Meta
 
 from data.workloads import NAMES
-from doppler_tf.assignment import AUTO
-from doppler_tf.cli.benchmark.suite import (
+from doppler_tf.api.benchmark.suite import (
     DEFAULT_SEEDS,
     EXECUTES,
     LEARNED_METHODS,
@@ -27,7 +26,8 @@ from doppler_tf.cli.benchmark.suite import (
     Section,
     Suite,
 )
-from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.api.tensorflow import import_quietly
+from doppler_tf.assignment import AUTO
 from doppler_tf.errors import ConfigError, FormatError, field_error
 from doppler_tf.heuristics import HEURISTICS
 from doppler_tf.report.paper import ROWS

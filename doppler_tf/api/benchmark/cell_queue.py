@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.benchmark.cell_work import do_cell, kept
-from doppler_tf.cli.benchmark.cells import CELLS, Cell, complete_cells, record_of
-from doppler_tf.cli.benchmark.suite import SAMPLES, TRAINS
-from doppler_tf.cli.messages import bars_wanted
+from doppler_tf.api.benchmark.cell_work import do_cell, kept
+from doppler_tf.api.benchmark.cells import CELLS, Cell, complete_cells, record_of
+from doppler_tf.api.benchmark.suite import SAMPLES, TRAINS
 from doppler_tf.formats.files import write_json
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.tasks import open_tasks
@@ -33,7 +32,7 @@ def run_cells(folder: Path, cells: Mapping[str, Cell], ray: str | None = None, j
     waiting = {key: cell for key, cell in cells.items() if key not in records}
     ran = list(waiting)
     try:
-        with progress_bar("cells", len(records), len(cells), bars_wanted()) as move, open_tasks(ray, jobs, len(ran), folder) as tasks:
+        with progress_bar("cells", len(records), len(cells)) as move, open_tasks(ray, jobs, len(ran), folder) as tasks:
             last: dict[int, Any] = {}  # by worker, what its last cell shares with others
             while waiting or tasks.busy:
                 for cell in [cell for cell in waiting.values() if _failed_need(cell, records)]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.cli.tensorflow import import_quietly
+from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.formats.files import file_name
 
 STAGES = ("imitation", "simulated", "real")

@@ -1,6 +1,6 @@
 """A graph's whole program, uncut, as one `tf.function` with TensorFlow's own settings: the baseline without placement.
 
-`python -m doppler_tf.cli.plain_tensorflow GRAPH` runs as a separate process, because TensorFlow's threads are set once per process. It
+`python -m doppler_tf.api.plain_tensorflow GRAPH` runs as a separate process, because TensorFlow's threads are set once per process. It
 answers each line on stdin, such as `plain 1` or `xla 2` (with the number of threads that call), with the seconds of one run. A mode is
 compiled when it is first asked for.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -17,8 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from doppler_tf.cli.rooms import module_call
+from doppler_tf.api.rooms import module_call
 from doppler_tf.errors import ExecutionError
+from doppler_tf.formats.graph_json import read_graph, write_graph
 from doppler_tf.graph import DataflowGraph
 
 # Calls of a thread, where there are several.
@@ -28,10 +30,14 @@ _CALLS = 4
 class PlainTensorFlow:
     """Runs the program in the separate process, which ends with the `with` block."""
 
-    def __init__(self, graph: str | Path):
-        """Args: graph: a file that `workload` or `calibrate` wrote, with the program's record."""
+    def __init__(self, graph: str | Path | DataflowGraph):
+        """Args: graph: one with the record of its program, as `workload`, `capture` and `calibrate` make it; or its file."""
+        self._folder = tempfile.TemporaryDirectory(prefix="doppler_")
+        if isinstance(graph, DataflowGraph):
+            source, graph = graph, Path(self._folder.name) / "graph.json"
+            write_graph(graph, source)
         self._graph = graph
-        command, environment = module_call("doppler_tf.cli.plain_tensorflow")
+        command, environment = module_call("doppler_tf.api.plain_tensorflow")
         self._process = subprocess.Popen([*command, str(graph)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          stderr=subprocess.DEVNULL, text=True)
 
@@ -46,7 +52,17 @@ class PlainTensorFlow:
             return float(self._process.stdout.readline())
         except (OSError, ValueError):
             raise ExecutionError(f"{self._graph}: TensorFlow alone could not run the whole program; "
-                                 f"`python -m doppler_tf.cli.plain_tensorflow {self._graph}` shows why") from None
+                                 f"`python -m doppler_tf.api.plain_tensorflow {self._graph}` shows why") from None
+
+    def can_run(self, mode: str) -> bool:
+        """Whether TensorFlow alone can run the program so. Raises ExecutionError where it cannot as it is."""
+        try:
+            self.run(mode)
+        except ExecutionError:
+            if mode == "plain":
+                raise
+            return False
+        return True
 
     def __enter__(self) -> PlainTensorFlow:
         return self
@@ -54,12 +70,11 @@ class PlainTensorFlow:
     def __exit__(self, *error: object) -> None:
         self._process.stdin.close()
         self._process.wait()
+        self._folder.cleanup()
 
 
 def main(path: str) -> None:
     """Answers lines until stdin ends."""
-    from doppler_tf.formats.graph_json import read_graph
-
     graph, calls = read_graph(path), {}
     for line in sys.stdin:
         mode, threads = line.split()

@@ -1,0 +1,101 @@
+"""`measure`: assignments that `place` has found, run against the simple placements. A simple placement wins a tie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from doppler_tf.api.executors import load_program, make_executor
+from doppler_tf.api.inputs import ClusterLike, load_cluster
+from doppler_tf.assignment import Assignment
+from doppler_tf.batches import Batches
+from doppler_tf.errors import CancelledError, DopplerError, UserError
+from doppler_tf.finalists import (
+    Spent,
+    baselines,
+    batch_baselines,
+    choose,
+    finalists_of,
+    simulated_makespans,
+    spent,
+    what_runs,
+    why_one_device,
+)
+from doppler_tf.notes import note
+from doppler_tf.placement import Placement
+from doppler_tf.report.progress import progress_bar
+
+if TYPE_CHECKING:
+    from runtime.captured_program import CapturedProgram
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What runs have chosen.
+
+    Attributes:
+      assignment: the chosen one; makespan_s: its simulated seconds.
+      figures: `measured`, the figures of each finalist; `chosen`, the name of one; `reason`, why one device is faster than several.
+    """
+
+    assignment: Assignment
+    makespan_s: float
+    figures: Mapping[str, Any]
+
+
+def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cluster: ClusterLike | None = None,
+            batches: Batches | None = None, program: CapturedProgram | None = None, seed: int = 0) -> Measured:
+    """Chooses among the assignments of a placement and simple ones by measured runs.
+
+    Args:
+      placed: as `place` gives it, of a graph with kernels.
+      runs: the most runs of all finalists together.
+      time_scale: of emulated devices, where a modelled second takes so many; None: runs the graph's kernels.
+      cluster: a cluster file, or what `connect` gives: runs them there, not on this machine.
+      batches: those in flight that were placed: each run has them all, and all on one device are always among the finalists.
+      program: with the values that runs take; None: draws them.
+
+    Raises the last run's error if no run succeeded.
+    """
+    graph, costs = placed.graph, placed.costs
+    cluster = load_cluster(cluster, costs.topology)
+    simple = baselines(graph, costs, seed) if batches is None else batch_baselines(batches, seed)
+    if time_scale is not None:
+        program = None
+    elif program is None:
+        program = load_program(graph if batches is None else batches.single)
+    if batches is not None and program is not None:
+        program = program.repeated(batches, seed)
+    finalists = finalists_of(placed, simple)
+    found = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment))
+    if runs < len(finalists):
+        note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
+    done: dict[str, list[Spent]] = {name: [] for name in finalists}
+    failed: list[DopplerError] = []
+    with (make_executor("tf" if program else "emulated", program, time_scale or 1.0, seed, keep_inputs=True,
+                        cluster=cluster, merge=True) as executor,
+          progress_bar("measuring") as move):
+        def timed(name: str) -> float:
+            move(sum(map(len, done.values())) + len(failed), runs)
+            try:
+                trace = executor.execute(graph, costs, finalists[name])
+            except (CancelledError, UserError):
+                raise
+            except DopplerError as error:
+                failed.append(error)
+                return math.nan
+            done[name].append(spent(trace.graph, trace))
+            return trace.makespan_s
+
+        outcome = choose(simulated_makespans(graph, costs, finalists), [*simple, found], runs, timed)
+    if failed:
+        note(f"--measure: {len(failed)} runs failed, the last one with: {failed[-1]}")
+    if outcome.chosen is None and failed:
+        raise failed[-1]
+    chosen = outcome.chosen or found
+    assignment = replace(finalists[chosen], proven_bound_s=placed.assignment.proven_bound_s)  # what was proved holds for all
+    return Measured(assignment, outcome.finalists[chosen].simulated_s, {
+        "measured": {name: finalist.to_json() for name, finalist in outcome.finalists.items()}, "chosen": chosen,
+        "reason": why_one_device(chosen, done, outcome.finalists)})

@@ -1,0 +1,71 @@
+"""`workload`: the graph of a named workload, cut as published, by EinDecomp, or in the way whose best placement ends first."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from data import build_tilings, build_workload
+from data.workloads import NAMES as NAMES
+from doppler_tf.alternatives import place_alternatives
+from doppler_tf.api.inputs import load_topology
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.formats.graph_json import write_graph
+from doppler_tf.graph import DataflowGraph
+from doppler_tf.report.description import describe
+from doppler_tf.report.progress import progress_bar
+
+PUBLISHED, TILINGS = "published", ("published", "eindecomp", "auto")
+# Seconds in which `auto` searches.
+BUDGET_S = 10.0
+
+
+def write_workload(name: str, devices: int, out: Path, scale: str = "paper", option: Sequence[tuple[str, str]] = (),
+                   tiling: str = PUBLISHED, pieces: int | None = None, topology: str | None = None, budget_s: float | None = None,
+                   seed: int = 0) -> dict[str, Any]:
+    """Writes the graph of `build_workload`, or with tiling `auto` that of `build_tilings` whose best placement on `topology` ends first.
+
+    Args: those of the command.
+    """
+    if tiling not in TILINGS:
+        raise field_error(ConfigError, "", "", "--tiling", f"one of {', '.join(TILINGS)}", tiling)
+    if tiling == "auto" and topology is None:
+        raise ConfigError("--tiling auto: --topology: expected a topology on which to place, got none; add --topology T")
+    for given, value, only in (("--topology", topology, "auto"), ("--budget-s", budget_s, "auto"), ("--pieces", pieces, "eindecomp")):
+        if value is not None and tiling != only:
+            raise ConfigError(f"{given}: expected --tiling {only} beside it, got --tiling {tiling}; add it, or leave out {given}")
+    options = {key: _size(name, key, value) for key, value in option}
+    repeated = next((key for i, (key, _) in enumerate(option) if key in dict(option[:i])), None)
+    if repeated is not None:
+        values = ", ".join(value for key, value in option if key == repeated)
+        raise field_error(ConfigError, "workload", name, repeated, "one value", values)
+    if tiling == "auto":
+        graph, tried = _fastest(build_tilings(name, devices, scale, seed, **options), topology, budget_s, seed)
+    else:
+        graph, tried = build_workload(name, devices, scale, seed, tiling, pieces, **options), {}
+    write_graph(out, graph)
+    return {**describe(graph), **tried, "out": out}
+
+
+def _fastest(graphs: Mapping[str, DataflowGraph], topology: str, budget_s: float | None,
+             seed: int) -> tuple[DataflowGraph, dict[str, Any]]:
+    """The graph whose best placement ends first, and what was tried."""
+    target = load_topology(topology)
+    with progress_bar("placing") as move:
+        found = place_alternatives(graphs, target, BUDGET_S if budget_s is None else budget_s, seed, always=(PUBLISHED,), progress=move)
+    chosen = next(iter(found))
+    tried = {name: {"vertices": each.graph.num_vertices,
+                    "constructed_s": None if each.constructed is None else each.constructed.makespan_s,
+                    "searched_s": None if each.searched is None else each.searched.makespan_s,
+                    "makespan_s": each.makespan_s if math.isfinite(each.makespan_s) else None} for name, each in found.items()}
+    return found[chosen].graph, {"topology": target.name, "tiling": chosen, "tilings": tried}
+
+
+def _size(name: str, key: str, value: str) -> int | float:
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return number(value)
+    raise field_error(ConfigError, "workload", name, key, "a number", value)

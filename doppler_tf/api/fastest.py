@@ -53,7 +53,7 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     made: dict[str, _Option] = {}
     for each in found:
         of = f", in {each.pieces} pieces" if each.pieces > 1 else ""
-        # A single call may use all cores that idle, which no simulation knows of.
+        # A single call uses all cores, which the simulation of its vertices does not know.
         names = list(dict.fromkeys([*list(each.patterns)[:_ASSIGNMENTS], *(["one_device"] if "one_device" in each.patterns else [])]))
         if executor in (None, ways.ENGINE):
             for name in names:

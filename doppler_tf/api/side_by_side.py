@@ -18,6 +18,7 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.finalists import Finalist
 from doppler_tf.formats.files import file_name
 from doppler_tf.graph import DataflowGraph
+from doppler_tf.merging import merge_calls
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.simulator import Simulator
 
@@ -45,7 +46,7 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
       cluster: its devices run the assignments; TensorFlow alone runs on this machine.
 
     Returns:
-      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` (None if it cannot be simulated).
+      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` of merged calls (None if it cannot be simulated).
     """
     found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
     leader = min(found, key=lambda name: Simulator().execute(graph, costs, found[name]).makespan_s, default=None)
@@ -77,7 +78,7 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
                 call()
                 seconds[name].append(call())
             move(turn + 1, _WARM_UP_TURNS + turns)
-    simulated_s = {name: Simulator().execute(graph, costs, a).makespan_s for name, a in found.items()}
+    simulated_s = {name: merge_calls(graph, costs, a, program.fetch).makespan_s for name, a in found.items()}
     return {name: Finalist(simulated_s.get(name), tuple(values[_WARM_UP_TURNS:])).to_json() for name, values in seconds.items()}
 
 

@@ -18,6 +18,7 @@ from agents.agent import ImitationAgent, flat, parts_of
 from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import TrainConfig, stored_config
 from agents.methods import METHODS
+from agents.rollout import STEPS_WORTH_COMPILING
 from agents.task import Task
 from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
@@ -27,8 +28,8 @@ from doppler_tf.graph import DataflowGraph
 _ORDERS = 4
 # The settings that a learner's compiled functions and arrays depend on.
 _HELD = ("method", "batch", "clip", "hidden", "rounds", "identity", "features")
-# Episodes are compiled if a training has at least so many steps; updates if it has at least so many steps, or so many updates.
-_STEPS_FOR_EPISODES, _STEPS_FOR_UPDATES, _UPDATES = 2000, 20_000, 100
+# Updates are compiled if a training has at least so many steps, or so many updates.
+_STEPS_FOR_UPDATES, _UPDATES = 20_000, 100
 # Updates in which an annealed teacher is learned: the most, and the usual number.
 MOST_REPEATED, _USUALLY_REPEATED = 500, 80
 
@@ -47,7 +48,7 @@ def worth_compiling(config: TrainConfig, graphs: Sequence[DataflowGraph]) -> Com
     repeated = _USUALLY_REPEATED if config.teacher == "annealing" and config.elite > 0 else 0
     updates = (config.imitation + config.simulated) / rows + repeated + rounds * (1 + config.real_updates)
     steps = updates * max(graph.work_vertices.size for graph in graphs)
-    return Compiled(steps >= _STEPS_FOR_EPISODES, updates >= _UPDATES or steps >= _STEPS_FOR_UPDATES)
+    return Compiled(steps >= STEPS_WORTH_COMPILING, updates >= _UPDATES or steps >= _STEPS_FOR_UPDATES)
 
 
 class Learner:

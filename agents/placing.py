@@ -15,7 +15,7 @@ from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import TrainConfig, stored_config, stored_graphs
 from agents.features import graph_arrays
 from agents.methods import METHODS
-from agents.rollout import Episodes
+from agents.rollout import STEPS_WORTH_COMPILING, Episodes
 from doppler_tf.assignment import Assignment
 from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
@@ -28,11 +28,11 @@ BATCH_BYTES, BYTES_A_CHOICE = 1 << 29, 160
 
 
 class _Sampler:
-    """A network and its compiled episodes, used in turns by policies of one kind, each with its own weights."""
+    """A network and its episodes, compiled and op by op, used in turns by policies of one kind, each with its own weights."""
 
     def __init__(self, config: TrainConfig):
         self._network = METHODS[config.method].network(config)
-        self._rollout = METHODS[config.method].rollout(self._network)
+        self._rollouts = [METHODS[config.method].rollout(self._network, jit_compile) for jit_compile in (False, True)]
         self._lock, self._weights = threading.Lock(), None
 
     def restored(self, checkpoint: Path) -> list[np.ndarray]:
@@ -43,14 +43,15 @@ class _Sampler:
             self._weights = [variable.numpy() for variable in self._network.variables]
             return self._weights
 
-    def run(self, weights: list[np.ndarray], graphs: Any, rows: int, seed: tuple[int, int], greedy: np.ndarray) -> Episodes:
+    def run(self, weights: list[np.ndarray], graphs: Any, rows: int, seed: tuple[int, int], greedy: np.ndarray, compiled: bool
+            ) -> Episodes:
         """Episodes of graph 0 by the policy with these weights."""
         with self._lock:
             if self._weights is not weights:
                 for variable, value in zip(self._network.variables, weights, strict=True):
                     variable.assign(value)
                 self._weights = weights
-            return self._rollout.run(graphs, tf.zeros([rows], tf.int32), tf.constant(seed), tf.constant(greedy))
+            return self._rollouts[compiled].run(graphs, tf.zeros([rows], tf.int32), tf.constant(seed), tf.constant(greedy))
 
 
 class KeptSamplers:
@@ -97,9 +98,11 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes:
         arrays = graph_arrays(graph, costs, identity=config.identity)
         graphs = METHODS[config.method].graphs([arrays])
         rows = min(samples, max(1, batch_bytes // (BYTES_A_CHOICE * arrays.num_vertices * costs.num_devices)))
-        for i in range(-(-samples // rows)):
+        batches = -(-samples // rows)
+        compiled = batches * arrays.num_work >= STEPS_WORTH_COMPILING
+        for i in range(batches):
             greedy = np.arange(i * rows, (i + 1) * rows) == 0
-            episodes = sampler.run(weights, graphs, rows, (seed % 2**31, i), greedy)
+            episodes = sampler.run(weights, graphs, rows, (seed % 2**31, i), greedy, compiled)
             device, order = arrays.to_devices(episodes.order, episodes.device)
             for d, o in zip(device[:samples - i * rows], order, strict=False):
                 yield Assignment(d, o, "policy")

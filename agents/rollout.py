@@ -15,6 +15,8 @@ from agents.race import Race, run_on, start_race, winner
 from agents.random_numbers import gumbel
 
 _LOG = logging.getLogger(__name__)
+# What makes at least so many steps, in all its batches, is compiled with XLA: below, the compiler takes longer than the steps.
+STEPS_WORTH_COMPILING = 2000
 
 
 class Episodes(NamedTuple):

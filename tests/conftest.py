@@ -7,6 +7,7 @@ With it, they run too, and Hypothesis draws many more examples, new ones each ti
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def pytest_collection_modifyitems(config, items):
     items[:] = [item for item in items if not item.get_closest_marker("thorough")]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish(session):
+    """Python's collector of garbage need not look through modules and tests again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_configure(config):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -18,8 +18,9 @@ from doppler_tf.graph import DataflowGraph
 class KeptLearners:
     """Keeps a learner for each case and kind of network: tests train the same small graphs in turns, and tracing takes longest."""
 
-    def __init__(self):
-        self._kept: defaultdict[tuple, KeptLearner] = defaultdict(KeptLearner)
+    def __init__(self, make: Callable[[Task], Learner] = Learner):
+        """Args: make: makes the learner of a task."""
+        self._kept: defaultdict[tuple, KeptLearner] = defaultdict(lambda: KeptLearner(make))
 
     def lent(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig
              ) -> AbstractContextManager[tuple[Task, Learner]]:

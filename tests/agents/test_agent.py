@@ -30,7 +30,7 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
     agent = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
     agent.initialize()
-    experience = _collected(agent, environment)
+    experience = _collector(agent, environment)()
     reward = experience.reward.numpy()[:, -1]
     assert reward.min() < reward.max()
     before = _log_likelihood(network, encoded, experience)
@@ -41,12 +41,17 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     assert np.corrcoef(change, reward)[0, 1] > 0.3
 
 
-def _collected(agent, environment):
-    """Trajectories [16, 6] of two chains of three."""
+def _collector(agent, environment):
+    """Gives at each call trajectories [16, 6] of two chains of three."""
     buffer = tf_uniform_replay_buffer.TFUniformReplayBuffer(agent.training_data_spec, batch_size=16, max_length=10)
-    observe = [lambda t: buffer.add_batch(compact(t))]
-    DynamicEpisodeDriver(environment, agent.collect_policy, observe, num_episodes=16).run(environment.reset())
-    return tf.nest.map_structure(lambda x: x[:, :6], buffer.gather_all())
+    driver = DynamicEpisodeDriver(environment, agent.collect_policy, [lambda t: buffer.add_batch(compact(t))], num_episodes=16)
+
+    def collect():
+        buffer.clear()
+        driver.run(environment.reset())
+        return tf.nest.map_structure(lambda x: x[:, :6], buffer.gather_all())
+
+    return collect
 
 
 def _log_likelihood(network, encoded, experience) -> np.ndarray:
@@ -66,13 +71,14 @@ def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, t
         return agent, Checkpointer(str(tmp_path), agent=agent)
 
     kept, checkpointer = made(1)
+    collect = _collector(kept, environment)
     for _ in range(3):
-        kept.train(_collected(kept, environment))
+        kept.train(collect())
     checkpointer.save(kept.train_step_counter)
     restored, checkpointer = made(2)
     checkpointer.initialize_or_restore().assert_consumed()
-    for agent in (kept, restored):
-        agent.train(_collected(agent, environment))
+    for agent, collected in ((kept, collect), (restored, _collector(restored, environment))):
+        agent.train(collected())
         assert int(agent.train_step_counter) == 4
     for here, there in zip(kept.policy.variables(), restored.policy.variables(), strict=True):
         np.testing.assert_allclose(here, there, atol=1e-6)

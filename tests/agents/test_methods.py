@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,10 +15,12 @@ import tensorflow as tf
 from agents.checkpoints import checkpoint_folders, read_state
 from agents.config import METHOD_NAMES, TrainConfig
 from agents.environment import AssignmentEnvironment
-from agents.features import graph_arrays, padded_sizes
-from agents.methods import METHODS
+from agents.features import GraphArrays, graph_arrays, padded_sizes
+from agents.methods import METHODS, TrainedMethod
+from agents.rollout import Episodes, Rollout
 from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
+from doppler_tf.graph import DataflowGraph
 from doppler_tf.graph_records import graph_from_records
 from doppler_tf.topology import Topology, ideal
 from tests.quiet_training import KEPT, load_policy, train
@@ -31,12 +35,40 @@ SMALL = {"imitation": 32, "simulated": 640, "polish": 0, "batch": 16, "hidden": 
          "elite": 0.5}
 
 
-def prepared(name: str, graphs, topology):
-    """Method, arrays by graph, batch, network and episodes (not compiled)."""
-    method, sizes = METHODS[name], padded_sizes(graphs)
-    arrays = [graph_arrays(graph, build_costs(graph, topology), sizes) for graph in graphs]
-    network = method.network(CONFIG)
-    return method, arrays, method.graphs(arrays), network, method.rollout(network, jit_compile=False)
+# Which of two graphs each of six episodes is of.
+NUMBER = np.array([0, 1, 1, 0, 1, 0])
+
+
+class Prepared(NamedTuple):
+    """A method with all that its episodes need (not compiled); encoded: the graphs as its functions take them."""
+
+    method: TrainedMethod
+    graphs: list[DataflowGraph]
+    arrays: list[GraphArrays]
+    encoded: Any
+    network: tf.Module
+    runner: Rollout
+
+    @staticmethod
+    def of(name: str, graphs: list[DataflowGraph], topology: Topology) -> Prepared:
+        method, sizes = METHODS[name], padded_sizes(graphs)
+        arrays = [graph_arrays(graph, build_costs(graph, topology), sizes) for graph in graphs]
+        network = method.network(CONFIG)
+        return Prepared(method, graphs, arrays, method.graphs(arrays), network, method.rollout(network, jit_compile=False))
+
+    def episodes(self, seed: tuple[int, int], greedy: list[bool]) -> Episodes:
+        """Six episodes."""
+        return self.runner.run(self.encoded, tf.constant(NUMBER, tf.int32), tf.constant(seed), tf.constant(greedy))
+
+
+@pytest.fixture(scope="module")
+def prepared(random_graph):
+    """By method; two graphs of which one has a pin and a group and the other a hub, on devices of which one has little memory. Each test
+    takes the same ones, as tracing takes longest, and none changes the weights."""
+    graphs = [random_graph(7, 1, pin=lambda v: 2 if v == 3 else None, colocate=lambda v: "g" if v in (1, 5) else None),
+              random_graph(12, 2, hub=True)]
+    topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 45}, {"name": "b"}, {"name": "c"}], "link_slots": None})
+    return cache(lambda name: Prepared.of(name, graphs, topology))
 
 
 def test_the_names_are_those_of_the_config():
@@ -44,24 +76,20 @@ def test_the_names_are_those_of_the_config():
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.stepwise])
-def test_a_policy_of_whole_episodes_refuses_single_steps(name, random_graph):
-    method, arrays, encoded, network, rollout = prepared(name, [random_graph(7, 1)], ideal(2))
+def test_a_policy_of_whole_episodes_refuses_single_steps(name, prepared):
+    method, _, arrays, encoded, network, rollout = prepared(name)
     agent = method.agent(network, encoded, replace(CONFIG, method=name), tf.Variable(0, dtype=tf.int64), False, 0, rollout)
-    start = AssignmentEnvironment(arrays, [lambda devices, orders: np.zeros(len(devices))]).reset()
+    start = AssignmentEnvironment(arrays, [lambda devices, orders: np.zeros(len(devices))] * 2).reset()
     with pytest.raises(ConfigError, match=rf"^policy of {name}: expected one that takes single steps, .*; run it with agents.driver.Fused"):
         agent.policy.action(start)
 
 
 @EVERY
-def test_episodes_are_legal(name, random_graph):
-    graphs = [random_graph(7, 1, pin=lambda v: 2 if v == 3 else None, colocate=lambda v: "g" if v in (1, 5) else None),
-              random_graph(12, 2, hub=True)]
-    topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 45}, {"name": "b"}, {"name": "c"}], "link_slots": None})
-    _, arrays, encoded, _, runner = prepared(name, graphs, topology)
-    number = np.array([0, 1, 1, 0, 1, 0])
-    episodes = runner.run(encoded, tf.constant(number, tf.int32), tf.constant([0, 0]), tf.constant([True, True] + [False] * 4))
+def test_episodes_are_legal(name, prepared):
+    _, graphs, arrays, encoded, *_ = prepared(name)
+    episodes = prepared(name).episodes((0, 0), [True, True] + [False] * 4)
     assert episodes.order.shape == episodes.device.shape == (6, encoded.padded.num_vertices - 1)
-    for b, g in enumerate(number):
+    for b, g in enumerate(NUMBER):
         devices, orders = arrays[g].to_devices(episodes.order[b:b + 1], episodes.device[b:b + 1])
         position = {int(v): i for i, v in enumerate(orders[0])}
         assert sorted(position) == graphs[g].work_vertices.tolist()
@@ -76,21 +104,22 @@ def test_episodes_are_legal(name, random_graph):
 
 
 @EVERY
-def test_seeds_repeat_and_greedy_does_not_vary(name, random_graph):
-    *_, encoded, _, runner = prepared(name, [random_graph(8, 4)], ideal(3))
-    zeros = tf.zeros([4], tf.int32)
-    greedy = [runner.run(encoded, zeros, tf.constant([s, 0]), tf.ones([4], tf.bool)) for s in range(2)]
-    np.testing.assert_array_equal(greedy[0].order, greedy[1].order)
-    np.testing.assert_array_equal(greedy[0].device, np.tile(greedy[1].device[:1], [4, 1]))
-    sampled = [runner.run(encoded, zeros, tf.constant([s, 0]), tf.zeros([4], tf.bool)) for s in (0, 0, 1)]
+def test_seeds_repeat_and_greedy_does_not_vary(name, prepared):
+    first, second = (prepared(name).episodes((s, 0), [True] * 6) for s in range(2))
+    np.testing.assert_array_equal(first.order, second.order)
+    np.testing.assert_array_equal(first.device, second.device)
+    for g in range(2):
+        devices = first.device.numpy()[g == NUMBER]
+        np.testing.assert_array_equal(devices, np.tile(devices[:1], [3, 1]))
+    sampled = [prepared(name).episodes((s, 0), [False] * 6) for s in (0, 0, 1)]
     np.testing.assert_array_equal(sampled[0].device, sampled[1].device)
     assert (sampled[0].device.numpy() != sampled[2].device.numpy()).any() or (sampled[0].order.numpy() != sampled[2].order.numpy()).any()
 
 
 @EVERY
-def test_a_replayed_episode_has_the_same_record(name, random_graph):
-    method, _, encoded, network, runner = prepared(name, [random_graph(8, 5), random_graph(6, 6)], ideal(3))
-    episodes = runner.run(encoded, tf.constant([0, 1, 1]), tf.constant([1, 1]), tf.zeros([3], tf.bool))
+def test_a_replayed_episode_has_the_same_record(name, prepared):
+    method, _, _, encoded, network, runner = prepared(name)
+    episodes = prepared(name).episodes((1, 1), [False] * 6)
     again = runner.replay(encoded, episodes.graph, episodes.order, episodes.device)
     for field, before, after in zip(episodes._fields, episodes, again, strict=True):
         if name != "joint" or field != "mask":  # which the joint policy does not learn from
@@ -103,7 +132,7 @@ def test_a_replayed_episode_has_the_same_record(name, random_graph):
 @UNLIKE
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""
-    method, _, encoded, network, runner = prepared(name, [random_graph(8, 5)], ideal(3))
+    method, _, _, encoded, network, runner = Prepared.of(name, [random_graph(8, 5)], ideal(3))
     graph, compiled = tf.constant([0, 0]), method.rollout(network, jit_compile=True)
     episodes = runner.run(encoded, graph, tf.constant([1, 1]), tf.zeros([2], tf.bool))
     again = compiled.replay(encoded, graph, episodes.order, episodes.device)
@@ -116,7 +145,7 @@ def test_log_probabilities_are_how_often_episodes_are_drawn(name):
     """Three vertices on two devices, 40,000 episodes; what SEL alone places is drawn by its order."""
     nodes = [{"id": v, "exec_s": 1.0 + 0.3 * v} for v in range(3)]
     graph = graph_from_records(nodes, [{"source": 0, "target": 2, "transfer_s": 0.5}], {"name": "three"})
-    method, _, encoded, network, runner = prepared(name, [graph], ideal(2))
+    method, _, _, encoded, network, runner = Prepared.of(name, [graph], ideal(2))
     for variable in network.trainable_variables:
         variable.assign(variable * 3.0)  # far from uniform
     count = 40_000

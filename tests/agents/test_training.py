@@ -38,7 +38,7 @@ from doppler_tf.placement import place
 from doppler_tf.simulator import Simulator
 from doppler_tf.topology import Topology, ideal, preset
 from tests.heuristics.stacks import stack
-from tests.quiet_training import load_policy, train
+from tests.quiet_training import KeptLearners, load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
 SMALL = TrainConfig(imitation=32, simulated=480, polish=0, batch=16, hidden=16, rounds=2, checkpoint_every=7)
@@ -158,7 +158,7 @@ def mortal():
     Mortal.lifetime, Mortal.end = np.inf, Killed
 
 
-MORTALS = KeptLearner(lambda task: Mortal(task, NOTHING))
+MORTALS = KeptLearners(lambda task: Mortal(task, NOTHING))
 
 
 # Trainings of usual length are compiled with XLA; those as short as here are not.
@@ -183,10 +183,10 @@ def test_an_interrupted_run_resumes_to_the_same_result(tmp_path, chains, random_
         np.testing.assert_array_equal(a.order, b.order)
 
 
-def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(tmp_path, chains, mortal):
+def test_ctrl_c_keeps_the_last_checkpoint_and_says_how_to_go_on(tmp_path, random_graph, mortal):
     mortal.lifetime, mortal.end = 13, KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000007; go on with --resume"):
-        train([chains(2)], ideal(2), tmp_path / "run", SMALL, kept=MORTALS)
+        train([random_graph(14, 1)], ideal(2), tmp_path / "run", SMALL, kept=MORTALS)  # as in the test before, for what is traced
 
 
 def test_a_checkpoint_is_complete_or_absent(tmp_path, chains, monkeypatch):
@@ -337,20 +337,20 @@ def test_temperatures_follow_the_entropy_that_is_wanted(chains):
 def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
     graph = chains(3)
     config = TrainConfig(imitation=320, simulated=0, batch=16, hidden=16, rounds=2)
-    train([graph], ideal(2), tmp_path / "imitated", config)
-    train([graph], ideal(2), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=2))
-    costs = build_costs(graph, ideal(2))
+    train([graph], ideal(3), tmp_path / "imitated", config)
+    train([graph], ideal(3), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=2))
+    costs = build_costs(graph, ideal(3))
     found = [np.stack([a.order for a in load_policy(tmp_path / name)(graph, costs, 32, 0)]) for name in ("imitated", "untrained")]
     # The teacher takes the larger b-level first: the heads of the chains before all else.
     heads = [np.isin(orders[:, :3], [0, 1, 2]).mean() for orders in found]
     assert heads[0] > heads[1] + 0.1
 
 
-def test_an_interruption_before_the_first_checkpoint_keeps_the_policies_of_another(tmp_path, trained, chains, mortal):
+def test_an_interruption_before_the_first_checkpoint_keeps_the_policies_of_another(tmp_path, trained, random_graph, mortal):
     _, folder, _ = trained
     mortal.lifetime, mortal.end = 0, KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt, match="the last checkpoint is step-00000000"):
-        train([chains(3)], ideal(3), tmp_path / "run", SMALL, init=folder, kept=MORTALS)
+        train([random_graph(14, 1)], ideal(2), tmp_path / "run", SMALL, init=folder, kept=MORTALS)
     theirs, ours = (tf.train.load_checkpoint(str(checkpoint_folders(run / "checkpoints")[-1] / "variables"))
                     for run in (folder, tmp_path / "run"))
     weights = [name for name in theirs.get_variable_to_shape_map() if name.startswith("best_network/") and "OBJECT" not in name]

@@ -18,7 +18,7 @@ from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph import MERGED, DataflowGraph, Kernel, Operand
 from runtime import kernels
 from runtime.captured import CapturedModel, Work, captured_model, piece_function, piece_key
-from runtime.devices import context_of, executor_of, make_known, server_of
+from runtime.devices import context_of, make_known, server_of
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192
@@ -26,8 +26,7 @@ _KEPT = 8192
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
 CAPTURED = "captured"
 _VARIABLES = frozenset(("Placeholder", "VarHandleOp", "AssignVariableOp", "ReadVariableOp"))
-_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "Switch", "Merge", "Enter", "Exit"))
-_CONTROL_FLOW = _FLOW | {"PartitionedCall"}
+_CONTROL_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"))
 
 
 class KernelCall:
@@ -41,10 +40,9 @@ class KernelCall:
       outputs: shape and type of each tensor that it computes.
       output_bytes: their sizes.
       can_warm: a call on zeros does no harm.
-      has_control_flow: there are loops or branches in it.
     """
 
-    can_warm, has_control_flow = True, False
+    can_warm = True
 
     def __init__(self, name: str, kernel: Kernel, arguments: Sequence[tf.TensorSpec]):
         """Args: kernel: its operands' vertices are positions in `arguments`."""
@@ -107,18 +105,16 @@ class CapturedCall:
     activation, for example).
     """
 
-    def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = (), alone: bool = False):
-        """Args: function: as `piece_function` gives it; parts: the calls of which it is made; alone: no other device works meanwhile."""
-        self.has_control_flow = any(part.has_control_flow for part in parts) if parts else _has_control_flow(function)
-        # TensorFlow's single-threaded executor takes no control flow.
-        self._executor_of = _side_by_side if alone or self.has_control_flow else executor_of
+    def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = ()):
+        """Args: function: as `piece_function` gives it; parts: the calls of which it is made."""
         self.name, self._function, self._parts = name, function, parts
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
         self._arguments = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.inputs]
         self._op = function.name
         # Without these settings TensorFlow would not fuse operations of the function.
-        self._settings = context.context().function_call_options.config_proto_serialized
+        options = context.context().function_call_options
+        self._attributes = ("executor_type", "", "config_proto", options.config_proto_serialized)
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self.can_warm = all(part.can_warm for part in parts) if parts else all(
             op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW) for op in function.graph.get_operations())
@@ -128,8 +124,7 @@ class CapturedCall:
         """As KernelCall's."""
         if device not in self._known:
             self._make_known(device)
-        attributes = ("executor_type", self._executor_of(device), "config_proto", self._settings)
-        return execute_on(device, self._op, list(operands), attributes, len(self.outputs))
+        return execute_on(device, self._op, list(operands), self._attributes, len(self.outputs))
 
     def _make_known(self, device: str) -> None:
         make_known(self._function, device)
@@ -146,17 +141,6 @@ class CapturedCall:
             with contextlib.suppress(tf.errors.OpError):  # zeros may be no input for it
                 self(zeros, device)
         self._warm.add(device)
-
-
-def _has_control_flow(function) -> bool:
-    """Whether there are loops or branches in a function, or in one that it calls."""
-    definition = function.graph.as_graph_def()
-    return any(node.op in _FLOW for nodes in (definition.node, *(each.node_def for each in definition.library.function)) for node in nodes)
-
-
-def _side_by_side(device: str) -> str:
-    """As `executor_of` for a call that may use the cores of all devices."""
-    return ""
 
 
 def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes: tuple | None = None, outputs: int = 1) -> list[tf.Tensor]:
@@ -265,9 +249,9 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
         call = _call_of(graph, inner, [known[f][k] for f, k in taken])
         known.append(call.outputs)
         parts.append((call, taken))
-    outputs, alone = [(i, k) for i, k in kernel.params["outputs"]], kernel.params.get("alone", False)
+    outputs = [(i, k) for i, k in kernel.params["outputs"]]
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
-    digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs, alone)).encode()).hexdigest()
+    digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
     key = digest, tuple(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
     found = _MERGED.get(key)
     if found is None:
@@ -278,7 +262,7 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
             return [made[i][k] for i, k in outputs]
 
         function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in operands])
-        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], alone)
+        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts])
     return found
 
 

@@ -18,9 +18,6 @@ from doppler_tf.errors import ConfigError
 # The name of a device that another process serves.
 _SERVER = re.compile(r"/job:(?!localhost/|chief/)[^/]+/replica:\d+/task:\d+")
 
-# TensorFlow's name for an executor that starts one operation at a time.
-SERIAL = "SINGLE_THREADED_EXECUTOR"
-
 # TensorFlow then gives each CPU device threads of its own for operations. It reads this when it makes its first device.
 os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
 # Beside the process's own devices there are at least so many logical CPUs, so that a later call may ask for more than the first.
@@ -103,13 +100,9 @@ def context_of(device: str):
     return found
 
 
-def executor_of(device: str) -> str:
-    """The executor of TensorFlow for functions on a device; empty: the one that starts operations side by side.
-
-    A device that is one core executes the operations of a function in one thread, one after the other: no thread hands over to another,
-    and two devices do not take each other's cores.
-    """
-    return SERIAL if device in _ONE_CORE else ""
+def is_core(device: str) -> bool:
+    """Whether a device is one core of this machine. The operations of a call on it run on other cores, too, while these idle."""
+    return device in _ONE_CORE
 
 
 _TOLD = weakref.WeakSet()  # functions of which that context knows

@@ -13,7 +13,7 @@ import tensorflow as tf
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.merging import Merged
 from doppler_tf.trace import Trace, beside_transfers
-from runtime.devices import SERIAL, executor_of, server_of
+from runtime.devices import server_of
 from runtime.link_fit import copy_seconds, fit_link, fit_shares
 
 # What is known of a link, and if it leads to another machine and a kernel ran beside its transfers.
@@ -175,8 +175,8 @@ class Measurements:
 def device_kinds(devices: Sequence[str]) -> list[str]:
     """The kind of each TensorFlow device: logical CPUs of a machine are alike, and so are GPUs where all of this one are of one make."""
     makes = {str(tf.config.experimental.get_device_details(gpu).get("device_name")) for gpu in tf.config.list_physical_devices("GPU")}
-    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else "CPU core" if executor_of(name) == SERIAL
-            else "CPU" if "CPU" in name else next(iter(makes)) if len(makes) == 1 and server_of(name) is None else name for name in devices]
+    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else "CPU" if "CPU" in name
+            else next(iter(makes)) if len(makes) == 1 and server_of(name) is None else name for name in devices]
 
 
 def distinct_links(devices: Sequence[str]) -> list[list[tuple[int, int]]]:

@@ -23,7 +23,7 @@ from doppler_tf.heuristics import CriticalPath
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.topology import Topology
 from runtime.calls import KernelCall, kernel_calls
-from runtime.devices import SERIAL, executor_of, prepare_devices
+from runtime.devices import is_core, prepare_devices
 from runtime.measurements import Measurements, device_kinds
 from runtime.merged import MergedExecutor
 from runtime.tensors import TensorFlowExecutor
@@ -118,7 +118,7 @@ class Profiler:
         devices = tuple(device if launch_s is None else replace(device, launch_s=launch_s)
                         for device, launch_s in zip(topology.devices, measured.launch_s(), strict=True))
         timed = replace(_timed(topology, measured), name=f"{topology.name}-measured", devices=devices,
-                        shared_cores=all(executor_of(name) == SERIAL for name in self._devices))
+                        shared_cores=all(map(is_core, self._devices)))
         known_graph = measured.graph(sized)
         known_graph = replace(known_graph, exec_s=np.where(np.isinf(graph.exec_s), np.inf, known_graph.exec_s))
         return Profile(known_graph, build_costs(known_graph, timed), number, len(distinct), len(new))

@@ -29,7 +29,7 @@ class TensorFlowGraph:
         self._calls = kernel_calls(graph, specs) if any(
             kernel is not None and kernel.op == CAPTURED for kernel in graph.kernel) else {}
         function = tf.function(self._compute, autograph=False).get_concrete_function(*[specs[v] for v in self._taken])
-        self._call = CapturedCall("whole", function, alone=True)
+        self._call = CapturedCall("whole", function)
 
     def run(self) -> dict[int, np.ndarray]:
         """Computes everything from the inputs given at first; the arrays to fetch, by tensor."""

@@ -20,7 +20,6 @@ from doppler_tf.formats.files import file_name
 from doppler_tf.graph import DataflowGraph
 from doppler_tf.merging import merge_calls
 from doppler_tf.report.progress import progress_bar
-from doppler_tf.simulator import Simulator
 
 if TYPE_CHECKING:
     from runtime.cluster import Cluster
@@ -49,16 +48,17 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
       By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` of merged calls (None if it cannot be simulated).
     """
     found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
-    leader = min(found, key=lambda name: Simulator().execute(graph, costs, found[name]).makespan_s, default=None)
+    program, runtime = load_program(graph), import_quietly("runtime")
+    simulated_s = {name: merge_calls(graph, costs, a, program.fetch).makespan_s for name, a in found.items()}
+    leader = min(found, key=lambda name: simulated_s[name], default=None)
     for name, ending in ((LEARNED_SIMULATED, ".simulated.json"), (LEARNED, ".json")):
         path = None if run is None else run / "assignments" / f"{file_name(graph.name)}{ending}"
         if path is not None and path.exists():
             assignment = load_assignment(path, graph, costs)
             leader = name if assignment.method.partition(",")[0] in ("", "policy") else f"{name} ({assignment.method})"
-            found[leader] = assignment
+            found[leader], simulated_s[leader] = assignment, merge_calls(graph, costs, assignment, program.fetch).makespan_s
     if leader is None:
         raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
-    program, runtime = load_program(graph), import_quietly("runtime")
     devices = runtime.prepare_devices(costs.num_devices) if cluster is None else cluster.devices
     yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
         graph, found[leader].device, program.inputs, program.fetch, devices, copies=True)
@@ -78,7 +78,6 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
                 call()
                 seconds[name].append(call())
             move(turn + 1, _WARM_UP_TURNS + turns)
-    simulated_s = {name: merge_calls(graph, costs, a, program.fetch).makespan_s for name, a in found.items()}
     return {name: Finalist(simulated_s.get(name), tuple(values[_WARM_UP_TURNS:])).to_json() for name, values in seconds.items()}
 
 

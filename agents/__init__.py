@@ -13,8 +13,9 @@ if not _wanted or (_loaded is not None and not _loaded.keras.Model.__module__.st
     raise ConfigError("agents: Keras: expected Keras 2, which TF-GNN and TF-Agents need, got Keras 3; set TF_USE_LEGACY_KERAS=1 in the "
                       "environment before TensorFlow is imported")
 
-_HOMES = {"train": "agents.training", "load_policy": "agents.placing", "TrainConfig": "agents.config", "CONFIGS": "agents.config",
-          "DopplerAgent": "agents.agent", "DualPolicy": "agents.policy", "AssignmentEnvironment": "agents.environment"}
+_HOMES = {"train": "agents.training.run", "load_policy": "agents.serving.placing", "TrainConfig": "agents.config",
+          "CONFIGS": "agents.config", "DopplerAgent": "agents.policies.agent", "DualPolicy": "agents.policies.policy",
+          "AssignmentEnvironment": "agents.episodes.environment"}
 __all__ = sorted(_HOMES)
 
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from agents.config import RUN_SCHEMA, TrainConfig, stored_config
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import CheckpointError, ConfigError
 from doppler_tf.formats.files import file_name, read_json, write_json
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.formats.topology_json import write_topology
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 
 CHECKPOINT_SCHEMA = "doppler-checkpoint/2"
 _NAME = re.compile(r"step-(\d{8})")

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from agents.episode import DEVICE_FEATURES
-from doppler_tf.assignment import AUTO, DISPATCH_RULES
+from agents.episodes.episode import DEVICE_FEATURES
 from doppler_tf.errors import CheckpointError, ConfigError, field_error
 from doppler_tf.formats.files import read_json
+from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES
 from doppler_tf.schema import check_fields
 
 RUN_SCHEMA = "doppler-run/1"

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from agents.agent import DopplerAgent, LogProbabilityOf, ReinforceAgent
 from agents.baselines.gdp import GdpNetwork
 from agents.baselines.joint import JointNetwork, joint_episodes, joint_log_probability, joint_replayed
 from agents.baselines.one_policy import (
@@ -25,11 +24,12 @@ from agents.baselines.pairs import paired_graphs
 from agents.baselines.per_step import PerStepNetwork, per_step_episodes, per_step_log_probability
 from agents.baselines.placeto import PlacetoNetwork, placeto_graphs
 from agents.config import TrainConfig
-from agents.episode import padded_graphs
-from agents.features import GraphArrays
-from agents.networks import DualNetwork
-from agents.policy import NUM_FEATURES, EpisodePolicy
-from agents.rollout import Rollout, dual_episodes, log_probability, replayed
+from agents.episodes.episode import padded_graphs
+from agents.episodes.features import GraphArrays
+from agents.policies.agent import DopplerAgent, LogProbabilityOf, ReinforceAgent
+from agents.policies.networks import DualNetwork
+from agents.policies.policy import NUM_FEATURES, EpisodePolicy
+from agents.policies.rollout import Rollout, dual_episodes, log_probability, replayed
 
 
 class TrainedMethod(NamedTuple):

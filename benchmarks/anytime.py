@@ -17,12 +17,12 @@ import numpy as np
 from benchmarks.tables import finish, show
 from data import build_workload
 from doppler_tf.api.inputs import load_policy
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import DeadlockError
 from doppler_tf.formats.files import write_bytes
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE
 from doppler_tf.placement import Placement, Policy, place
 from doppler_tf.report.figures import INK, PALETTE, new_figure, png_bytes, style_axes

@@ -25,17 +25,17 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import finish, show
+from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow
 from doppler_tf.api.measuring import measure
-from doppler_tf.api.plain_tensorflow import PlainTensorFlow
-from doppler_tf.costs import CostModel
 from doppler_tf.formats.cluster_json import ClusterSpec
 from doppler_tf.formats.graph_json import write_graph
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import cpu
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.placement import place
 from doppler_tf.report.calibration import agreement
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import cpu
+from doppler_tf.schedule.simulator import simulate
 from tests.machines import PORT, Machines
 
 RATES, SIDES, WIDTHS = ("10gbit", "1gbit"), (512, 1024, 2048), (1024, 2048)
@@ -58,7 +58,7 @@ def main() -> None:
         machines.enter(0)
         for machine in served:
             machines.worker(machine, args.devices)
-        from runtime.cluster import Cluster
+        from runtime.clusters.cluster import Cluster
 
         chief = (machines.address(0), PORT) if args.devices == 1 else None
         cluster = Cluster(ClusterSpec("two machines", tuple((machines.address(machine), PORT) for machine in served), chief))

@@ -21,14 +21,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.tables import finish, show
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.formats.assignment_json import read_assignment
 from doppler_tf.formats.cluster_json import ClusterSpec
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
 from doppler_tf.heuristics import CONSTRUCTIVE
 from doppler_tf.placement import place
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import cpu
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
 from tests.machines import PORT, Machines
 
 SIDE, THERE, BACK, LATENCY_S, SEARCH_S, RUNS, SEEDS, TURNS, WARM = 2048, 10, 1, 1e-4, 5.0, 300, 3, 15, 2
@@ -47,7 +47,7 @@ def main() -> None:
     with Machines(2) as machines, tempfile.TemporaryDirectory() as folder:
         machines.enter(0)
         machines.worker(1)
-        from runtime.cluster import Cluster
+        from runtime.clusters.cluster import Cluster
 
         cluster = Cluster(ClusterSpec("two machines", ((machines.address(1), PORT),), (machines.address(0), PORT)))
         for machine, rate in enumerate((args.there, args.back)):
@@ -60,7 +60,7 @@ def main() -> None:
 def measured(args: argparse.Namespace, cluster, folder: Path) -> dict[str, dict[str, float]]:
     """Seconds of each placement, and over those of the two that training should beat."""
     from agents.config import CONFIGS
-    from agents.training import train
+    from agents.training.run import train
     from data import build_workload, fuse
     from doppler_tf.api.executors import load_program
     from runtime import TensorFlowExecutor, profile

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from agents.config import TrainConfig
-from agents.features import GraphArrays
-from agents.networks import DualNetwork, Tables
+from agents.episodes.features import GraphArrays
+from agents.policies.networks import DualNetwork, Tables
 from doppler_tf.fastsim import FastSimulator
 
 _TINY = 1e-12

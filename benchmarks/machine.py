@@ -21,19 +21,19 @@ import tensorflow as tf
 from benchmarks.tables import finish, show
 from benchmarks.tensorflow_graph import TensorFlowGraph
 from data import build_workload, fuse, input_tiles, output_vertices, workload_program
-from doppler_tf.api.plain_tensorflow import PlainTensorFlow, modes
-from doppler_tf.assignment import Assignment
+from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow, modes
 from doppler_tf.finalists import baselines, choose, finalists_of
 from doppler_tf.formats.graph_json import write_graph
-from doppler_tf.graph import DataflowGraph, Kernel, Operand
+from doppler_tf.graph.dataflow import DataflowGraph, Kernel, Operand
+from doppler_tf.graph.topology import cpu
 from doppler_tf.heuristics.mixtures import spread_assignments
-from doppler_tf.merging import merge_calls
 from doppler_tf.placement import place
 from doppler_tf.report.calibration import agreement
-from doppler_tf.simulator import Simulator, simulate
-from doppler_tf.topology import cpu
-from doppler_tf.trace import Trace
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.merging import merge_calls
+from doppler_tf.schedule.simulator import Simulator, simulate
+from doppler_tf.schedule.trace import Trace
+from doppler_tf.schedule.validation import validate_trace
 from runtime import MergedExecutor, prepare_devices, profile
 from runtime.calls import KernelCall
 from runtime.synchronous import LevelDispatcher, with_barriers

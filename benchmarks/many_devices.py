@@ -20,14 +20,14 @@ import numpy as np
 
 from benchmarks.tables import finish, show
 from data import build_workload
-from doppler_tf.assignment import AUTO
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import Device, Topology
 from doppler_tf.heuristics import HEURISTICS
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.placement import place
-from doppler_tf.topology import Device, Topology
+from doppler_tf.schedule.assignment import AUTO
+from doppler_tf.schedule.bounds import lower_bounds
 
 MACHINES, PER_MACHINE, BUDGET_S = 32, 8, 50.0
 YARDSTICKS = ("heft", "partition", "critical_path", "round_robin")

@@ -21,19 +21,19 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.tables import finish, show
-from doppler_tf.api.distribution import Distributed, distribute
-from doppler_tf.api.plain_tensorflow import PlainTensorFlow
-from doppler_tf.api.plain_tensorflow import modes as modes_of
+from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow
+from doppler_tf.api.comparison.plain_tensorflow import modes as modes_of
+from doppler_tf.api.distribution.distribute import Distributed, distribute
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.formats.graph_json import write_graph
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
 from doppler_tf.heuristics.mixtures import spread_assignments
-from doppler_tf.merging import merge_calls
 from doppler_tf.report.calibration import agreement
-from doppler_tf.simulator import Simulator
-from doppler_tf.topology import cpu
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.merging import merge_calls
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.validation import validate_trace
 from runtime.synchronous import LevelDispatcher, with_barriers
 
 COUNTS, RANDOM, DEVICES, TOLERANCE = (1, 2, 4), 5, 2, 1e-5
@@ -84,7 +84,7 @@ class Case:
         found = capture.capture_counted(source, model_folder=folder / f"{name}.model", name=name)
         self.figures = {"operations": found.operations, "vertices": len(found.graph.work_vertices),
                         "capture_s": time.perf_counter() - started}
-        programs, self._graph = import_quietly("runtime.captured_program"), found.graph
+        programs, self._graph = import_quietly("runtime.models.captured_program"), found.graph
         self._program = programs.CapturedProgram(self._graph)
         write_graph(self._file, self._graph)
         self._cut = capture.capture(source, model_folder=folder / f"{name}.cut", name=name, pieces=DEVICES)
@@ -162,7 +162,7 @@ class Case:
         """The engine beside TensorFlow's executor and barriers, and its predictions."""
         runtime, graphs = import_quietly("runtime"), import_quietly("runtime.tensorflow_graph")
         graph, costs, assignment = placed.graph, placed.costs, placed.assignment
-        program = import_quietly("runtime.captured_program").CapturedProgram(graph)
+        program = import_quietly("runtime.models.captured_program").CapturedProgram(graph)
         merged = merge_calls(graph, costs, assignment, program.fetch)
 
         with ExitStack() as stack:

@@ -20,15 +20,15 @@ import numpy as np
 
 from benchmarks.tables import finish, show
 from data import build_workload, fuse, input_tiles, output_vertices, workload_program
-from doppler_tf.assignment import AUTO, Assignment
-from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.executor import Executor
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import cpu, preset
 from doppler_tf.heuristics.judging import noisy_means
 from doppler_tf.placement import Placement, place
-from doppler_tf.topology import cpu, preset
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import AUTO, Assignment
+from doppler_tf.schedule.executor import Executor
+from doppler_tf.schedule.validation import validate_trace
 from runtime import EmulatedExecutor, TensorFlowExecutor, prepare_devices, profile
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")

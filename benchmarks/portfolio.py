@@ -18,13 +18,13 @@ import numpy as np
 
 from benchmarks.tables import finish, show
 from data.layered import Layered, layered_graph
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeadlockError
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import Topology, preset
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
 from doppler_tf.heuristics.cp_sat import small_enough
 from doppler_tf.heuristics.search import ROUNDING
 from doppler_tf.placement import Placement, place
-from doppler_tf.topology import Topology, preset
 
 _ON_ONE_CORE = ("annealing", "local_search", "random_search")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import doppler_tf.heuristics.proposals
-from agents.proposals import fit
+from agents.training.proposals import fit
 from data.generated import FAMILIES, Problem, generated_problem
 from doppler_tf.cli.options import add_workers
 from doppler_tf.errors import UserError

@@ -20,11 +20,10 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import wilcoxon
 
-from agents.proposals import fit
+from agents.training.proposals import fit
 from benchmarks.pretrain import GRAPHS, HELD_OUT, family_of, kept
 from benchmarks.tables import finish, show
 from data.generated import FAMILIES, Problem, generated_problem
-from doppler_tf.assignment import AUTO, Assignment
 from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.local_search import climb_and_kick
 from doppler_tf.heuristics.metropolis import PROPOSED
@@ -34,6 +33,7 @@ from doppler_tf.heuristics.proposals import FEATURES, Proposals
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.heuristics.walker import Walker
+from doppler_tf.schedule.assignment import AUTO, Assignment
 
 NUMBER, BUDGETS = 30, (1.0, 10.0)
 VERTICES, DEVICES = (1000, 10_000), (8, 16, 32, 64)

@@ -15,17 +15,17 @@ import numpy as np
 from benchmarks.tables import finish, show
 from benchmarks.tensorflow_graph import TensorFlowGraph
 from data import build_workload, input_tiles, output_vertices, workload_program
-from doppler_tf.assignment import DISPATCH_RULES, Assignment
-from doppler_tf.costs import CostModel, build_costs, draw_noise
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import CostModel, build_costs, draw_noise
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, cpu, p100x4
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.placement import place
-from doppler_tf.simulator import Simulator, simulate
-from doppler_tf.topology import Topology, cpu, p100x4
-from doppler_tf.trace import Trace
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.schedule.simulator import Simulator, simulate
+from doppler_tf.schedule.trace import Trace
+from doppler_tf.schedule.validation import validate_trace
 from runtime import EmulatedBackend, EmulatedExecutor, SynchronousExecutor, TensorFlowExecutor, prepare_devices
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")

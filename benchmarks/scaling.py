@@ -22,13 +22,13 @@ from rich.table import Table
 from benchmarks.tables import best_seconds, finish
 from data import build_workload
 from doppler_tf.api.tensorflow import prepare_tensorflow
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import Topology, v100x8
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.report.progress import progress_bar
-from doppler_tf.topology import Topology, v100x8
+from doppler_tf.schedule.bounds import lower_bounds
 
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 ASSIGNMENTS, REPEATS, EPISODES = 16, 5, 8
@@ -77,10 +77,10 @@ def _measure_policy(graph: DataflowGraph, costs: CostModel, steps: dict) -> dict
     prepare_tensorflow()
     import tensorflow as tf
 
-    from agents.episode import padded_graphs
-    from agents.features import graph_arrays
-    from agents.networks import DualNetwork
-    from agents.rollout import Rollout
+    from agents.episodes.episode import padded_graphs
+    from agents.episodes.features import graph_arrays
+    from agents.policies.networks import DualNetwork
+    from agents.policies.rollout import Rollout
 
     graph_arrays(graph, costs)
     arrays, steps["features"] = _best(lambda: graph_arrays(graph, costs))
@@ -99,10 +99,10 @@ def measure_training(name: str, size: int) -> dict:
     """Seconds and peak memory of training steps on one graph, in this process."""
     prepare_tensorflow()
     from agents.config import TrainConfig
-    from agents.learner import Learner
-    from agents.simulated import SimulatedStage
-    from agents.stages import Training
-    from agents.task import Task
+    from agents.training.learner import Learner
+    from agents.training.simulated import SimulatedStage
+    from agents.training.stages import Training
+    from agents.training.task import Task
 
     graph = _graph(name, size)
     task = Task.of([graph], [build_costs(graph, v100x8())], TrainConfig(batch=EPISODES, polish=0))

@@ -25,17 +25,17 @@ from statistics import median
 import numpy as np
 
 from agents.config import TrainConfig
-from agents.export import export_policy
-from agents.placing import load_policy
-from agents.tensor_features import problem_of
-from agents.training import train
+from agents.serving.export import export_policy
+from agents.serving.placing import load_policy
+from agents.serving.tensor_features import problem_of
+from agents.training.run import train
 from benchmarks.portfolio import unequal
 from benchmarks.tables import finish, show
 from data import build_workload
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.topology import preset
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import preset
 
 SAMPLES = 16
 SERVED = """

@@ -21,19 +21,19 @@ prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first
 import numpy as np
 
 from agents.config import TrainConfig
-from agents.learner import Learner, worth_compiling
-from agents.shards import Workers
-from agents.simulated import SimulatedStage
-from agents.stages import Training
-from agents.task import Task
+from agents.training.learner import Learner, worth_compiling
+from agents.training.shards import Workers
+from agents.training.simulated import SimulatedStage
+from agents.training.stages import Training
+from agents.training.task import Task
 from benchmarks.tables import finish, show
 from data import build_workload
 from doppler_tf.api.training import work
-from doppler_tf.batches import repeat_graph
-from doppler_tf.costs import build_costs
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import preset
+from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.tasks import open_tasks
-from doppler_tf.topology import preset
 
 CASES = ("chainmm on p100x4", "llama_layer on v100x8", "4 batches of llama_layer on v100x8")
 BATCH, UPDATES, WORKERS = 64, 12, 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import simpy
 
-from doppler_tf.assignment import plan_transfers
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import plan_transfers
 
 
 class SimPySimulator:

@@ -13,13 +13,13 @@ import numpy as np
 from benchmarks.simpy_simulator import SimPySimulator
 from benchmarks.tables import best_seconds, finish, show
 from data import build_workload
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.simulator import Simulator
-from doppler_tf.topology import Topology, p100x4
-from doppler_tf.trace import memory_profiles
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import Topology, p100x4
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import memory_profiles
 
 BATCH, YARDSTICK_RUNS = 1024, 40
 

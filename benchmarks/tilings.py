@@ -16,8 +16,8 @@ from data import WORKLOADS, build_tilings, decompose, eindecomp, labelled
 from data.tiling import Tiling
 from data.workloads.workload import fitted, near_square
 from doppler_tf.alternatives import place_alternatives
+from doppler_tf.graph.topology import Topology, p100x4, preset
 from doppler_tf.placement import place
-from doppler_tf.topology import Topology, p100x4, preset
 
 NAMES = ("chainmm", "ffnn", "llama_block", "llama_layer")
 LAYERS = 55  # of a stack with 2,207 expressions

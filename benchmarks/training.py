@@ -16,17 +16,17 @@ import numpy as np
 import tensorflow as tf
 
 from agents.config import TrainConfig
-from agents.learner import Learner
-from agents.rollout import log_probability
-from agents.simulated import SimulatedStage
-from agents.stages import Training
-from agents.task import Task
-from agents.trajectories import episodes_of
+from agents.policies.rollout import log_probability
+from agents.policies.trajectories import episodes_of
+from agents.training.learner import Learner
+from agents.training.simulated import SimulatedStage
+from agents.training.stages import Training
+from agents.training.task import Task
 from benchmarks.eager_training import EagerTrainer
 from benchmarks.tables import best_seconds, finish, show
 from data import build_workload
-from doppler_tf.costs import build_costs
-from doppler_tf.topology import p100x4
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import p100x4
 
 BATCH, UPDATES, EAGER_EPISODES = 64, 30, 5
 

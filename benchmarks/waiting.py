@@ -14,11 +14,11 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from benchmarks.tables import finish, show
-from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.placement import place
-from doppler_tf.topology import ideal
 
 SIZES, SEEDS, SECONDS = (12, 20, 30, 50), 3, 30.0
 

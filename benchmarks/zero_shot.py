@@ -24,18 +24,18 @@ from statistics import mean
 import numpy as np
 
 from agents.config import TrainConfig
-from agents.placing import load_policy
-from agents.training import train
+from agents.serving.placing import load_policy
+from agents.training.run import train
 from benchmarks.tables import finish, show
 from data import build_workload
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics import Budget, anneal
 from doppler_tf.heuristics.search import default_budget
-from doppler_tf.topology import ideal, preset
+from doppler_tf.schedule.bounds import lower_bounds
 
 WORKLOADS, TRAINED_DEVICES, DEVICES = ("chainmm", "ffnn", "llama_block"), (3, 6), 4
 TRANSFER_OVER_EXEC, SAMPLES, ANNEALED = 4.0, 64, 10

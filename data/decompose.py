@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from data.einsum_program import EinsumProgram, Expression, Use
 from data.tiling import Box, Grid, Tiling, check_tiling, grid, overlap, relative, shape, volume
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import collector_paused, graph_from_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import collector_paused, graph_from_records
 
 SHARD_NAMES = {"einsum": ".mm", "reduce": ".part", "map": ""}  # "AB.mm[0,1,2]" is then aggregated into "AB.sum[0,1]"
 

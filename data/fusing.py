@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records, graph_to_records
 
 
 def fuse(graph: DataflowGraph) -> DataflowGraph:

@@ -14,10 +14,10 @@ import numpy as np
 from data.decompose import decompose
 from data.eindecomp import eindecomp, labelled
 from data.einsum_program import EinsumProgram, Expression, contract, elementwise, reduction, tensor_input
-from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Device, Topology
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Device, Topology
 
 DEVICES = (2, 3, 4, 4, 6, 8, 8, 16)
 FAMILIES = ("program", "layered", "series_parallel", "fork_join", "stack")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from doppler_tf.errors import ConfigError, field_error
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import collector_paused, graph_from_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import collector_paused, graph_from_records
 
 MAX_COUNT, MAX_COST = 10_000_000, 1e30
 MAX_SPREAD = 3.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from doppler_tf.errors import GraphError, field_error
-from doppler_tf.graph import Kernel
+from doppler_tf.graph.dataflow import Kernel
 
 Array = np.ndarray
 

@@ -9,7 +9,7 @@ import numpy as np
 from data.einsum_program import EinsumProgram, Expression, View
 from data.numpy_kernels import run_kernel, run_op
 from doppler_tf.errors import GraphError
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
 
 
 def evaluate_program(program: EinsumProgram, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -18,10 +18,10 @@ PAGE = Path(__file__).with_name("reference.md")
 ROOMS = ("doppler_tf", "data", "runtime", "agents")
 # What public functions take and return, and who writes an executor needs, though the package roots do not name it.
 BESIDE = {"doppler_tf": ("doppler_tf.api.calibration.Calibration", "doppler_tf.api.capturing.CapturedGraph",
-                         "doppler_tf.api.comparing.Comparison", "doppler_tf.api.distributed.Distributed",
-                         "doppler_tf.api.measuring.Measured", "doppler_tf.api.traces.Executed", "doppler_tf.costs.CostModel",
-                         "doppler_tf.executor.Executor", "doppler_tf.placement.Placement", "doppler_tf.trace.Trace",
-                         "doppler_tf.validation.TraceReport")}
+                         "doppler_tf.api.comparison.comparing.Comparison", "doppler_tf.api.distribution.distributed.Distributed",
+                         "doppler_tf.api.measuring.Measured", "doppler_tf.api.traces.Executed", "doppler_tf.graph.costs.CostModel",
+                         "doppler_tf.schedule.executor.Executor", "doppler_tf.placement.Placement", "doppler_tf.schedule.trace.Trace",
+                         "doppler_tf.schedule.validation.TraceReport")}
 HEAD = """# Reference
 
 The public names of the four rooms, their signatures and docstrings. `.venv/bin/python -m docs.reference` writes this page;

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from doppler_tf.assignment import AUTO
 from doppler_tf.errors import DeadlockError
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import Topology
 from doppler_tf.placement import Placement, place
-from doppler_tf.topology import Topology
+from doppler_tf.schedule.assignment import AUTO
 
 
 @dataclass(frozen=True)

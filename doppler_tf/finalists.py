@@ -9,15 +9,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import AUTO, Assignment, what_runs
-from doppler_tf.batches import Batches
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import Placement, place
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.assignment import AUTO, Assignment, what_runs
+from doppler_tf.schedule.batches import Batches
+from doppler_tf.schedule.trace import Trace
 
 # Turns, and how many times the fastest median may take what stays for the next ones.
 _ROUNDS = ((3, 1.3), (5, 1.1), (15, 1.0))

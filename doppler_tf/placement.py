@@ -9,14 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from doppler_tf.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
-from doppler_tf.batches import Batches
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import CostModel, graph_with_costs
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, field_error
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.given import GraphLike, TopologyLike
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, graph_with_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, CriticalPath, climb
 from doppler_tf.heuristics.judging import Steadiness, by_order, judge, judge_frugal, noisy_means
 from doppler_tf.heuristics.local_search import PATIENCE
@@ -24,9 +21,12 @@ from doppler_tf.heuristics.portfolio import search_together
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found, default_budget
 from doppler_tf.heuristics.tied_search import place_tied
-from doppler_tf.memory import MORE_MEMORY, never_fits
+from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
+from doppler_tf.schedule.batches import Batches
+from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.memory import MORE_MEMORY, never_fits
+from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.showing import ShowsItself
-from doppler_tf.simulator import Simulator
 
 Sampler = Callable[[np.random.Generator], Assignment]
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]

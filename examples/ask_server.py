@@ -14,7 +14,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is import
 
 import numpy as np
 
-from agents.tensor_features import problem_of
+from agents.serving.tensor_features import problem_of
 from doppler_tf import Assignment, build_costs, read_graph, read_topology, simulate
 from doppler_tf.errors import UserError
 

@@ -13,10 +13,10 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # before TensorFlow is import
 from agents import TrainConfig, train
 from data import build_workload
 from doppler_tf import Assignment, DataflowGraph, Topology, build_costs, read_topology, validate_trace
-from doppler_tf.costs import CostModel, draw_noise
 from doppler_tf.errors import ExecutionError
-from doppler_tf.simulator import Simulator
-from doppler_tf.trace import Trace
+from doppler_tf.graph.costs import CostModel, draw_noise
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import Trace
 
 # A short training with a small network: 160 simulated episodes without a teacher, then at most 48 runs.
 CONFIG = TrainConfig(imitation=0, simulated=160, real=48, real_batch=8, real_updates=2, hidden=16, rounds=1)

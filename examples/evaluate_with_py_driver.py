@@ -19,7 +19,7 @@ from tf_agents.policies.random_tf_policy import RandomTFPolicy
 from agents import AssignmentEnvironment, DualPolicy
 from agents.checkpoints import policy_checkpoint, restore_variables
 from agents.config import stored_config
-from agents.features import graph_arrays
+from agents.episodes.features import graph_arrays
 from agents.methods import METHODS
 from doppler_tf import build_costs, read_graph, read_topology
 from doppler_tf.fastsim import FastSimulator

@@ -15,9 +15,9 @@ from tf_agents.replay_buffers.tf_uniform_replay_buffer import TFUniformReplayBuf
 from tf_agents.utils import common
 
 from agents import AssignmentEnvironment, DopplerAgent, TrainConfig
-from agents.features import graph_arrays
-from agents.networks import DualNetwork
-from agents.trajectories import compact
+from agents.episodes.features import graph_arrays
+from agents.policies.networks import DualNetwork
+from agents.policies.trajectories import compact
 from data import build_workload
 from doppler_tf import build_costs, read_topology
 from doppler_tf.fastsim import FastSimulator

@@ -4,9 +4,9 @@ from runtime.backend import Backend, Session
 from runtime.devices import prepare_devices
 from runtime.emulation import EmulatedBackend, EmulatedExecutor
 from runtime.engine import Engine
-from runtime.local import local_topology
 from runtime.merged import MergedExecutor
-from runtime.profiler import Effort, Profile, Profiler, profile
+from runtime.profiling.local import local_topology
+from runtime.profiling.profiler import Effort, Profile, Profiler, profile
 from runtime.synchronous import SynchronousExecutor
 from runtime.tensors import TensorFlowBackend, TensorFlowExecutor
 

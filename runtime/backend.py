@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, Transfers
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment, Transfers
 
 
 class Session(Protocol):

@@ -15,10 +15,10 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
 from doppler_tf.errors import GraphError, UserError
-from doppler_tf.graph import MERGED, DataflowGraph, Kernel, Operand
+from doppler_tf.graph.dataflow import MERGED, DataflowGraph, Kernel, Operand
 from runtime import kernels
-from runtime.captured import CapturedModel, Work, captured_model, piece_function, piece_key
 from runtime.devices import context_of, make_known, server_of
+from runtime.models.captured import CapturedModel, Work, captured_model, piece_function, piece_key
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192

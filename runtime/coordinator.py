@@ -12,10 +12,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from doppler_tf.dispatch import Dispatcher, Event, Free, Instruction, StartTransfer, StartVertex, Times, TransferEnded, VertexEnded
 from doppler_tf.errors import CancelledError, DeadlockError, DeviceLostError, ExecutionError, StalledError
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.trace import Trace
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.dispatch import Dispatcher, Event, Free, Instruction, StartTransfer, StartVertex, Times, TransferEnded, VertexEnded
+from doppler_tf.schedule.trace import Trace
 from runtime.backend import Session
 from runtime.plan import Plan
 from runtime.residency import Residency

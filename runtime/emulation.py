@@ -12,12 +12,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, Transfers, plan_transfers
-from doppler_tf.costs import CostModel, Noise, build_costs, draw_noise
-from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import ConfigError, field_error
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.topology import Topology
+from doppler_tf.graph.costs import CostModel, Noise, build_costs, draw_noise
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import Assignment, Transfers, plan_transfers
+from doppler_tf.schedule.dispatch import Dispatcher
 from runtime.engine import Engine
 
 # A sleeping thread wakes 80 to 130 us late on Linux (timer slack and scheduling, measured); the last stretch is spun instead.

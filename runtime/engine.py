@@ -14,17 +14,17 @@ from types import TracebackType
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import ConfigError, DeviceLostError, DopplerError, StalledError, UserError, field_error
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.trace import Trace
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.dispatch import Dispatcher
+from doppler_tf.schedule.trace import Trace
 from runtime.backend import Backend, Session
+from runtime.clusters.watch import GRACE_S, watched
 from runtime.coordinator import Coordinator, run_error
 from runtime.plan import Plan
 from runtime.replacement import without_devices
-from runtime.watch import GRACE_S, watched
 from runtime.workers import Workers
 
 # Plans that an engine keeps.

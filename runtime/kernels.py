@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from doppler_tf.errors import ExecutionError, field_error
-from doppler_tf.graph import Kernel
+from doppler_tf.graph.dataflow import Kernel
 
 
 def _rotate_half(x: tf.Tensor) -> tf.Tensor:

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.assignment import Assignment, what_runs
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.merging import Merged, merge_calls
-from doppler_tf.trace import Trace
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment, what_runs
+from doppler_tf.schedule.merging import Merged, merge_calls
+from doppler_tf.schedule.trace import Trace
 from runtime.engine import Engine
 from runtime.tensors import TensorFlowExecutor
 
 if TYPE_CHECKING:
-    from runtime.cluster import Cluster
+    from runtime.clusters.cluster import Cluster
 
 # Assignments whose calls are kept, those used last.
 _KEPT = 16

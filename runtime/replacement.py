@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, runnable
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment, runnable
 
 
 def without_devices(graph: DataflowGraph, costs: CostModel, assignment: Assignment, lost: Collection[int]) -> Assignment | None:

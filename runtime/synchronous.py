@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.dispatch import Dispatcher, Event, Instruction, VertexEnded
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.dispatch import Dispatcher, Event, Instruction, VertexEnded
 from runtime.backend import Backend
 from runtime.engine import Engine
 from runtime.tensors import TensorFlowBackend

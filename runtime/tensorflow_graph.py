@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.graph import DataflowGraph, Operand
+from doppler_tf.graph.dataflow import DataflowGraph, Operand
 from runtime.calls import CAPTURED, CapturedCall, kernel_calls
 from runtime.kernels import run_kernel
 

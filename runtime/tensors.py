@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.assignment import Assignment, Transfers
-from doppler_tf.costs import CostModel
-from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import ConfigError, DeviceLostError, GraphError
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment, Transfers
+from doppler_tf.schedule.dispatch import Dispatcher
 from runtime.calls import KernelCall, execute_on, kernel_calls
+from runtime.clusters.watch import watched
 from runtime.devices import prepare_devices, server_of
 from runtime.engine import Engine
 from runtime.residency import Residency
-from runtime.watch import watched
 
 if TYPE_CHECKING:
-    from runtime.cluster import Cluster
+    from runtime.clusters.cluster import Cluster
 
 # Words in TensorFlow's errors when the process that serves a device is gone, or has been started again.
 _GONE = ("UnavailableError", "UNAVAILABLE", "poisoned", "context_id")

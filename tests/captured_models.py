@@ -7,7 +7,7 @@ import tensorflow as tf
 import tf_keras
 from tf_keras import layers
 
-from runtime.captured import Work, captured_model, piece_function
+from runtime.models.captured import Work, captured_model, piece_function
 
 Spec = tf.TensorSpec
 

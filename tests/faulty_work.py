@@ -1,4 +1,4 @@
-"""`agents.shards.work` in a process that dies. Worker processes import it by name."""
+"""`agents.training.shards.work` in a process that dies. Worker processes import it by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from agents import shards
+from agents.training import shards
 
 
 def killed(mark: Path, sent: bytes) -> Any:

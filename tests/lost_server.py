@@ -13,10 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from data import assemble_outputs, build_workload, evaluate_program, input_tiles, output_vertices, relative_error, workload_program
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeviceLostError
-from doppler_tf.topology import cpu
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import assignment_from_devices
 from runtime import TensorFlowExecutor
 
 SERVER = """

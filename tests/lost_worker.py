@@ -54,7 +54,7 @@ def main(fault, times, restart):
             return {pid for i in workers for pid in machines.processes(i)} - {worker.pid for worker in workers.values()}
 
         from doppler_tf.formats.cluster_json import ClusterSpec
-        from runtime.cluster import Cluster
+        from runtime.clusters.cluster import Cluster
 
         spec = ClusterSpec("machines", tuple((machines.address(i), PORT) for i in (1, LOST)), (machines.address(0), PORT))
         print(json.dumps(lose(Cluster(spec), begin, end, processes, times, restart)), flush=True)
@@ -63,10 +63,10 @@ def main(fault, times, restart):
 def lose(cluster, begin, end, processes, times, restart):
     """By fault what the run said that noticed it, how long it took, what was left, and what the next run computed."""
     from data import assemble_outputs, build_workload, evaluate_program, input_tiles, output_vertices, relative_error, workload_program
-    from doppler_tf.assignment import assignment_from_devices
-    from doppler_tf.costs import build_costs
     from doppler_tf.errors import DeviceLostError, StalledError
-    from doppler_tf.topology import cpu
+    from doppler_tf.graph.costs import build_costs
+    from doppler_tf.graph.topology import cpu
+    from doppler_tf.schedule.assignment import assignment_from_devices
     from runtime import TensorFlowExecutor
 
     graph = build_workload("chainmm", 3, scale="small")

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from runtime.sockets import answers
+from runtime.clusters.sockets import answers
 
 PORT = 2222
 _CLONE_NEWNET = 0x40000000

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel, Noise
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.ranks import b_levels
+from doppler_tf.graph.costs import CostModel, Noise
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.ranks import b_levels
 
 
 class NaiveSimulator:

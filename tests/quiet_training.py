@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
-from agents import placing, training
 from agents.config import TrainConfig
-from agents.learner import KeptLearner, Learner
-from agents.task import Task
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from agents.serving import placing
+from agents.training import run as training
+from agents.training.learner import KeptLearner, Learner
+from agents.training.task import Task
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 
 
 class KeptLearners:

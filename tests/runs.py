@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import file_name, write_json
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.formats.topology_json import write_topology
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import Topology
 from doppler_tf.placement import place
-from doppler_tf.topology import Topology
+from doppler_tf.schedule.bounds import lower_bounds
 
 BATCH = 8
 
 
 def make_run(folder: Path, graphs: Sequence[DataflowGraph], topology: Topology) -> Mapping[str, dict]:
     """Writes what `train` leaves, checkpoints and dataset aside, with the critical path's assignments; returns the figures."""
-    from agents import summaries
     from agents.config import RUN_SCHEMA, TrainConfig
+    from agents.training import summaries
 
     figures, writer = {}, summaries.Summaries(folder / "train")
     write_topology(folder / "topology.json", topology)

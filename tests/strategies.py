@@ -11,17 +11,17 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment
-from doppler_tf.costs import CostModel, Noise, build_costs, draw_noise
-from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import Prepared
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
-from doppler_tf.trace import memory_profiles
+from doppler_tf.graph.costs import CostModel, Noise, build_costs, draw_noise
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.schedule.dispatch import queue_keys
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import memory_profiles
 
 SECONDS = st.one_of(st.integers(0, 3), st.sampled_from([0, 0.1, 0.3, 1 / 3, 2.5]))
 BYTES = st.integers(0, 4)

@@ -8,8 +8,8 @@ import pytest
 
 from data import build_tilings
 from doppler_tf.alternatives import place_alternatives
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology, cpu, ideal
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, cpu, ideal
 
 
 def chains(*seconds, bytes_each=1):

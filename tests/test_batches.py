@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.batches import BatchState, repeat_graph
 from doppler_tf.errors import ConfigError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import Simulator, simulate
-from doppler_tf.topology import ideal
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.batches import BatchState, repeat_graph
+from doppler_tf.schedule.simulator import Simulator, simulate
+from doppler_tf.schedule.validation import validate_trace
 from tests.strategies import cases
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
+from doppler_tf.schedule.bounds import lower_bounds
 
 
 def bounds(nodes, edges, topology):

@@ -8,10 +8,10 @@ import math
 import numpy as np
 import pytest
 
-from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import CostError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.graph.costs import build_costs, draw_noise
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from tests.messages import assert_says, refusal
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from doppler_tf.costs import build_costs
-from doppler_tf.device_scopes import devices_in_scope
 from doppler_tf.errors import CostError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import cpu, ideal, p100x4
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.device_scopes import devices_in_scope
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import cpu, ideal, p100x4
 from tests.messages import assert_says, refusal
 
 MIXED = ["cpu:0", "GPU:0", "my-gpu-7"]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
-from doppler_tf.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
-from doppler_tf.trace import peak_bytes
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import peak_bytes
+from doppler_tf.schedule.validation import validate_trace
 from tests.messages import assert_says, refusal
 
 

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import Assignment, assignment_from_devices, runnable
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import AssignmentError, CostError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records, graph_to_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Budget
 from doppler_tf.heuristics.mending import legal
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.placement import place
-from doppler_tf.simulator import Simulator, simulate
-from doppler_tf.topology import Topology, ideal
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import Assignment, assignment_from_devices, runnable
+from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.simulator import Simulator, simulate
+from doppler_tf.schedule.validation import validate_trace
 from tests.messages import assert_says, refusal
 from tests.naive_simulator import NaiveSimulator
 from tests.strategies import examples

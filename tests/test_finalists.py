@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.finalists import Finalist, baselines, choose, clearly_faster, finalists_of, halve, spent, what_runs, why_one_device
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.placement import place
-from doppler_tf.simulator import Simulator
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import Simulator
 
 
 @pytest.fixture

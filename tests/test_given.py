@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from doppler_tf import build_costs, estimated, place, read_graph, read_topology, simulate, validate_trace, write_graph
-from doppler_tf.batches import repeat_graph
 from doppler_tf.errors import AssignmentError, CostError, GraphError, TopologyError
 from doppler_tf.formats.assignment_json import assignment_from_json
 from doppler_tf.formats.topology_json import write_topology
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import cpu
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.batches import repeat_graph
 from tests.messages import assert_says, refusal
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppler_tf.errors import GraphError
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.records import graph_from_records
 
 
 def nodes(count):

@@ -17,23 +17,28 @@ import doppler_tf
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("doppler_tf", "data", "runtime", "agents")
 PLANTED = {
-    "doppler_tf/graph.py": "import tensorflow",
-    "doppler_tf/ranks.py": "import data.workloads",
-    "doppler_tf/costs.py": "from doppler_tf import simulator",
-    "doppler_tf/bounds.py": "import ray",
+    "doppler_tf/graph/dataflow.py": "import tensorflow",
+    "doppler_tf/schedule/ranks.py": "import data.workloads",
+    "doppler_tf/graph/costs.py": "from doppler_tf.schedule import simulator",
+    "doppler_tf/graph/topology.py": "from doppler_tf.graph import costs",
+    "doppler_tf/schedule/trace.py": "from doppler_tf.schedule import simulator",
+    "doppler_tf/schedule/bounds.py": "import ray",
     "doppler_tf/report/__init__.py": "import doppler_tf.cli",
     "runtime/__init__.py": "import agents",
     "agents/__init__.py": "import data.workloads, runtime",
     "data/decompose.py": "import tensorflow",
 }
 BROKEN = {
-    "The domain imports no TensorFlow and no other room": ["doppler_tf.graph -> tensorflow", "doppler_tf.ranks -> data.workloads"],
+    "The domain imports no TensorFlow and no other room": ["doppler_tf.graph.dataflow -> tensorflow",
+                                                             "doppler_tf.schedule.ranks -> data.workloads"],
     "The runtime knows neither agents nor data": ["runtime -> agents"],
     "The agents know no runtime, and of data the dataset alone": ["agents -> runtime", "agents -> data.workloads"],
     "The data know the domain alone, and TensorFlow only in the dataset file and in data/capture": ["data.decompose -> tensorflow"],
-    "Ray, which need not be installed, stands in one file": ["doppler_tf.bounds -> ray"],
+    "Ray, which need not be installed, stands in one file": ["doppler_tf.schedule.bounds -> ray"],
     "Only __main__ imports the command line": ["doppler_tf.report"],
-    "Within the domain imports go downwards": ["doppler_tf.costs -> doppler_tf.simulator"],
+    "Within the domain imports go downwards": ["doppler_tf.graph.costs -> doppler_tf.schedule.simulator"],
+    "Within doppler_tf/graph imports go downwards": ["doppler_tf.graph.topology -> doppler_tf.graph.costs"],
+    "Within doppler_tf/schedule imports go downwards": ["doppler_tf.schedule.trace -> doppler_tf.schedule.simulator"],
 }
 
 

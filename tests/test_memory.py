@@ -7,15 +7,15 @@ import math
 import pytest
 from hypothesis import given
 
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeadlockError
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, YARDSTICKS
 from doppler_tf.heuristics.simple import all_on
-from doppler_tf.memory import never_fits
 from doppler_tf.placement import place
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
+from doppler_tf.schedule.memory import never_fits
+from doppler_tf.schedule.simulator import simulate
 from tests.messages import assert_says, refusal
 from tests.strategies import cases_short_of_memory, examples, makespan_or_inf
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeadlockError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.graph_rules import check_structure
-from doppler_tf.merging import MERGED, merge_calls
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import cpu, ideal
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.rules import check_structure
+from doppler_tf.graph.topology import cpu, ideal
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.merging import MERGED, merge_calls
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.validation import validate_trace
 from tests.strategies import cases, cases_short_of_memory, examples, makespan_or_inf
 
 

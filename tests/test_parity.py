@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.validation import validate_trace
 
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "reference"
 

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 
 from data.layered import Layered, layered_graph
-from doppler_tf.assignment import DISPATCH_RULES, Assignment
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal, preset
 from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, heft
 from doppler_tf.heuristics import portfolio as portfolio_module
 from doppler_tf.heuristics.judging import Steadiness, noisy_means
 from doppler_tf.heuristics.portfolio import TOGETHER, search_together
 from doppler_tf.placement import place
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, ideal, preset
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.simulator import simulate
 from tests.heuristics.stacks import stack
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, examples

@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import plan_transfers
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.simulator import simulate
-from doppler_tf.trace import memory_profiles
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.schedule.assignment import plan_transfers
+from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import memory_profiles
+from doppler_tf.schedule.validation import validate_trace
 from tests.naive_simulator import NaiveSimulator
 from tests.strategies import Case, assignments, cases, cases_short_of_memory, graphs, makespan_or_inf, topologies
 

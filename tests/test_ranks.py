@@ -7,10 +7,10 @@ import math
 import numpy as np
 from hypothesis import given
 
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.ranks import b_levels, t_levels
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
+from doppler_tf.schedule.ranks import b_levels, t_levels
 from tests.strategies import Case, cases
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.refit import measured_factors, refitted_costs
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.refit import measured_factors, refitted_costs
+from doppler_tf.schedule.simulator import simulate
 from tests.strategies import cases
 
 TWO = Topology.from_json({"devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 2.0, "latency_s": 1.0}})

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import AssignmentError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal, p100x4, v100x8
 from doppler_tf.heuristics import CONSTRUCTIVE
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, ideal, p100x4, v100x8
-from doppler_tf.trace import by_link, memory_profiles
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import by_link, memory_profiles
+from doppler_tf.schedule.validation import validate_trace
 from tests.strategies import Case, cases, cases_short_of_memory, makespan_or_inf
 
 COUNT = 3_000

@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.validation import validate_trace
 
 A, B, C, D, E = range(5)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from doppler_tf.dispatch import Dispatcher
+from doppler_tf.schedule.dispatch import Dispatcher
 from runtime import Engine, TensorFlowBackend
 from runtime.backend import Session
 

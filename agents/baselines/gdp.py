@@ -17,10 +17,10 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from agents.baselines.ordered import OrderedGraphs, orders
-from agents.episode import EpisodeState
-from agents.features import VERTEX_WIDTH
-from agents.networks import ParameterGroups, dense, temperatures, trainable
-from agents.rollout import Episodes
+from agents.episodes.episode import EpisodeState
+from agents.episodes.features import VERTEX_WIDTH
+from agents.policies.networks import ParameterGroups, dense, temperatures, trainable
+from agents.policies.rollout import Episodes
 
 SEGMENT, LAYERS, HEADS = 64, 2, 4
 _FREQUENCIES = tuple(2.0**i for i in range(-5, 7))

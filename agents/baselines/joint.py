@@ -13,11 +13,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from agents.baselines.pairs import PairedGraphs, Seen, nothing_seen, pair_features, pair_mask, place_pair
-from agents.episode import DEVICE_FEATURES, EpisodeState, initial_state
-from agents.features import IDENTITY
-from agents.losses import EpisodeLogProbability, LogProbability, masked_log_probability, step_by_step
-from agents.networks import Encoder, ParameterGroups, dense, one_edge, temperatures, trainable, vertex_inputs
-from agents.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replayed
+from agents.episodes.episode import DEVICE_FEATURES, EpisodeState, initial_state
+from agents.episodes.features import IDENTITY
+from agents.policies.losses import EpisodeLogProbability, LogProbability, masked_log_probability, step_by_step
+from agents.policies.networks import Encoder, ParameterGroups, dense, one_edge, temperatures, trainable, vertex_inputs
+from agents.policies.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes, replayed
 
 
 class JointTables(NamedTuple):

@@ -11,12 +11,12 @@ import numpy as np
 import tensorflow as tf
 
 from agents.baselines.ordered import OrderedGraphs, depths, episodes_in_order, orders
-from agents.episode import EpisodeState, Options, PaddedGraphs, device_options, padded_graphs
-from agents.features import GraphArrays
-from agents.losses import EpisodeLogProbability, LogProbability
-from agents.networks import DualNetwork, ParameterGroups, Tables, trainable
-from agents.race import Race
-from agents.rollout import (
+from agents.episodes.episode import EpisodeState, Options, PaddedGraphs, device_options, padded_graphs
+from agents.episodes.features import GraphArrays
+from agents.policies.losses import EpisodeLogProbability, LogProbability
+from agents.policies.networks import DualNetwork, ParameterGroups, Tables, trainable
+from agents.policies.race import Race
+from agents.policies.rollout import (
     Choice,
     Episodes,
     after_placing,
@@ -25,7 +25,7 @@ from agents.rollout import (
     log_probability,
     next_vertex,
 )
-from doppler_tf.ranks import b_levels
+from doppler_tf.schedule.ranks import b_levels
 
 
 class SelNetwork(DualNetwork):

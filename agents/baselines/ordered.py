@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.episode import EpisodeState, Options, PaddedGraphs, device_options, initial_state, padded_graphs, place_vertex
-from agents.features import GraphArrays
-from agents.losses import EpisodeLogProbability, LogProbability, masked_log_probability
-from agents.random_numbers import exponential
-from agents.rollout import Choice, Episodes, choose_device, real_steps, record_episodes
+from agents.episodes.episode import EpisodeState, Options, PaddedGraphs, device_options, initial_state, padded_graphs, place_vertex
+from agents.episodes.features import GraphArrays
+from agents.policies.losses import EpisodeLogProbability, LogProbability, masked_log_probability
+from agents.policies.random_numbers import exponential
+from agents.policies.rollout import Choice, Episodes, choose_device, real_steps, record_episodes
 
 
 class OrderedGraphs(NamedTuple):

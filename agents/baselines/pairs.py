@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from agents.episode import EpisodeState, PaddedGraphs, candidates, padded_graphs, place_vertex
-from agents.features import GraphArrays
+from agents.episodes.episode import EpisodeState, PaddedGraphs, candidates, padded_graphs, place_vertex
+from agents.episodes.features import GraphArrays
 from doppler_tf.errors import ConfigError
 
 MOST_VERTICES = 2048

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from agents.episode import EpisodeState, PaddedGraphs, candidates, device_options, initial_state, place_vertex
-from agents.features import IDENTITY, VERTEX_WIDTH
-from agents.losses import EpisodeLogProbability, LogProbability, masked_log_probability, step_by_step
-from agents.networks import DualNetwork
-from agents.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes
+from agents.episodes.episode import EpisodeState, PaddedGraphs, candidates, device_options, initial_state, place_vertex
+from agents.episodes.features import IDENTITY, VERTEX_WIDTH
+from agents.policies.losses import EpisodeLogProbability, LogProbability, masked_log_probability, step_by_step
+from agents.policies.networks import DualNetwork
+from agents.policies.rollout import Choice, Episodes, choose_device, choose_vertex, real_steps, record_episodes
 
 PLACEMENT_WIDTH = 3 + IDENTITY
 

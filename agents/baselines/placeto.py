@@ -21,10 +21,10 @@ import numpy as np
 import tensorflow as tf
 
 from agents.baselines.ordered import OrderedGraphs, orders, topological_graphs
-from agents.episode import EpisodeState
-from agents.features import IDENTITY, VERTEX_WIDTH, GraphArrays
-from agents.networks import ParameterGroups, dense, temperatures, trainable
-from agents.rollout import Episodes
+from agents.episodes.episode import EpisodeState
+from agents.episodes.features import IDENTITY, VERTEX_WIDTH, GraphArrays
+from agents.policies.networks import ParameterGroups, dense, temperatures, trainable
+from agents.policies.rollout import Episodes
 from doppler_tf.errors import ConfigError
 
 PARENTS, PARALLEL, CHILDREN = range(3)

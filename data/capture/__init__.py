@@ -21,7 +21,7 @@ from data.capture.pieces import Wiring
 from data.capture.raised import in_one_line
 from data.capture.reading import effects_of, line_of, pruned, read_program
 from data.capture.source import Source, read_source, title_of
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
 
 __all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "read_source"]
 

@@ -17,8 +17,8 @@ from data.capture.pieces import Piece, Source, Value, Wiring, cut, ends, indivis
 from data.capture.program import Node
 from data.capture.scopes import common_scope, has_one_device
 from doppler_tf.errors import ConfigError, field_error
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
 
 # What inlining puts before the user's names.
 _CALL = re.compile(r"(?:^|(?<=/))(?:Stateful)?PartitionedCall(?:_\d+)?/")

@@ -14,7 +14,7 @@ from data.workloads.chains import CHAINMM, FFNN
 from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
 from data.workloads.workload import Workload
 from doppler_tf.errors import ConfigError, field_error
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
 
 WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block": LLAMA_BLOCK, "llama_layer": LLAMA_LAYER,
                                   "llama_stack": LLAMA_STACK}

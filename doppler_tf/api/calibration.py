@@ -15,26 +15,26 @@ from data import fuse as fuse_graph
 from doppler_tf.api.executors import check_executor, default_time_scale, load_program, make_executor
 from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import ConfigError, DeadlockError, FormatError, field_error
-from doppler_tf.executor import Executor
 from doppler_tf.formats.files import plain, write_bytes, write_json
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.formats.machine_json import load_machine, store_machine
 from doppler_tf.formats.topology_json import write_topology
-from doppler_tf.given import GraphLike, TopologyLike
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.report.calibration import GIVEN, PROFILED, Durations, compare_models, link_records, markdown, number
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.report.scatter import write_scatter
 from doppler_tf.report.tables import percent
-from doppler_tf.simulator import Simulator
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.executor import Executor
+from doppler_tf.schedule.simulator import Simulator
 
 if TYPE_CHECKING:
     from runtime import Profile
-    from runtime.cluster import Cluster
+    from runtime.clusters.cluster import Cluster
 
 # How often each assignment is run, where nobody says.
 REPEATS = {"tf": 3, "emulated": 1}

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.graph_json import write_graph
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.notes import note
 from doppler_tf.report.description import describe
+from doppler_tf.schedule.bounds import lower_bounds
 
 # What the estimate of work and path counts with, where nothing has been measured.
 _ESTIMATED_ON = "cpu:2"

@@ -11,22 +11,22 @@ import numpy as np
 
 from data import assemble_outputs, evaluate_program, input_tiles, output_vertices, relative_error, workload_program
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import Assignment
-from doppler_tf.batches import Batches
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import ConfigError, GraphError, field_error
-from doppler_tf.executor import Executor
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.given import TopologyLike
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.given import TopologyLike
+from doppler_tf.graph.topology import Topology
 from doppler_tf.notes import note
-from doppler_tf.topology import Topology
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.batches import Batches
+from doppler_tf.schedule.executor import Executor
+from doppler_tf.schedule.trace import Trace
 
 if TYPE_CHECKING:
     from runtime import Engine, MergedExecutor
-    from runtime.captured_program import CapturedBatches, CapturedProgram
-    from runtime.cluster import Cluster
+    from runtime.clusters.cluster import Cluster
+    from runtime.models.captured_program import CapturedBatches, CapturedProgram
 
 EXECUTORS = ("tf", "emulated", "synchronous")
 MATCH_TOLERANCE = 1e-5
@@ -48,7 +48,7 @@ def load_program(graph: DataflowGraph, seed: int = 0, values: Path | Mapping[str
         raise GraphError(f"{graph.name}: kernel: expected kernels and the record of `workload` or `capture`, got none; make the graph "
                          f"with `workload` (any but layered) or `capture`, or choose --executor emulated")
     if "captured" in graph.attributes:
-        return import_quietly("runtime.captured_program").CapturedProgram(graph, seed, values)
+        return import_quietly("runtime.models.captured_program").CapturedProgram(graph, seed, values)
     if values is not None:
         raise ConfigError(f"--inputs: expected a captured graph, got {graph.name}, a workload that draws its own; leave out --inputs")
     return Program(graph)

@@ -9,17 +9,17 @@ from typing import Any
 
 from doppler_tf.api.inputs import load_topology
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.costs import build_costs, estimated
 from doppler_tf.errors import ConfigError, GraphError
 from doppler_tf.formats.assignment_json import assignment_from_json
 from doppler_tf.formats.files import read_json
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.topology import Topology
+from doppler_tf.graph.costs import build_costs, estimated
+from doppler_tf.graph.topology import Topology
 
 
 def export(run: str | Path, out: str | Path) -> dict[str, Any]:
     """Exports the policy of a run or checkpoint as a SavedModel, into `out`/N; returns the model's path and its metadata."""
-    room = import_quietly("agents.export")
+    room = import_quietly("agents.serving.export")
     model = room.export_policy(run, out)
     return {"model": model, **read_json(model / room.EXTRA / room.METADATA)}
 
@@ -50,7 +50,7 @@ def export_placed(graph: str | Path, assignment: str | Path, out: str | Path, to
     if costs == "estimated":
         graph = estimated(graph, target, str(path))
     placement = assignment_from_json(record, graph, build_costs(graph, target, str(path)), str(assignment))
-    placed_model = import_quietly("runtime.placed_model")
+    placed_model = import_quietly("runtime.models.placed_model")
     devices = import_quietly("runtime").prepare_devices(target.num_devices)
     placed = placed_model.write_placed_model(out, graph, placement, devices)
     count = Counter(placed.values())

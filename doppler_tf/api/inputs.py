@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import Assignment, as_assignment
-from doppler_tf.batches import Batches, repeat_graph
-from doppler_tf.costs import CostModel, build_costs, estimated, graph_with_costs
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.assignment_json import assignment_from_json
@@ -20,17 +17,20 @@ from doppler_tf.formats.files import read_json
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.machine_json import load_machine, store_machine
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.given import GraphLike, TopologyLike
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, build_costs, estimated, graph_with_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.given import GraphLike, TopologyLike
+from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics.judging import by_order
 from doppler_tf.notes import announce_compiling, note
 from doppler_tf.placement import Policy
 from doppler_tf.report.progress import progress_bar
-from doppler_tf.topology import Topology
+from doppler_tf.schedule.assignment import Assignment, as_assignment
+from doppler_tf.schedule.batches import Batches, repeat_graph
 
 if TYPE_CHECKING:
-    from agents.placing import KeptSamplers
-    from runtime.cluster import Cluster
+    from agents.serving.placing import KeptSamplers
+    from runtime.clusters.cluster import Cluster
 
 # An assignment, or the path of its file; a cluster as `connect` gives it, or the path of its file.
 AssignmentLike = Assignment | str | Path
@@ -64,7 +64,7 @@ def load_topology(spec: TopologyLike) -> Topology:
         return read_topology(spec)
     machine = load_machine()
     if machine.topology is None:
-        local = import_quietly("runtime.local")
+        local = import_quietly("runtime.profiling.local")
         with progress_bar("measuring") as show:
             machine.topology = local.local_topology(show)
         kept = store_machine(machine)
@@ -80,7 +80,7 @@ def connect(cluster: str | Path) -> Cluster:
       FormatError: no ClusterSpec. ConfigError: a worker does not answer, or TensorFlow is initialised.
     """
     spec = read_cluster(cluster)  # before TensorFlow is loaded
-    return import_quietly("runtime.cluster").Cluster(spec)
+    return import_quietly("runtime.clusters.cluster").Cluster(spec)
 
 
 def load_cluster(cluster: ClusterLike | None, topology: Topology) -> Cluster | None:
@@ -154,4 +154,4 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
 
 def load_policy(path: str | Path, kept: KeptSamplers | None = None) -> Policy:
     """A trained policy: (graph, costs, samples, seed) -> assignments, the greedy one first; kept: what policies before have compiled."""
-    return import_quietly("agents.placing").load_policy(path, kept)
+    return import_quietly("agents.serving.placing").load_policy(path, kept)

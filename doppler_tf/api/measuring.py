@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from doppler_tf.api.executors import load_program, make_executor
 from doppler_tf.api.inputs import ClusterLike, load_cluster
-from doppler_tf.assignment import Assignment
-from doppler_tf.batches import Batches
 from doppler_tf.errors import CancelledError, DopplerError, UserError
 from doppler_tf.finalists import (
     Spent,
@@ -26,9 +24,11 @@ from doppler_tf.finalists import (
 from doppler_tf.notes import note
 from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.batches import Batches
 
 if TYPE_CHECKING:
-    from runtime.captured_program import CapturedProgram
+    from runtime.models.captured_program import CapturedProgram
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,23 +13,23 @@ from doppler_tf.api.executors import has_kernels
 from doppler_tf.api.inputs import load_cluster, load_costs, load_policy
 from doppler_tf.api.measuring import measure as measured_choice
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import AUTO, Assignment
-from doppler_tf.batches import Batches, repeat_graph
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import check_writable, held
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.notes import note
 from doppler_tf.placement import Placement, Policy, check_method, place, place_batches
 from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.report.verdict import batch_figures
-from doppler_tf.simulator import Simulator
+from doppler_tf.schedule.assignment import AUTO, Assignment
+from doppler_tf.schedule.batches import Batches, repeat_graph
+from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.tasks import each_done, open_tasks
 
 if TYPE_CHECKING:
-    from runtime.cluster import Cluster
+    from runtime.clusters.cluster import Cluster
 
 
 def place_files(graphs: Sequence[Path], topology: str, costs: str = "given", method: str = "auto", policy: Path | None = None,

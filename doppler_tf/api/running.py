@@ -9,11 +9,11 @@ from typing import Any
 from doppler_tf.api.executors import check_executor, default_time_scale, has_kernels, load_program, make_executor, matches, true_topology
 from doppler_tf.api.inputs import AssignmentLike, ClusterLike, load_cluster, load_costs, load_planned
 from doppler_tf.api.traces import Executed, executed
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, field_error
-from doppler_tf.given import GraphLike, TopologyLike
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.report.verdict import batch_figures, idle
-from doppler_tf.simulator import Simulator
+from doppler_tf.schedule.simulator import Simulator
 
 
 def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: AssignmentLike, executor: str = "tf", *, costs: str = "given",

@@ -33,7 +33,7 @@ def serve(listen: tuple[str, int] = ("127.0.0.1", 2222), devices: int | None = N
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     prepare_tensorflow()
-    server, cpus = import_quietly("runtime.server"), import_quietly("runtime.devices")
+    server, cpus = import_quietly("runtime.clusters.server"), import_quietly("runtime.devices")
     os.environ.update(server.CHANNELS)  # workers speak to each other
     devices = devices or cpus.count_cores()
     port, kept = server.serve(ip, port, devices)

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from doppler_tf.api.inputs import AssignmentLike, load_costs, load_planned
-from doppler_tf.assignment import Assignment
-from doppler_tf.bounds import known_bound_s
-from doppler_tf.costs import CostModel
 from doppler_tf.formats.chrome_trace import read_trace, write_trace
-from doppler_tf.given import GraphLike, TopologyLike
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.verdict import batch_figures, chain, idle, judge, usage
-from doppler_tf.simulator import Simulator
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.bounds import known_bound_s
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

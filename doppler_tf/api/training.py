@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING, Any
 from doppler_tf.api.executors import ByGraph, has_kernels, load_program, make_executor, true_topology
 from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import AUTO
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, FormatError, field_error
-from doppler_tf.executor import Executor
 from doppler_tf.formats.assignment_json import read_assignment, write_assignment
 from doppler_tf.formats.files import file_name, read_json
-from doppler_tf.given import GraphLike, TopologyLike
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.tied_graph import TiedGraph
 from doppler_tf.heuristics.tied_graph import tie as tie_graph
 from doppler_tf.notes import bars_wanted, note
+from doppler_tf.schedule.assignment import AUTO
+from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.executor import Executor
 from doppler_tf.tasks import OnRay, open_tasks
 
 if TYPE_CHECKING:
-    from agents.agent import Gradients
     from agents.config import TrainConfig
-    from agents.shards import Sampled
+    from agents.policies.agent import Gradients
+    from agents.training.shards import Sampled
 
 Loaded = Sequence[tuple[DataflowGraph, CostModel]]
 # Runs of each graph in the real stage if `real` is not given: with an executor or a time scale, and with `real_minutes`.
@@ -86,8 +86,8 @@ def train(graphs: Sequence[GraphLike], topology: TopologyLike, run_dir: str | Pa
     # The executor comes first. Its devices must exist before TensorFlow starts, and importing TF-GNN starts it.
     with (_executor(settings, loaded, timeout_s, cluster) as engine,
           open_tasks(ray, jobs, settings.batch if settings.simulated else 1) as tasks):
-        training = import_quietly("agents.training")
-        workers = import_quietly("agents.shards").Workers(tasks, work) if isinstance(tasks, OnRay) else None
+        training = import_quietly("agents.training.run")
+        workers = import_quietly("agents.training.shards").Workers(tasks, work) if isinstance(tasks, OnRay) else None
         if workers is not None:
             note(f"{workers.tasks.workers} workers start; their first update takes about a minute")
         trained = training.train([graph for graph, _ in loaded], loaded[0][1].topology, run_dir, settings, executor=engine, resume=resume,
@@ -98,9 +98,9 @@ def train(graphs: Sequence[GraphLike], topology: TopologyLike, run_dir: str | Pa
 
 
 def work(request: bytes) -> Sampled | Gradients | None:
-    """`agents.shards.work` in a worker process, which has one core. TensorFlow asks for threads when it starts."""
+    """`agents.training.shards.work` in a worker process, which has one core. TensorFlow asks for threads when it starts."""
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
-    return import_quietly("agents.shards").work(request)
+    return import_quietly("agents.training.shards").work(request)
 
 
 def _tied(graphs: Sequence[GraphLike], loaded: Loaded, wanted: bool, resume: bool) -> list[TiedGraph]:

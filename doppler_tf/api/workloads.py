@@ -14,7 +14,7 @@ from doppler_tf.alternatives import place_alternatives
 from doppler_tf.api.inputs import load_topology
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.graph_json import write_graph
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.description import describe
 from doppler_tf.report.progress import progress_bar
 

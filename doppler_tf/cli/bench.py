@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def render(result: dict[str, Any]) -> list:
     """Tables of a terminal's width, failures and the paths of the files; the page also has the spread and the paper's figures."""
-    from doppler_tf.report.results import long_table, matrix_table
+    from doppler_tf.report.bench.results import long_table, matrix_table
     from doppler_tf.report.tables import facts, grid
 
     tables = []

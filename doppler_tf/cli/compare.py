@@ -8,7 +8,7 @@ from typing import Any
 
 from doppler_tf.cli import options
 
-FUNCTION = "doppler_tf.api.comparing.compare"
+FUNCTION = "doppler_tf.api.comparison.comparing.compare"
 EXAMPLE = "python -m doppler_tf compare chainmm.json --topology p100x4 --methods random,critical_path --seeds 3"
 
 
@@ -52,7 +52,7 @@ def render(result: dict[str, Any]) -> list:
 
 
 def _measured_table(result: dict[str, Any]):
-    from doppler_tf.api.side_by_side import ALONE
+    from doppler_tf.api.comparison.side_by_side import ALONE
     from doppler_tf.report.tables import NOTHING, grid, time_unit
 
     rows = result["measured"]

@@ -73,8 +73,8 @@ def candidates(command: str, action: argparse.Action) -> tuple[str, ...] | str |
     """The words that are offered for an argument, none where it is free, or a value for shtab's attribute `complete`."""
     from doppler_tf.api.benchmark.suite import LEARNED_METHODS
     from doppler_tf.api.workloads import NAMES
+    from doppler_tf.graph.topology import PRESETS
     from doppler_tf.heuristics import HEURISTICS
-    from doppler_tf.topology import PRESETS
 
     metavar = str(action.metavar)
     if metavar in _KINDS:

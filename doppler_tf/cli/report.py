@@ -8,7 +8,7 @@ from typing import Any
 
 from doppler_tf.cli.options import output_file
 
-FUNCTION = "doppler_tf.api.reporting.write_report"
+FUNCTION = "doppler_tf.api.runs.reporting.write_report"
 EXAMPLE = "python -m doppler_tf report runs/chainmm"
 
 

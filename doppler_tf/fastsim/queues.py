@@ -5,8 +5,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import CSR, DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import CSR, DataflowGraph
 
 # Fields that are read together share a cache line, because cache misses dominate the simulation of large graphs.
 ENTRY = np.dtype([("key", np.float64), ("item", np.int64)], align=True)

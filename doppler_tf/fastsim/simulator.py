@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, check_devices, runnable
-from doppler_tf.costs import CostModel, Noise
-from doppler_tf.dispatch import queue_keys
 from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.fastsim import free_links, queued_links
 from doppler_tf.fastsim.prepared import Prepared, may_run_short
 from doppler_tf.fastsim.queues import edge_records
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.ranks import b_levels, least_levels
+from doppler_tf.graph.costs import CostModel, Noise
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment, check_devices, runnable
+from doppler_tf.schedule.dispatch import queue_keys
+from doppler_tf.schedule.ranks import b_levels, least_levels
 
 # The cores that this process may use, which may be fewer than the machine has.
 _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

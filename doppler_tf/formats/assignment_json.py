@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment, assignment_from_devices
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import AssignmentError, field_error, shown
 from doppler_tf.formats.files import read_json, write_json
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment, assignment_from_devices
 from doppler_tf.schema import refuse_slips
 
 ASSIGNMENT_SCHEMA = "doppler-assignment/1"

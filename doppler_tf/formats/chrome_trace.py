@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from doppler_tf.assignment import DISPATCH_RULES, Assignment
-from doppler_tf.costs import CostModel, build_costs
 from doppler_tf.errors import TraceError, field_error
 from doppler_tf.formats.assignment_json import assignment_from_json, assignment_to_json
 from doppler_tf.formats.files import read_json, write_json
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import MOST_OUTPUTS, graph_from_records, graph_to_records
-from doppler_tf.topology import Topology
-from doppler_tf.trace import DEVICE_KINDS, Trace, memory_profiles
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import MOST_OUTPUTS, graph_from_records, graph_to_records
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
+from doppler_tf.schedule.trace import DEVICE_KINDS, Trace, memory_profiles
 
 TRACE_SCHEMA = "doppler-trace/1"
 _DEVICES, _LINKS, _COUNTERS = 1, 2, 3

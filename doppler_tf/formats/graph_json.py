@@ -9,9 +9,9 @@ import networkx as nx
 import numpy as np
 
 from doppler_tf.formats.files import write_json
-from doppler_tf.given import as_graph, with_model
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import collector_paused, graph_to_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.given import as_graph, with_model
+from doppler_tf.graph.records import collector_paused, graph_to_records
 
 
 @collector_paused()

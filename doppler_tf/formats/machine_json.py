@@ -14,7 +14,7 @@ from pathlib import Path
 
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.files import cache_folder, read_json, write_json
-from doppler_tf.topology import Topology
+from doppler_tf.graph.topology import Topology
 
 MACHINE_SCHEMA = "doppler-machine/3"
 

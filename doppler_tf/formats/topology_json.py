@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from doppler_tf.formats.files import write_json
-from doppler_tf.given import as_topology
-from doppler_tf.topology import Topology
+from doppler_tf.graph.given import as_topology
+from doppler_tf.graph.topology import Topology
 
 
 def read_topology(spec: str | Path | Topology) -> Topology:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.walker import Walker
+from doppler_tf.schedule.assignment import Assignment
 
 # Steps per unit in the first round, and the factor by which each further round is longer.
 _FIRST_STEPS, _GROWTH = 300, 1.5

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 
 # A device counts as at most this many times as fast as the slowest, so that no share is zero.
 _MAX_RELATIVE_SPEED = 1e3

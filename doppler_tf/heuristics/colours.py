@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 
 # Colours are kept after so many rounds. They tell apart what differs within so many edges.
 _ROUNDS = (1, 2, 4, 8, 16, 32)

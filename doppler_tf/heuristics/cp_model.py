@@ -8,10 +8,10 @@ from collections import defaultdict
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.move_sets import units
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.trace import Trace
 
 # Ticks of the horizon. A duration is rounded down by less than one tick. More ticks make bounds tighter and the solver slower.
 _HORIZON_TICKS = 2**24

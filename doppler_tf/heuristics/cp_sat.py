@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.bounds import lower_bounds, rounding
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.cp_model import Model
 from doppler_tf.heuristics.judging import judge, ranks
 from doppler_tf.heuristics.search import ROUNDING, Budget, Found, Incumbent, default_budget
 from doppler_tf.heuristics.starting_point import starting_point
-from doppler_tf.simulator import Simulator
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.bounds import lower_bounds, rounding
+from doppler_tf.schedule.simulator import Simulator
 
 # The model is worth building up to this many pairs of a vertex and a link, and this many vertices.
 MOST_PAIRS, MOST_UNITS = 8_000, 300

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled, prefetch
 from doppler_tf.fastsim.queues import AHEAD, ENTRY, edge_cost, edge_records, pop, push
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.mending import legal
-from doppler_tf.ranks import b_levels
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.ranks import b_levels
 
 _TIES = 2.0**31
 # One cache line per vertex, because cache misses dominate the time of a schedule of a large graph. `missing` is -1 for inputs.

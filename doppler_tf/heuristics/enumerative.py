@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import edge_cost
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
 from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.planning import PlanningData, planning_data
+from doppler_tf.schedule.assignment import Assignment
 
 # The most distributions that are enumerated, and the most vertices that are distributed together.
 _MOST_DISTRIBUTIONS, _MOST_AT_ONCE = 50_000, 128

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import AUTO, DISPATCH_RULES, Assignment
-from doppler_tf.costs import CostModel, draw_noise
-from doppler_tf.dispatch import queue_keys
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel, draw_noise
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.mending import frugal_orders, legal
-from doppler_tf.memory import never_fits
+from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
+from doppler_tf.schedule.dispatch import queue_keys
+from doppler_tf.schedule.memory import never_fits
 
 # The shape of the noise under which assignments are judged where nobody says.
 _NOISE = 0.01

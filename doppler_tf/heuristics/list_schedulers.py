@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import by_priority, by_ready
 from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.planning import planned, planning_data
-from doppler_tf.ranks import b_levels, t_levels
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.ranks import b_levels, t_levels
 
 _NOTHING_EXTRA = np.zeros((1, 1))
 

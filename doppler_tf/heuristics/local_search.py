@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.walker import Walker
+from doppler_tf.schedule.assignment import Assignment
 
 # A climb ends after this many steps per unit without gain. A kick has this many steps.
 PATIENCE, _KICK = 30, 3

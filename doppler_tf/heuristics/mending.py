@@ -9,11 +9,11 @@ from dataclasses import replace
 import numba
 import numpy as np
 
-from doppler_tf.assignment import Assignment, runnable
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import CostError
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.links import IMPOSSIBLE, SOLVED, legal_devices, neighbours
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.links import IMPOSSIBLE, SOLVED, legal_devices, neighbours
+from doppler_tf.schedule.assignment import Assignment, runnable
 
 
 def legal(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Assignment:

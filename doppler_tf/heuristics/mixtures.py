@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.critical_path import CriticalPath
 from doppler_tf.heuristics.mending import legal
 from doppler_tf.heuristics.simple import one_device, random
+from doppler_tf.schedule.assignment import Assignment
 
 ONE_TO_RANDOM, ONE_TO_CRITICAL_PATH = "one device to random", "one device to critical path"
 CRITICAL_PATH_TO_RANDOM = "critical path to random"

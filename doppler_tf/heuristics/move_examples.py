@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import FEATURES, Proposals, new_schedule, read_move, read_schedule
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.walker import Walker
+from doppler_tf.schedule.assignment import Assignment
 
 HIDDEN = 16
 # Moves that are judged wherever a search is looked at. These shares of them are of critical units, and to a neighbour's device.

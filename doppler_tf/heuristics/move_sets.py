@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 
 # Sizes of clusters, as multiples of the total work divided by the number of devices.
 _CLUSTER_SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)

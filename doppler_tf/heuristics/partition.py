@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
 from doppler_tf.heuristics.mending import over_links
 from doppler_tf.heuristics.move_sets import units
+from doppler_tf.schedule.assignment import Assignment
 
 # METIS needs integer weights. The largest is scaled to this.
 _LARGEST_WEIGHT = 10_000

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim.queues import edge_cost, edge_records
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment
 
 
 class PlanningData(NamedTuple):

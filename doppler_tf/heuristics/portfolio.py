@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.annealing import anneal
 from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.race import race
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.schedule.assignment import Assignment
 
 # On 24 random graphs with 400 to 1,000 pairs, CP-SAT improved one bound and no assignment, and cost the searches a tenth of their steps.
 _MOST_PAIRS = 400

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.search import Budget, Found, Incumbent
 from doppler_tf.heuristics.walker import Standing, Walker
+from doppler_tf.schedule.assignment import Assignment
 
 # Steps from the first start that tell the pace.
 _TRIAL = 30

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import AUTO, Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.search import Budget, Found, default_budget
+from doppler_tf.schedule.assignment import AUTO, Assignment
 
 # Vertices simulated between two checks of the clock, which take some milliseconds.
 _BATCH_SIZE = 50_000

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
 from doppler_tf.errors import ConfigError, field_error
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment
 
 # The most simulations, and vertices and edges in them, of the default budget (about a second).
 _MOST_DEFAULT, _DEFAULT_SIZE = 200_000, 40_000_000

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.repetition import Repetition
 
 

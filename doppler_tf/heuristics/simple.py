@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.mending import first_allowed, legal, over_links
+from doppler_tf.schedule.assignment import Assignment
 
 
 def one_device(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:

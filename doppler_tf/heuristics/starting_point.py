@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import CostError
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
 from doppler_tf.heuristics.judging import judge, judge_frugal
 from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
+from doppler_tf.schedule.assignment import Assignment
 
 # A larger graph gets only the first two heuristics, on all devices. They take a second for 100,000 vertices.
 _MOST_VERTICES = 20_000

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.shortened import shorten
+from doppler_tf.schedule.assignment import Assignment
 
 # As many copies have transfers from one to the next.
 _COPIES = 2

@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.critical_path import CriticalPath
 from doppler_tf.heuristics.judging import AUTO, judge, static_priority
 from doppler_tf.heuristics.local_search import climb_and_kick
@@ -21,6 +20,7 @@ from doppler_tf.heuristics.search import Budget, Found, Incumbent, default_budge
 from doppler_tf.heuristics.shortened import Shortened, shorten
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.heuristics.walker import Walker
+from doppler_tf.schedule.assignment import Assignment
 
 _NAME = "tied_search"
 # Critical-path assignments among which the tied search chooses its start. Tied, they differ by a tenth.

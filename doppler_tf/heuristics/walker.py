@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.assignment import AUTO, Assignment
-from doppler_tf.costs import CostModel
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import makespan_bound
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import Steadiness, judge, ranks, static_priority
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import Proposals, shipped_proposals
 from doppler_tf.heuristics.search import Budget, Found, Incumbent, default_budget
 from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.schedule.assignment import AUTO, Assignment
 
 # Vertices and edges simulated between two checks of the clock (some milliseconds).
 _SLICE_SIZE = 200_000

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, plan_transfers
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.tables import NOTHING, markdown_table, percent, quantity, time_unit
-from doppler_tf.simulator import Simulator
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.assignment import Assignment, plan_transfers
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import Trace
 
 TRANSFER = "transfer"
 GIVEN, PROFILED = "given", "profiled"

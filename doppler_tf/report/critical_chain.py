@@ -7,11 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.trace_tasks import trace_tasks
-from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.trace import MemoryProfile, Trace, memory_profiles
 
 # A start may have waited for an input computed on the same device, an input's transfer, a slot of the device or link, or memory. At the
 # start of the run it waited for nothing.

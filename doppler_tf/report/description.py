@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.bounds import lower_bounds
 
 
 def describe(graph: DataflowGraph) -> dict[str, Any]:

@@ -12,14 +12,14 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from doppler_tf.costs import CostModel
 from doppler_tf.formats.files import write_bytes
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.figures import DPI, INK, LINK, OTHER, PALETTE, PAPER, names_as_text, new_figure, png_bytes, style_axes
 from doppler_tf.report.gantt_rows import groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.trace import Trace
 
 _MAX_LABELS = 400
 _CHARACTER_IN, _CARD_CHARACTERS = 0.066, 64

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.utilisation import link_utilisation
-from doppler_tf.trace import Trace, by_link
+from doppler_tf.schedule.trace import Trace, by_link
 
 _MAX_LINK_ROWS = 16
 

@@ -6,11 +6,11 @@ from bisect import bisect_left, bisect_right, insort
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.trace_tasks import trace_tasks
-from doppler_tf.trace import MemoryProfile, Trace, memory_profiles
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.trace import MemoryProfile, Trace, memory_profiles
 
 CAUSES = ("input", "link", "memory", "overhead", "finished")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, FAST
 from doppler_tf.placement import place, tried
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from doppler_tf.bounds import known_bound_s
 from doppler_tf.placement import Placement
 from doppler_tf.report.gantt import gantt_figure
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
-from doppler_tf.simulator import Simulator
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.bounds import known_bound_s
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import Trace
 
 # Devices in text; vertices in a picture that nobody asked for, as more of them take seconds.
 _MOST_NAMED, _MOST_DRAWN = 8, 5_000

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment, Transfers, plan_transfers
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.trace import Trace
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment, Transfers, plan_transfers
+from doppler_tf.schedule.trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
-from doppler_tf.trace import Trace, by_link
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.schedule.trace import Trace, by_link
 
 
 def device_utilisation(costs: CostModel, trace: Trace) -> np.ndarray:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.batches import Batches
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.critical_chain import critical_chain
 from doppler_tf.report.idle import CAUSES, idle_by_cause
 from doppler_tf.report.utilisation import card_utilisation, device_utilisation, link_utilisation
-from doppler_tf.trace import Trace, peak_bytes
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.batches import Batches
+from doppler_tf.schedule.trace import Trace, peak_bytes
+from doppler_tf.schedule.validation import validate_trace
 
 SHOWN_VIOLATIONS = 5
 TOLERANCE_SHARE = 0.01

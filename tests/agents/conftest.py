@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.episode import padded_graphs
-from agents.features import graph_arrays, padded_sizes
-from agents.networks import DualNetwork
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import ideal
+from agents.episodes.episode import padded_graphs
+from agents.episodes.features import graph_arrays, padded_sizes
+from agents.policies.networks import DualNetwork
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 
 
 @pytest.fixture(scope="session")

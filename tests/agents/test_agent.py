@@ -11,17 +11,17 @@ from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 from tf_agents.replay_buffers import tf_uniform_replay_buffer
 from tf_agents.utils.common import Checkpointer
 
-from agents.agent import DopplerAgent, ImitationAgent
 from agents.config import CONFIGS, RUN_SCHEMA, TrainConfig, stored_config
-from agents.driver import FusedDriver
-from agents.environment import AssignmentEnvironment
-from agents.networks import DualNetwork
-from agents.rollout import Rollout, log_probability
-from agents.trajectories import compact, episodes_of
-from doppler_tf.costs import build_costs
+from agents.episodes.environment import AssignmentEnvironment
+from agents.policies.agent import DopplerAgent, ImitationAgent
+from agents.policies.driver import FusedDriver
+from agents.policies.networks import DualNetwork
+from agents.policies.rollout import Rollout, log_probability
+from agents.policies.trajectories import compact, episodes_of
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.topology import ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
 
 
 def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):

@@ -20,13 +20,13 @@ from doppler_tf.api.tensorflow import prepare_tensorflow
 prepare_tensorflow()
 from agents import summaries
 from agents.config import TrainConfig
-from agents.learner import Learner
-from agents.simulated import SimulatedStage
-from agents.stages import Training
-from agents.task import Task
+from agents.training.learner import Learner
+from agents.training.simulated import SimulatedStage
+from agents.training.stages import Training
+from agents.training.task import Task
 from data import build_workload
-from doppler_tf.costs import build_costs
-from doppler_tf.topology import p100x4
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import p100x4
 graph = build_workload("chainmm", 2)
 task = Task.of([graph], [build_costs(graph, p100x4())], TrainConfig(hidden=8, rounds=1, batch=2, simulated=200))
 learner = Learner(task)

@@ -8,7 +8,7 @@ from tensorflow.python.framework import config as tensorflow_config
 
 from agents.config import TrainConfig
 from agents.deterministic import deterministic_operations
-from doppler_tf.topology import ideal
+from doppler_tf.graph.topology import ideal
 from tests.quiet_training import train
 
 

@@ -10,17 +10,17 @@ import pytest
 import tensorflow as tf
 from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
 
-from agents.agent import DopplerAgent
 from agents.config import TrainConfig
-from agents.driver import FusedDriver
-from agents.environment import AssignmentEnvironment
-from agents.features import padded_sizes
-from agents.policy import DualPolicy
-from agents.rollout import Rollout, log_probability
-from agents.trajectories import episodes_of, seconds_of
-from doppler_tf.costs import build_costs
+from agents.episodes.environment import AssignmentEnvironment
+from agents.episodes.features import padded_sizes
+from agents.policies.agent import DopplerAgent
+from agents.policies.driver import FusedDriver
+from agents.policies.policy import DualPolicy
+from agents.policies.rollout import Rollout, log_probability
+from agents.policies.trajectories import episodes_of, seconds_of
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.topology import ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
 
 
 def collect(environment: AssignmentEnvironment, policy, steps: int) -> list:

@@ -9,10 +9,10 @@ from tf_agents.policies import random_tf_policy
 from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
-from agents.environment import AssignmentEnvironment
-from doppler_tf.costs import build_costs
+from agents.episodes.environment import AssignmentEnvironment
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.topology import ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
 
 
 @pytest.fixture

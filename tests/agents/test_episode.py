@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.episode import DEVICE_FEATURES, candidates, device_options, finished, initial_state, padded_graphs, place_vertex
-from agents.features import CLUSTER_SCALES, graph_arrays
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology, ideal
+from agents.episodes.episode import DEVICE_FEATURES, candidates, device_options, finished, initial_state, padded_graphs, place_vertex
+from agents.episodes.features import CLUSTER_SCALES, graph_arrays
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 
 
 def slow_features(arrays, placed: dict[int, tuple[int, float, float]], v: int) -> dict[str, np.ndarray]:

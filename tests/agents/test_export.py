@@ -13,13 +13,13 @@ import tensorflow as tf
 from tensorflow_serving.apis import prediction_log_pb2
 
 from agents.config import TrainConfig
-from agents.export import export_policy
-from agents.tensor_features import Problem, problem_of
-from doppler_tf.costs import build_costs
+from agents.serving.export import export_policy
+from agents.serving.tensor_features import Problem, problem_of
 from doppler_tf.errors import CheckpointError, ConfigError, CostError, FormatError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from tests.quiet_training import load_policy, train
 
 TINY = {"imitation": 32, "simulated": 64, "batch": 8, "hidden": 16, "rounds": 2}

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.episode import padded_graphs
-from agents.features import bucket, graph_arrays, padded_sizes
-from agents.networks import DualNetwork, path_sums
-from agents.race import block_size
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import ideal
+from agents.episodes.episode import padded_graphs
+from agents.episodes.features import bucket, graph_arrays, padded_sizes
+from agents.policies.networks import DualNetwork, path_sums
+from agents.policies.race import block_size
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 
 
 def test_buckets_waste_a_fifth_at_most_and_divide_into_blocks():

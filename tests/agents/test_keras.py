@@ -30,7 +30,7 @@ def test_keras_3_is_refused_with_the_remedy(program, setting):
 
 def test_the_command_line_chooses_keras_2():
     environment = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
-    program = "from doppler_tf.api.tensorflow import import_quietly; print(import_quietly('agents.networks').tf.keras.__name__)"
+    program = "from doppler_tf.api.tensorflow import import_quietly; print(import_quietly('agents.policies.networks').tf.keras.__name__)"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert "tf_keras" in done.stdout
 
@@ -47,7 +47,7 @@ def test_importing_the_agents_changes_neither_the_environment_nor_the_cache(tmp_
     program = """
 import os
 before = dict(os.environ)
-import agents, agents.stages, agents.training, agents.compile_cache
+import agents, agents.training.stages, agents.training.run, agents.compile_cache
 print(sorted({name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}))
 """
     broken = tmp_path / "version" / "xla_compile_cache__1__XLA_CPU_JIT.pb"

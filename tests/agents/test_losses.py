@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.losses import (
+from agents.policies.losses import (
     MASKED_LOGIT,
     LogProbability,
     imitation_loss,

@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from agents.measuring import Measured, RunBudget
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
+from agents.training.measuring import Measured, RunBudget
 from doppler_tf.errors import CancelledError, ExecutionError, GraphError
-from doppler_tf.topology import ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
+from doppler_tf.schedule.assignment import Assignment
 
 
 class Clock:

@@ -14,15 +14,15 @@ import tensorflow as tf
 
 from agents.checkpoints import checkpoint_folders, read_state
 from agents.config import METHOD_NAMES, TrainConfig
-from agents.environment import AssignmentEnvironment
-from agents.features import GraphArrays, graph_arrays, padded_sizes
+from agents.episodes.environment import AssignmentEnvironment
+from agents.episodes.features import GraphArrays, graph_arrays, padded_sizes
 from agents.methods import METHODS, TrainedMethod
-from agents.rollout import Episodes, Rollout
-from doppler_tf.costs import build_costs
+from agents.policies.rollout import Episodes, Rollout
 from doppler_tf.errors import ConfigError
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from tests.quiet_training import KEPT, load_policy, train
 
 EVERY = pytest.mark.parametrize("name", METHODS)
@@ -80,7 +80,7 @@ def test_a_policy_of_whole_episodes_refuses_single_steps(name, prepared):
     method, _, arrays, encoded, network, rollout = prepared(name)
     agent = method.agent(network, encoded, replace(CONFIG, method=name), tf.Variable(0, dtype=tf.int64), False, 0, rollout)
     start = AssignmentEnvironment(arrays, [lambda devices, orders: np.zeros(len(devices))] * 2).reset()
-    with pytest.raises(ConfigError, match=rf"^policy of {name}: expected one that takes single steps, .*; run it with agents.driver.Fused"):
+    with pytest.raises(ConfigError, match=rf"^policy of {name}: expected one that takes single steps, .* agents.policies.driver.Fused"):
         agent.policy.action(start)
 
 

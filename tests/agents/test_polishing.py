@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agents import summaries
 from agents.config import METHOD_NAMES, TrainConfig
-from agents.learner import Compiled, Learner
-from agents.polishing import Polish
-from agents.simulated import SimulatedStage
-from agents.stages import Training
-from agents.task import Task
-from doppler_tf.costs import build_costs
+from agents.training import summaries
+from agents.training.learner import Compiled, Learner
+from agents.training.polishing import Polish
+from agents.training.simulated import SimulatedStage
+from agents.training.stages import Training
+from agents.training.task import Task
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from tests.quiet_training import train
 
 CONFIG = TrainConfig(imitation=0, simulated=64, batch=8, hidden=8, rounds=1, polish=400)
@@ -58,7 +58,7 @@ def test_without_simulations_nothing_is_polished(random_graph):
 
 def test_a_best_episode_at_the_bound_is_left_alone(chains, monkeypatch):
     training = training_of([chains(2)], ideal(2))
-    monkeypatch.setattr("agents.polishing.climb", lambda *args: pytest.fail("there is nothing to find"))
+    monkeypatch.setattr("agents.training.polishing.climb", lambda *args: pytest.fail("there is nothing to find"))
     while training.best.episodes[0].makespan_s > 3.0:
         training.best(training.driver.run((0, int(training.learner.updates.assign_add(1)))))
     Polish(training)(training.driver.run((0, 0)), 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.proposals import fit
+from agents.training.proposals import fit
 from benchmarks import pretrain
 from benchmarks.pretrain import kept, write_proposals
 from data.generated import generated_problem

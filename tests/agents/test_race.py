@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.episode import candidates, device_options, finished, initial_state, place_vertex
-from agents.networks import Tables
-from agents.race import run_on, start_race, winner
-from agents.random_numbers import _gumbel, exponential, gumbel
-from doppler_tf.graph_records import graph_from_records
+from agents.episodes.episode import candidates, device_options, finished, initial_state, place_vertex
+from agents.policies.networks import Tables
+from agents.policies.race import run_on, start_race, winner
+from agents.policies.random_numbers import _gumbel, exponential, gumbel
+from doppler_tf.graph.records import graph_from_records
 
 
 def tables_with(logit) -> Tables:

@@ -8,17 +8,17 @@ from functools import partial
 import numpy as np
 import pytest
 
-from agents import real
 from agents.config import TrainConfig
-from agents.measuring import RunBudget
-from agents.task import Task
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs, draw_noise
+from agents.training import real
+from agents.training.measuring import RunBudget
+from agents.training.task import Task
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.assignment_json import read_assignment
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import Simulator, simulate
-from doppler_tf.topology import Topology
+from doppler_tf.graph.costs import build_costs, draw_noise
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import Simulator, simulate
 from tests.quiet_training import load_policy, train
 
 PLANNED = Topology.from_json({"devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 10.0}})
@@ -108,7 +108,7 @@ def test_failed_runs_count_in_the_budget_alone(run):
 def test_simulated_and_measured_seconds_stand_side_by_side(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from agents import summaries
+    from agents.training import summaries
     events = EventAccumulator(str(run[0] / "train" / "real" / "fork"), size_guidance={"tensors": 0}).Reload()
     found = {}
     for tag in (summaries.MEASURED, summaries.SIMULATED, summaries.REFITTED, summaries.REFITTED_ERROR, summaries.RUNS):

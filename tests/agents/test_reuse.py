@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from agents.config import TrainConfig
-from agents.learner import KeptLearner, Learner
-from agents.task import Task
-from doppler_tf.costs import build_costs
-from doppler_tf.topology import ideal
+from agents.training.learner import KeptLearner, Learner
+from agents.training.task import Task
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
 from tests import quiet_training
 from tests.quiet_training import load_policy
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents import shards
-from agents.agent import Lesson
 from agents.config import TrainConfig
-from agents.learner import Learner
-from agents.losses import rank_advantage
-from agents.shards import Shards, Workers
-from agents.stages import Training
-from agents.task import Task
-from agents.trajectories import episodes_of, seconds_of
-from doppler_tf.costs import build_costs
+from agents.policies.agent import Lesson
+from agents.policies.losses import rank_advantage
+from agents.policies.trajectories import episodes_of, seconds_of
+from agents.training import shards
+from agents.training.learner import Learner
+from agents.training.shards import Shards, Workers
+from agents.training.stages import Training
+from agents.training.task import Task
 from doppler_tf.errors import DopplerError
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
 from doppler_tf.tasks import Ended, open_tasks
-from doppler_tf.topology import ideal
 from tests import faulty_work
 from tests.quiet_training import train
 

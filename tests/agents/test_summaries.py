@@ -11,11 +11,11 @@ import tensorflow as tf
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from agents import summaries
 from agents.config import TrainConfig
-from agents.training import train
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import ideal
+from agents.training import summaries
+from agents.training.run import train
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 
 CONFIG = TrainConfig(imitation=16, simulated=64, batch=8, hidden=8, rounds=1, seed=3)
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from agents import summaries
 from agents.config import TrainConfig
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import ideal
+from agents.training import summaries
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from tests.quiet_training import train
 
 # All text of a page, that of shadow roots included.

@@ -10,17 +10,17 @@ import tensorflow as tf
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from agents.episode import padded_graphs
-from agents.features import graph_arrays
-from agents.tensor_features import PROBLEM, Identities, Problem, graphs_of_problem, problem_of
-from agents.tensor_simulator import makespans
+from agents.episodes.episode import padded_graphs
+from agents.episodes.features import graph_arrays
+from agents.serving.tensor_features import PROBLEM, Identities, Problem, graphs_of_problem, problem_of
+from agents.serving.tensor_simulator import makespans
 from data import build_workload
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import CostError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
 from tests.strategies import SECONDS, examples
 
 _IDENTITIES = Identities(True)

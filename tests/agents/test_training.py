@@ -11,32 +11,32 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from agents.agent import UpdateInfo
-from agents.annealed import annealing, learn_annealed
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
-from agents.learner import Compiled, KeptLearner, Learner, worth_compiling
-from agents.networks import temperatures
-from agents.simulated import temper
-from agents.stages import Training
-from agents.task import Task
+from agents.policies.agent import UpdateInfo
+from agents.policies.networks import temperatures
+from agents.training.annealed import annealing, learn_annealed
+from agents.training.learner import Compiled, KeptLearner, Learner, worth_compiling
+from agents.training.simulated import temper
+from agents.training.stages import Training
+from agents.training.task import Task
 from data.imitation_dataset import read_episodes
 from data.layered import Layered, layered_graph
-from doppler_tf.assignment import Assignment, check_constraints
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.files import held
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records, graph_to_records
+from doppler_tf.graph.topology import Topology, ideal, preset
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found
 from doppler_tf.heuristics.tied_graph import tie
 from doppler_tf.placement import place
-from doppler_tf.simulator import Simulator
-from doppler_tf.topology import Topology, ideal, preset
+from doppler_tf.schedule.assignment import Assignment, check_constraints
+from doppler_tf.schedule.simulator import Simulator
 from tests.heuristics.stacks import stack
 from tests.quiet_training import KeptLearners, load_policy, train
 

@@ -16,16 +16,16 @@ import tensorflow as tf
 
 import doppler_tf
 from data import build_workload
-from doppler_tf.assignment import as_assignment
 from doppler_tf.cli.app import COMMANDS, build_parser
 from doppler_tf.cli.completion import actions
 from doppler_tf.errors import AssignmentError, ConfigError
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import plain
 from doppler_tf.formats.graph_json import write_graph
+from doppler_tf.graph.topology import preset
 from doppler_tf.notes import note
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import preset
+from doppler_tf.schedule.assignment import as_assignment
+from doppler_tf.schedule.simulator import simulate
 from tests.commands import doppler
 
 # What each function takes that its command says otherwise, or has no need for.

@@ -11,7 +11,7 @@ import tensorflow as tf
 from data.capture import capture
 from doppler_tf.errors import ConfigError, FormatError, GraphError
 from doppler_tf.formats.graph_json import read_graph, write_graph
-from runtime.captured_program import CapturedProgram
+from runtime.models.captured_program import CapturedProgram
 from tests.captured_models import MODELS
 from tests.commands import doppler
 from tests.messages import assert_says, refusal

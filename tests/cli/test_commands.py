@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import DISPATCH_RULES
 from doppler_tf.cli.options import RULES
 from doppler_tf.formats.chrome_trace import read_trace
+from doppler_tf.schedule.assignment import DISPATCH_RULES
 
 REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference"
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -224,5 +224,5 @@ def test_tilings_that_are_refused(cli, tmp_path, options, message):
 
 
 def test_options_know_the_dispatch_rules():
-    """They are written out where options are parsed, because `doppler_tf.assignment` takes long to import."""
+    """They are written out where options are parsed, because `doppler_tf.schedule.assignment` takes long to import."""
     assert RULES == DISPATCH_RULES

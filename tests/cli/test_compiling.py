@@ -43,7 +43,7 @@ def test_one_note_for_all_code_of_ours_that_numba_compiles(announced, capsys):
 
 
 def test_what_the_policies_compile_is_passed_on(announced, capsys):
-    logging.getLogger("agents.driver").info("compiling %d things", 3)
+    logging.getLogger("agents.policies.driver").info("compiling %d things", 3)
     assert capsys.readouterr().err == "compiling 3 things\n"
 
 

@@ -238,7 +238,7 @@ def test_what_came_before_a_batch_that_fails_counts_once(executor, in_flight):
 def test_a_variable_that_changes_afterwards_is_told(monkeypatch):
     weight = tf.Variable(tf.ones([3, 3]), name="weight")
     with doppler_tf.distribute(lambda x: x @ weight, rows(4), "cpu:2", None) as placed:
-        monkeypatch.setattr("runtime.fingerprints._BETWEEN_S", 0.0)
+        monkeypatch.setattr("runtime.models.fingerprints._BETWEEN_S", 0.0)
         placed(rows(4))
         weight.assign_add(tf.ones([3, 3]))
         with pytest.warns(UserWarning, match="variable 'weight' has changed since the function was distributed"):

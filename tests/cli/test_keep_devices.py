@@ -55,7 +55,7 @@ def test_scopes_become_the_devices_that_run_them(cli, tmp_path):
 
 def test_distribute_keeps_them_or_says_that_they_are_dropped(monkeypatch):
     notes = []
-    monkeypatch.setattr("doppler_tf.api.distribution.note", notes.append)
+    monkeypatch.setattr("doppler_tf.api.distribution.distribute.note", notes.append)
 
     @tf.function
     def towers(x):

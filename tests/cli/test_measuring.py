@@ -60,7 +60,7 @@ def test_graphs_without_kernels_cannot_be_measured(cli, diamond):
 
 
 def test_a_program_that_tensorflow_alone_cannot_run_is_said(tmp_path):
-    from doppler_tf.api.plain_tensorflow import PlainTensorFlow
+    from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow
 
     with PlainTensorFlow(tmp_path / "absent.json") as plain, pytest.raises(ExecutionError, match="could not run the whole program"):
         plain.run("plain")

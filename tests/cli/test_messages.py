@@ -26,7 +26,7 @@ from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.report.progress import progress_bar
 set_verbosity(quiet="quiet" in sys.argv)
 if "train" in sys.argv:
-    with import_quietly("agents.progress").bar("simulated", 0, 2, 64, True) as advance:
+    with import_quietly("agents.training.progress").bar("simulated", 0, 2, 64, True) as advance:
         advance(1, "greedy 1 s")
 with progress_bar("cells", 1, 3, bars_wanted()) as move:
     move(2, status="one cell")
@@ -92,7 +92,7 @@ def test_verbose_logs_with_the_time(cli, diamond, option):
 
 def test_verbose_passes_on_what_the_agents_log(capsys):
     set_verbosity(verbose=True)
-    logging.getLogger("agents.driver").info("compiling %d things", 3)
+    logging.getLogger("agents.policies.driver").info("compiling %d things", 3)
     assert re.fullmatch(TIMED.pattern + "compiling 3 things\n", capsys.readouterr().err)
 
 

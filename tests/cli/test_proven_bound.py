@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.formats.assignment_json import assignment_from_json, assignment_to_json
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics.search import Budget, Incumbent
-from doppler_tf.topology import ideal
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.bounds import lower_bounds
 from tests.cli.test_bad_input import refused
 
 # Three equal tasks on two devices take two of them one after the other, and CP-SAT proves it; adding up work proves one and a half.

@@ -10,7 +10,7 @@ import pytest
 
 from doppler_tf.formats.chrome_trace import read_trace
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.records import graph_from_records
 from tests.cli.conftest import DIAMOND
 from tests.cli.test_bad_input import refused
 from tests.runs import make_run
@@ -71,7 +71,7 @@ def test_curves_end_where_the_summaries_do(run):
     """A file that was cut off in the middle of a record counts up to there."""
     (events,) = (run / "train" / "simulated" / "diamond").glob("events.*")
     events.write_bytes(events.read_bytes()[:-10])
-    from doppler_tf.api.learning_curves import learning_charts
+    from doppler_tf.api.runs.learning_curves import learning_charts
 
     stage_i, stage_ii = learning_charts(run, 8, "diamond")
     assert [line["points"] for line in stage_i["series"]] == [[[8, -1.5]]]
@@ -79,7 +79,7 @@ def test_curves_end_where_the_summaries_do(run):
 
 
 def test_long_curves_are_thinned_and_keep_their_ends():
-    from doppler_tf.api.learning_curves import MOST_POINTS, _thinned
+    from doppler_tf.api.runs.learning_curves import MOST_POINTS, _thinned
 
     for count in (1, MOST_POINTS, MOST_POINTS + 1, 1599, 1600, 100_000):
         points = _thinned([[x, 0.0] for x in range(count)])

@@ -13,7 +13,7 @@ import pytest
 
 from doppler_tf.cli import main
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.records import graph_from_records
 from tests.runs import make_run
 
 NAMES = ("fan", "</script><script>alert(1)</script> & 'b' <b>\"x\"</b>")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from doppler_tf.assignment import Assignment
+from doppler_tf.schedule.assignment import Assignment
 from tests.cli.test_bad_input import refused
 
 OUTCOME = {"greedy_makespan_s": 5.0, "best_makespan_s": 4.0, "best_method": "policy, climbed", "lower_bound_s": 4.0, "episodes": 7,
@@ -17,7 +17,7 @@ OUTCOME = {"greedy_makespan_s": 5.0, "best_makespan_s": 4.0, "best_method": "pol
 @pytest.fixture
 def train(cli, diamond, tmp_path, monkeypatch) -> Callable:
     """Calls `train` on the diamond; returns (outcome, what the trainer was given)."""
-    from agents import training
+    from agents.training import run as training
 
     def call(*argv, graphs=(diamond,)):
         given = {}
@@ -103,7 +103,7 @@ def test_a_time_scale_emulates(train, argv, episodes):
 @pytest.mark.parametrize(("argv", "real", "minutes"), [
     (["--real-minutes", "2"], 1_000_000, 2.0), (["--real-minutes", "2", "--real", "7"], 7, 2.0), ([], 128, 0.0)])
 def test_devices_may_be_others_than_planned_and_runs_end_by_number_or_minutes(train, write, argv, real, minutes):
-    from doppler_tf.topology import Topology
+    from doppler_tf.graph.topology import Topology
 
     slow = write({"devices": [{"name": "a"}, {"name": "b"}], "links": {"latency_s": 3.0}}, "slow.json")
     found = train("--emulate", slow, *argv)[1]

@@ -22,7 +22,7 @@ from data import (
 )
 from data.tiling import Grid, bounds
 from doppler_tf.errors import ConfigError, GraphError
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.records import graph_from_records
 
 LABELS = "abcd"
 

@@ -11,7 +11,7 @@ from data import WORKLOADS, build_workload, evaluate_program, execute_tiles, fus
 from data.fusing import _joined, _runs
 from data.numpy_kernels import run_kernel
 from doppler_tf.formats.graph_json import read_graph, write_graph
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph.records import graph_from_records, graph_to_records
 
 # Work vertices by number of devices: before, after.
 SIZES = {"chainmm": {2: (38, 38), 4: (76, 76)}, "ffnn": {2: (90, 18), 4: (180, 36)},

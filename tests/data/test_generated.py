@@ -7,7 +7,7 @@ import pytest
 
 from data.generated import FAMILIES, generated_problem
 from doppler_tf.heuristics import critical_path
-from doppler_tf.simulator import Simulator
+from doppler_tf.schedule.simulator import Simulator
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -8,11 +8,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from data import Layered, build_workload, layered_graph, workload_program
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.formats.graph_json import read_graph, write_graph
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import preset
 from doppler_tf.placement import place
-from doppler_tf.topology import preset
 
 PLAIN = Layered(vertices=200, width=8, degree=2.5, skip=2, window=8, flops=1e6, output_bytes=1e3, spread=0.5)
 

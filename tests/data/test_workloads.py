@@ -11,7 +11,7 @@ import pytest
 from data import WORKLOADS, build_workload, evaluate_program, execute_tiles, relative_error, workload_program
 from data.workloads.workload import near_square
 from doppler_tf.errors import ConfigError
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph.records import graph_from_records, graph_to_records
 from tests.messages import refusal
 
 REFERENCE = Path(__file__).resolve().parents[2] / ".." / "shared" / "reference"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from doppler_tf.formats.topology_json import write_topology
-from doppler_tf.topology import preset
+from doppler_tf.graph.topology import preset
 from tests.commands import ROOT, doppler, example
 
 

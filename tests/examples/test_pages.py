@@ -12,7 +12,8 @@ import pytest
 
 from data import decompose, evaluate_program, execute_tiles, relative_error
 from docs import samples
-from doppler_tf import Topology, build_costs, read_graph, topology
+from doppler_tf import Topology, build_costs, read_graph
+from doppler_tf.graph import topology
 from doppler_tf.heuristics import HEURISTICS
 from tests.heuristics import test_contract
 

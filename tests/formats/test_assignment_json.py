@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import AssignmentError
 from doppler_tf.formats.assignment_json import assignment_from_json, assignment_to_json, read_assignment, write_assignment
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
+from doppler_tf.schedule.simulator import simulate
 from tests.messages import assert_says, refusal
 from tests.strategies import cases
 

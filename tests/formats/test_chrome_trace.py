@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import AssignmentError, TraceError
 from doppler_tf.formats.chrome_trace import read_trace, write_trace
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
-from doppler_tf.trace import memory_profiles
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import memory_profiles
+from doppler_tf.schedule.validation import validate_trace
 from tests.messages import assert_says, refusal
 from tests.strategies import cases
 

@@ -10,18 +10,18 @@ import numpy as np
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import DopplerError
 from doppler_tf.formats.assignment_json import assignment_to_json, read_assignment
 from doppler_tf.formats.chrome_trace import read_trace, write_trace
 from doppler_tf.formats.graph_json import read_graph, write_graph
 from doppler_tf.formats.topology_json import read_topology
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import Topology
 from doppler_tf.placement import place
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.validation import validate_trace
 from tests.formats.test_graph_json import GOOD as GRAPH
 
 TOPOLOGY = {

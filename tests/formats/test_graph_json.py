@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import CostError, FormatError, GraphError
 from doppler_tf.formats.graph_json import read_graph, write_graph
-from doppler_tf.graph import Operand
-from doppler_tf.topology import cpu, ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import Operand
+from doppler_tf.graph.topology import cpu, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import cases
 

@@ -7,7 +7,7 @@ import pytest
 
 from doppler_tf.errors import FormatError
 from doppler_tf.formats.machine_json import Machine, fingerprint, load_machine, store_machine
-from doppler_tf.topology import cpu
+from doppler_tf.graph.topology import cpu
 
 
 @pytest.fixture(autouse=True)

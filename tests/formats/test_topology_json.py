@@ -13,7 +13,7 @@ from hypothesis import given
 
 from doppler_tf.errors import FormatError, TopologyError
 from doppler_tf.formats.topology_json import read_topology, write_topology
-from doppler_tf.topology import PRESETS, Topology, cpu, ideal
+from doppler_tf.graph.topology import PRESETS, Topology, cpu, ideal
 from tests.messages import assert_says, refusal
 from tests.strategies import topologies
 

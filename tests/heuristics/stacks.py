@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
 
 
 def stack(layers: int, width: int = 6, seed: int = 0, constrained: bool = False, twins: bool = False) -> DataflowGraph:

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from data import build_workload
 from data.layered import Layered, layered_graph
-from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import makespan_bound
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs, draw_noise
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import shipped_proposals
 from doppler_tf.heuristics.starting_point import starting_point
-from doppler_tf.topology import ideal, preset
 from tests.heuristics.one_simulation import simulated
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Budget
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.schedule.assignment import assignment_from_devices
 from tests.strategies import cases, cases_short_of_memory, examples
 
 every_heuristic = pytest.mark.parametrize("name", HEURISTICS)

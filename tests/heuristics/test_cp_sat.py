@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import DISPATCH_RULES, plan_transfers
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import Budget, solve
 from doppler_tf.heuristics.cp_sat import small_enough
 from doppler_tf.heuristics.search import Incumbent
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.schedule.assignment import DISPATCH_RULES, plan_transfers
+from doppler_tf.schedule.bounds import lower_bounds
 from tests.messages import assert_says, refusal
 from tests.strategies import graphs
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import assume, given
 
 from data.layered import Layered, layered_graph
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics.metropolis import ANYWHERE, ANYWHERE_CRITICAL, DRAWS, WalkState, kind_shares, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import shipped_proposals
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.walker import Walker
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal, preset
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
 from tests.heuristics.one_simulation import simulated
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import CriticalPath
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.schedule.simulator import simulate
 
 
 def samples(graph, topology, count: int = 20):

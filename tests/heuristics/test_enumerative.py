@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import plan_transfers
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import enumerative
 from doppler_tf.heuristics.balancing import linear_sum_assignment
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.schedule.assignment import plan_transfers
 
 
 def place(graph, topology):

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 
-from doppler_tf.assignment import plan_transfers
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import HEURISTICS, by_priority, by_ready
 from doppler_tf.heuristics.list_schedulers import optimistic_costs
 from doppler_tf.heuristics.planning import planning_data
-from doppler_tf.ranks import b_levels
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.schedule.assignment import plan_transfers
+from doppler_tf.schedule.ranks import b_levels
+from doppler_tf.schedule.simulator import simulate
 from tests.strategies import cases
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from doppler_tf.assignment import check_constraints
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics.mixtures import FAMILIES, spread_assignments
-from doppler_tf.topology import ideal
+from doppler_tf.schedule.assignment import check_constraints
 from tests.strategies import cases
 
 

@@ -6,10 +6,10 @@ import ctypes
 
 import numpy as np
 
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import partition
-from doppler_tf.topology import Topology, ideal
 
 
 def cliques(count: int = 4, size: int = 8):

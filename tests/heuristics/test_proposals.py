@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from benchmarks.pretrain import HELD_OUT
 from data.generated import FAMILIES, generated_problem
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import FormatError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics.metropolis import KINDS, PROPOSED, SWAP, _kind, kind_shares
 from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.proposals import (
@@ -34,7 +34,7 @@ from doppler_tf.heuristics.proposals import (
 )
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.walker import Walker
-from doppler_tf.topology import ideal
+from doppler_tf.schedule.assignment import Assignment
 from tests.messages import assert_says, refusal
 from tests.strategies import cases
 

@@ -6,16 +6,16 @@ import time
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics import race as race_module
 from doppler_tf.heuristics import walker as walker_module
 from doppler_tf.heuristics.race import race
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.walker import Walker
-from doppler_tf.topology import ideal
+from doppler_tf.schedule.assignment import Assignment
 
 
 def two_sums(sums: int = 12):

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from data.layered import Layered, layered_graph
 from data.workloads import build_workload
-from doppler_tf.costs import CostModel, build_costs
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_to_records
+from doppler_tf.graph.costs import CostModel, build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_to_records
+from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics.repetition import Repetition, find_repetition
 from doppler_tf.heuristics.shortened import shorten
-from doppler_tf.topology import ideal, preset
 from tests.heuristics.stacks import shuffled, stack, stacks
 from tests.strategies import cases
 

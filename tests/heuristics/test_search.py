@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
 from doppler_tf.heuristics import walker as walker_module
 from doppler_tf.heuristics.annealing import cool
@@ -24,8 +24,8 @@ from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.search import Incumbent
 from doppler_tf.heuristics.simple import round_robin
 from doppler_tf.heuristics.walker import Walker
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory
 

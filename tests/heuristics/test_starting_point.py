@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from data.layered import Layered, layered_graph
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, preset
 from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
 from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
 from doppler_tf.heuristics.starting_point import starting_point
-from doppler_tf.topology import Topology, preset
+from doppler_tf.schedule.assignment import Assignment
 
 
 def test_where_transfers_are_costly_it_is_on_devices_that_are_close_and_beats_all_that_use_more():

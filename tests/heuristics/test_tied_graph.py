@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.workloads import build_workload
-from doppler_tf.assignment import check_constraints
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records, graph_to_records
+from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics import Budget, CriticalPath, climb
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.shortened import shorten
 from doppler_tf.heuristics.tied_graph import tie
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal, preset
-from doppler_tf.validation import validate_trace
+from doppler_tf.schedule.assignment import check_constraints
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.validation import validate_trace
 from tests.heuristics.stacks import stack, stacks
 from tests.strategies import examples
 

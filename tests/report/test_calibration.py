@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.report.calibration import Agreement, Durations, agreement, kind_table, link_table, rank_correlation
 from doppler_tf.report.scatter import scatter_png
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.simulator import simulate
 
 
 @pytest.mark.parametrize(("x", "y", "expected"), [

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeadlockError
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
 from doppler_tf.report.critical_chain import WAITED_FOR, critical_chain
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology
-from doppler_tf.trace import memory_profiles
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import memory_profiles
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 
 A, B, C, D = range(4)

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.report.bars import bars_png
-from doppler_tf.report.curves import curves_png
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
+from doppler_tf.report.bench.bars import bars_png
+from doppler_tf.report.bench.curves import curves_png
 from doppler_tf.report.gantt import gantt_figure, gantt_png
 from doppler_tf.report.scatter import scatter_png
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.simulator import simulate
 
 NAME = "größe 日本"
 

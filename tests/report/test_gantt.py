@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from doppler_tf.assignment import Assignment, assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import FormatError
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Device, Topology
 from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.gantt import gantt_png, write_gantt
 from doppler_tf.report.utilisation import card_utilisation, device_utilisation, link_utilisation
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Device, Topology
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.assignment import Assignment, assignment_from_devices
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import Trace
 
 
 def fan(width: int, exec_s: float = 2.0):

@@ -8,17 +8,17 @@ import re
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Device, Topology
 from doppler_tf.report.figures import PALETTE
 from doppler_tf.report.html.layout import layered
 from doppler_tf.report.html.page import page
 from doppler_tf.report.html.pictures import MOST_BARS, MOST_VERTICES, gantt_data, graph_data
 from doppler_tf.report.html.section import Outcome, section
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Device, Topology
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.simulator import simulate
 
 DIAMOND = ([{"id": "x", "input": True}, {"id": "a", "exec_s": 2}, {"id": "b", "exec_s": 2}, {"id": "c", "exec_s": 1}],
            [("x", "a"), ("x", "b"), ("a", "c"), ("b", "c")])

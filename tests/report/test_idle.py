@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from doppler_tf.report.critical_chain import critical_chain
 from doppler_tf.report.idle import CAUSES, idle_by_cause
-from doppler_tf.simulator import simulate
+from doppler_tf.schedule.simulator import simulate
 from tests.report.test_critical_chain import LEFT, RIGHT, crowded, graph_of, machine, simulated
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf
 

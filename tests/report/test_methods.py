@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics import CONSTRUCTIVE, FAST
 from doppler_tf.report import methods
 from doppler_tf.report.methods import BEST, GREEDY, compared_methods, fastest_heuristic
-from doppler_tf.topology import ideal
 
 
 def compared(memory_bytes: float | None) -> list[dict]:

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 from doppler_tf.placement import place
 from doppler_tf.report import notebook
 from doppler_tf.report.gantt import gantt_figure, gantt_png
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.simulator import simulate
 
 CELLS = ("""
 from doppler_tf import place, simulate
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import ideal
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 nodes = [{"id": "a", "exec_s": 2e-3}, {"id": "b", "exec_s": 2e-3}, {"id": "c", "exec_s": 1e-3, "pin": 0}]
 edges = [{"source": v, "target": "c", "transfer_s": 1e-3} for v in "ab"]
 graph = graph_from_records(nodes, edges, {"name": "<b>join</b> & $x$"})

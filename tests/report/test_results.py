@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from doppler_tf.report.bars import bars_png
-from doppler_tf.report.curves import curves_png, mean_curve
-from doppler_tf.report.paper import FIGURES_MS
-from doppler_tf.report.results import best_known, csv_text, fastest, long_table, matrix_table, results_page, summarise
+from doppler_tf.report.bench.bars import bars_png
+from doppler_tf.report.bench.curves import curves_png, mean_curve
+from doppler_tf.report.bench.paper import FIGURES_MS
+from doppler_tf.report.bench.results import best_known, csv_text, fastest, long_table, matrix_table, results_page, summarise
 
 
 def record(method: str, seed: int, best_s: float, graph: str = "chainmm", **more) -> dict:

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.schedule.assignment import assignment_from_devices
 from runtime import prepare_devices
 
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from data.capture import capture
-from runtime.alone import FROZEN, MODES, PLAIN, XLA, Alone, modes
-from runtime.captured import original_function
+from runtime.models.alone import FROZEN, MODES, PLAIN, XLA, Alone, modes
+from runtime.models.captured import original_function
 from tests.captured_models import MODELS, Spec, close, draw
 
 

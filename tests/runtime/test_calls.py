@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from data import assemble_outputs, build_workload, evaluate_program, execute_tiles, fuse, input_tiles, relative_error, workload_program
 from doppler_tf.errors import GraphError
-from doppler_tf.graph import Kernel, Operand
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.dataflow import Kernel, Operand
+from doppler_tf.graph.records import graph_from_records
 from runtime import calls, kernels
 from runtime.calls import KernelCall, execute_on, kernel_calls
 

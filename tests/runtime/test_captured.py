@@ -12,8 +12,8 @@ import tensorflow as tf
 from data.capture import capture
 from doppler_tf.errors import FormatError, GraphError
 from runtime.calls import execute_on, piece_call
-from runtime.captured import Work, captured_model, original_function, piece_function, piece_key
 from runtime.devices import make_known
+from runtime.models.captured import Work, captured_model, original_function, piece_function, piece_key
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 
 

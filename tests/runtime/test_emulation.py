@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs, draw_noise
 from doppler_tf.errors import ConfigError
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import ideal, p100x4
+from doppler_tf.graph.costs import build_costs, draw_noise
+from doppler_tf.graph.topology import ideal, p100x4
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.simulator import simulate
 from runtime import EmulatedExecutor
 
 TICK_S = 1e-12  # the clock's differences are rounded

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
-from doppler_tf.dispatch import Dispatcher
 from doppler_tf.errors import DeadlockError, ExecutionError
-from doppler_tf.topology import Topology, cpu, ideal, p100x4
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import Topology, cpu, ideal, p100x4
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.dispatch import Dispatcher
+from doppler_tf.schedule.validation import validate_trace
 from runtime import EmulatedBackend, EmulatedExecutor, Engine, SynchronousExecutor
 
 

@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import CancelledError, ConfigError, DeviceLostError, ExecutionError, StalledError
-from doppler_tf.topology import cpu
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import assignment_from_devices
 from runtime import EmulatedExecutor
 from tests.faulty_devices import SOON_S, Case
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from runtime.link_fit import fit_link, fit_shares
+from runtime.profiling.link_fit import fit_link, fit_shares
 
 SIZES = [4096, 16384, 65536, 2**18, 2**20, 2**22]
 

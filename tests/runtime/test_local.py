@@ -4,9 +4,9 @@ import os
 
 import numpy as np
 
-from doppler_tf.topology import Topology
+from doppler_tf.graph.topology import Topology
 from runtime import local_topology
-from runtime.local import count_local_devices
+from runtime.profiling.local import count_local_devices
 
 
 def test_the_machine_is_measured():

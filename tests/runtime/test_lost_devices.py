@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from data import assemble_outputs, build_workload, evaluate_program, input_tiles, output_vertices, relative_error, workload_program
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import DeviceLostError
 from doppler_tf.formats.chrome_trace import read_trace, write_trace
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import cpu
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.validation import validate_trace
 from runtime.replacement import without_devices
 from tests.faulty_devices import Case
 from tests.watched_devices import watched_executor

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from data import build_workload, input_tiles, output_vertices, workload_program
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
-from doppler_tf.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
 from doppler_tf.errors import DeadlockError, ExecutionError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import cpu
-from doppler_tf.trace import peak_bytes
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
+from doppler_tf.schedule.trace import peak_bytes
+from doppler_tf.schedule.validation import validate_trace
 from runtime import EmulatedExecutor, SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor
 from runtime.calls import KernelCall
 from tests.watched_devices import watched_executor

@@ -10,15 +10,15 @@ import tensorflow as tf
 
 from data import assemble_outputs, build_workload, input_tiles, workload_program
 from data.capture import capture
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.batches import repeat_graph
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ExecutionError
-from doppler_tf.merging import MERGED, merge_calls
-from doppler_tf.topology import cpu
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.merging import MERGED, merge_calls
+from doppler_tf.schedule.validation import validate_trace
 from runtime import TensorFlowExecutor
-from runtime.captured_program import CapturedProgram
+from runtime.models.captured_program import CapturedProgram
 from tests.captured_models import MODELS, Spec
 
 

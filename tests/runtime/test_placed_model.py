@@ -13,12 +13,12 @@ import pytest
 import tensorflow as tf
 
 from data.capture import capture
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import FormatError
 from doppler_tf.formats.topology_json import read_topology
-from runtime.captured import captured_model
-from runtime.placed_model import SCOPE, write_placed_model
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.schedule.assignment import assignment_from_devices
+from runtime.models.captured import captured_model
+from runtime.models.placed_model import SCOPE, write_placed_model
 from tests.captured_models import MODELS, Spec, draw
 
 SCRIPT = Path(__file__).with_name("stock_tensorflow.py")

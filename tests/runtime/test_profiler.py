@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from data import build_workload, input_tiles, workload_program
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import GraphError
 from doppler_tf.formats.graph_json import read_graph, write_graph
 from doppler_tf.formats.topology_json import read_topology, write_topology
-from doppler_tf.graph import Kernel
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.merging import Merged
-from doppler_tf.simulator import Simulator
-from doppler_tf.topology import cpu
-from doppler_tf.trace import Trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import Kernel
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.merging import Merged
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import Trace
 from runtime import Effort, Profiler, profile
-from runtime.measurements import Measurements, distinct_links
+from runtime.profiling.measurements import Measurements, distinct_links
 
 QUICK = Effort(rounds=1, spread=4)
 

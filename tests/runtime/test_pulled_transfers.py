@@ -16,11 +16,11 @@ from data import (
     relative_error,
     workload_program,
 )
-from doppler_tf.assignment import assignment_from_devices
-from doppler_tf.costs import build_costs
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import cpu
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.validation import validate_trace
 from runtime import TensorFlowExecutor
 from tests.watched_devices import watched_executor
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.costs import build_costs
-from doppler_tf.dispatch import Dispatcher, StartVertex, VertexEnded
 from doppler_tf.errors import DeadlockError, ExecutionError
-from doppler_tf.simulator import Simulator
-from doppler_tf.topology import cpu
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.dispatch import Dispatcher, StartVertex, VertexEnded
+from doppler_tf.schedule.simulator import Simulator
 from runtime import EmulatedBackend, EmulatedExecutor, Engine
 from tests.strategies import cases, cases_short_of_memory, examples
 

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from runtime.sockets import answers, cut, hear_only, own_address
+from runtime.clusters.sockets import answers, cut, hear_only, own_address
 
 
 @pytest.fixture

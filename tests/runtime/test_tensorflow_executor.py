@@ -16,12 +16,12 @@ from data import (
     relative_error,
     workload_program,
 )
-from doppler_tf.assignment import assignment_from_devices, plan_transfers
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, ExecutionError, GraphError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import cpu
-from doppler_tf.validation import validate_trace
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.assignment import assignment_from_devices, plan_transfers
+from doppler_tf.schedule.validation import validate_trace
 from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices
 from runtime.calls import KernelCall
 from tests.watched_devices import watched_executor

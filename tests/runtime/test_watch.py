@@ -6,7 +6,7 @@ import time
 import pytest
 
 from doppler_tf.errors import StalledError
-from runtime.watch import watched
+from runtime.clusters.watch import watched
 from tests.faulty_devices import Case
 
 

@@ -16,23 +16,23 @@ from doppler_tf.api.benchmark.cells import ASSIGNMENTS, RUNS, Cell, record_of
 from doppler_tf.api.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS
 from doppler_tf.api.executors import default_time_scale, make_executor, true_topology
 from doppler_tf.api.inputs import load_assignment, load_costs, load_policy
-from doppler_tf.api.learning_curves import learning_curve
+from doppler_tf.api.runs.learning_curves import learning_curve
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import Assignment
-from doppler_tf.bounds import lower_bounds
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import DeadlockError
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import plain
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS, SEARCHES
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.placement import Policy, learned_samples, made, place
-from doppler_tf.simulator import Simulator
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.simulator import Simulator
 
 if TYPE_CHECKING:
-    from agents.learner import KeptLearner
-    from agents.placing import KeptSamplers
+    from agents.serving.placing import KeptSamplers
+    from agents.training.learner import KeptLearner
 
 
 class Kept(NamedTuple):
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
 @functools.cache
 def kept() -> Kept:
     """The same in every call, until `kept.cache_clear()`."""
-    return Kept(import_quietly("agents.learner").KeptLearner(), import_quietly("agents.placing").KeptSamplers())
+    return Kept(import_quietly("agents.training.learner").KeptLearner(), import_quietly("agents.serving.placing").KeptSamplers())
 
 
 def do_cell(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
     """Trains, then samples the policy. A training on several graphs has no makespan of its own."""
     loaded = [load_costs(Path(path), cell.topology) for path in cell.job["graphs"]]
     config = import_quietly("agents.config").TrainConfig.from_json(cell.job["config"])
-    training, run_dir = import_quietly("agents.training"), folder / RUNS / cell.key
+    training, run_dir = import_quietly("agents.training.run"), folder / RUNS / cell.key
     executor = None
     if config.real:
         truth = true_topology(config.emulate, loaded)

@@ -12,12 +12,12 @@ from typing import Any
 from data import build_workload
 from doppler_tf.api.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS, GraphSpec, MethodSpec, Suite
 from doppler_tf.api.benchmark.suite_file import train_config
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, FormatError, field_error
 from doppler_tf.formats.files import file_name, read_json
 from doppler_tf.formats.graph_json import read_graph, write_graph
 from doppler_tf.formats.topology_json import read_topology
-from doppler_tf.topology import Topology
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import Topology
 
 CELL_SCHEMA = "doppler-cell/1"
 # Folders below the folder of a bench.

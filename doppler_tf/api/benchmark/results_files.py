@@ -13,13 +13,13 @@ from doppler_tf.api.benchmark.suite import Section, Suite
 from doppler_tf.api.inputs import load_assignment, load_costs
 from doppler_tf.formats.files import file_name, write_bytes, write_json
 from doppler_tf.formats.graph_json import read_graph
-from doppler_tf.report.bars import bars_png
-from doppler_tf.report.curves import curves_png
+from doppler_tf.report.bench.bars import bars_png
+from doppler_tf.report.bench.curves import curves_png
+from doppler_tf.report.bench.paper import SOURCE
+from doppler_tf.report.bench.results import best_known, csv_text, fastest, long_table, matrix_table, results_page, summarise
+from doppler_tf.report.bench.tiling import tilings_png
 from doppler_tf.report.gantt import write_gantt
-from doppler_tf.report.paper import SOURCE
-from doppler_tf.report.results import best_known, csv_text, fastest, long_table, matrix_table, results_page, summarise
-from doppler_tf.report.tiling import tilings_png
-from doppler_tf.simulator import Simulator
+from doppler_tf.schedule.simulator import Simulator
 
 Record = Mapping[str, Any]
 

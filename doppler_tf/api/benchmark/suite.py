@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
-from doppler_tf.assignment import AUTO, DISPATCH_RULES
+from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES
 
 DEFAULT_SEEDS = 3
 # What a method does: it places (heuristic or search), trains, samples an existing policy, or executes another method's assignments.

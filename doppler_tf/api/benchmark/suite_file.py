@@ -27,10 +27,10 @@ from doppler_tf.api.benchmark.suite import (
     Suite,
 )
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.assignment import AUTO
 from doppler_tf.errors import ConfigError, FormatError, field_error
 from doppler_tf.heuristics import HEURISTICS
-from doppler_tf.report.paper import ROWS
+from doppler_tf.report.bench.paper import ROWS
+from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schema import check_fields
 
 if TYPE_CHECKING:

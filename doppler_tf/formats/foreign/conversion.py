@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, FormatError, field_error
 from doppler_tf.formats.files import write_bytes, write_json
 from doppler_tf.formats.foreign.dot import dot_text, read_dot
@@ -15,8 +14,9 @@ from doppler_tf.formats.foreign.saga import is_saga, read_saga, saga_record
 from doppler_tf.formats.foreign.stg import read_stg, stg_text
 from doppler_tf.formats.foreign.wfformat import is_wfformat, read_wfformat
 from doppler_tf.formats.graph_json import write_graph
-from doppler_tf.given import GraphLike, TopologyLike, as_graph
-from doppler_tf.graph_records import collector_paused
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.given import GraphLike, TopologyLike, as_graph
+from doppler_tf.graph.records import collector_paused
 from doppler_tf.reading import read_json, read_text
 
 OURS = "doppler"

@@ -18,8 +18,8 @@ import numpy as np
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.foreign.dot_parser import parse_dot
 from doppler_tf.formats.foreign.fields import Foreign, checked_number, outputs_by_edge, texts_of_ids
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records, graph_to_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records, graph_to_records
 
 _OF_VERTICES = {"weight": "exec_s", "cost": "exec_s", "exec_s": "exec_s", "size": "flops", "flops": "flops", "output_bytes": "output_bytes"}
 _OF_EDGES = {"weight": "transfer_s", "cost": "transfer_s", "transfer_s": "transfer_s", "size": "bytes", "bytes": "bytes",

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from doppler_tf.errors import FormatError, field_error
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import NotNegative, Topology
 from doppler_tf.schema import is_of
-from doppler_tf.topology import NotNegative, Topology
 
 EXPECTED_NUMBER = "a finite number >= 0"
 

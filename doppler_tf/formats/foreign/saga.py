@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from doppler_tf.costs import CostModel
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.foreign.fields import Foreign, checked_number, member, outputs_by_edge, texts_of_ids
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
 
 # The speed within a node that SAGA's own files have.
 _WITHIN = 1e9

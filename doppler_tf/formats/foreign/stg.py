@@ -14,8 +14,8 @@ import numpy as np
 
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.foreign.fields import Foreign, outputs_by_edge
-from doppler_tf.graph import DataflowGraph
-from doppler_tf.graph_records import graph_from_records
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
 
 _Word = tuple[str, int]  # with its line
 _Task = tuple[int, float, list[tuple[int, float]]]

@@ -15,8 +15,8 @@ from typing import Any
 
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.foreign.fields import Foreign, member, number
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology
 
 LINK_BYTES_PER_S = 1.25e8
 _TASKS, _SIZE, _RUNTIME = ("tasks", "jobs"), ("sizeInBytes", "size"), ("runtimeInSeconds", "runtime")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph
 
 _SWEEPS = 8
 

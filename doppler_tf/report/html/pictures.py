@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.figures import LINK, OTHER, PALETTE
 from doppler_tf.report.gantt_rows import groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.html.layout import layered
 from doppler_tf.report.tables import TimeUnit
 from doppler_tf.report.utilisation import device_utilisation
-from doppler_tf.trace import Trace
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.trace import Trace
 
 # Limits up to which a browser draws quickly and a person can read the picture.
 MOST_BARS, MOST_VERTICES, MOST_EDGES = 5_000, 1_000, 5_000

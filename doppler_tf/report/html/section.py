@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from doppler_tf.assignment import Assignment
-from doppler_tf.costs import CostModel
-from doppler_tf.graph import DataflowGraph
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.html.pictures import MOST_BARS, colour, executions, gantt_data, graph_data, names_data, unit_data
 from doppler_tf.report.idle import CAUSES, idle_by_cause
 from doppler_tf.report.tables import time_unit
 from doppler_tf.report.utilisation import device_utilisation
-from doppler_tf.trace import Trace, peak_bytes
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.trace import Trace, peak_bytes
 
 # Rows of a learning chart's table.
 _MOST_ROWS = 20

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from agents.baselines.gdp import GdpNetwork, _Attention
 from agents.baselines.ordered import topological_graphs
-from agents.features import graph_arrays, padded_sizes
-from doppler_tf.costs import build_costs
-from doppler_tf.topology import ideal
+from agents.episodes.features import graph_arrays, padded_sizes
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
 
 
 def test_a_segment_sees_itself_and_the_one_before(random_graph):

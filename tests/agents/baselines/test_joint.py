@@ -8,14 +8,14 @@ import tensorflow as tf
 
 from agents.baselines.joint import JointNetwork, by_episode, choose_pair, joint_episodes, joint_log_probability
 from agents.baselines.pairs import nothing_seen, pair_features, pair_mask, paired_graphs, place_pair
-from agents.episode import candidates, device_options, initial_state
-from agents.features import graph_arrays, padded_sizes
-from agents.losses import masked_log_probability
-from agents.rollout import Episodes
-from doppler_tf.costs import build_costs
+from agents.episodes.episode import candidates, device_options, initial_state
+from agents.episodes.features import graph_arrays, padded_sizes
+from agents.policies.losses import masked_log_probability
+from agents.policies.rollout import Episodes
 from doppler_tf.errors import ConfigError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
 
 
 def made(graphs, topology, features="relational"):

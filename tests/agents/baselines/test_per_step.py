@@ -12,13 +12,13 @@ import tensorflow as tf
 from agents.baselines.per_step import PLACEMENT_WIDTH, PerStepNetwork, by_episode, per_step_episodes, per_step_log_probability, placement
 from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
-from agents.episode import candidates, device_options, initial_state, padded_graphs, place_vertex
-from agents.features import IDENTITY, VERTEX_WIDTH, graph_arrays, padded_sizes
-from agents.losses import masked_log_probability
-from agents.networks import DualNetwork
-from agents.rollout import Rollout, log_probability
-from doppler_tf.costs import build_costs
-from doppler_tf.topology import ideal
+from agents.episodes.episode import candidates, device_options, initial_state, padded_graphs, place_vertex
+from agents.episodes.features import IDENTITY, VERTEX_WIDTH, graph_arrays, padded_sizes
+from agents.policies.losses import masked_log_probability
+from agents.policies.networks import DualNetwork
+from agents.policies.rollout import Rollout, log_probability
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import ideal
 from tests.quiet_training import train
 
 

@@ -8,13 +8,13 @@ import tensorflow as tf
 
 from agents.baselines.ordered import device_log_probability, ordered_episodes
 from agents.baselines.placeto import CHILDREN, PARALLEL, PARENTS, PlacetoNetwork, placeto_graphs, relatives
-from agents.episode import device_options, initial_state, place_vertex
-from agents.features import graph_arrays, padded_sizes
-from agents.losses import masked_log_probability
-from doppler_tf.costs import build_costs
+from agents.episodes.episode import device_options, initial_state, place_vertex
+from agents.episodes.features import graph_arrays, padded_sizes
+from agents.policies.losses import masked_log_probability
 from doppler_tf.errors import ConfigError
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.topology import ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import ideal
 
 
 def made(graphs, devices=2):

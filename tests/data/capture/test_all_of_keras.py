@@ -13,7 +13,7 @@ import tf_keras
 
 from data.capture import capture
 from data.capture.kinds import Kind, kind_of
-from runtime.captured import captured_model, original_function
+from runtime.models.captured import captured_model, original_function
 from tests import keras_classes
 from tests.captured_models import draw, run_pieces
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras
 
 from data.capture import capture
-from runtime.captured import original_function
+from runtime.models.captured import original_function
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 
 

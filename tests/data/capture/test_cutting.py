@@ -15,7 +15,7 @@ from data.capture.concrete import concrete
 from data.capture.cutting import cut_by, cut_program, find_labels, labelled_operations
 from data.capture.labels import RULES
 from data.capture.reading import read_program
-from runtime.captured import original_function
+from runtime.models.captured import original_function
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 
 INDEX = tf.int32

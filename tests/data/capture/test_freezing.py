@@ -12,7 +12,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from tf_keras import layers
 
 from data.capture import capture
-from runtime.captured import Work, captured_model, original_function
+from runtime.models.captured import Work, captured_model, original_function
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 
 IMAGE = Spec([2, 6, 6, 4])

@@ -12,7 +12,7 @@ from data.capture.cutting import cut_program, find_labels
 from data.capture.labels import RULES
 from data.capture.operations import ELEMENTWISE
 from doppler_tf.errors import ConfigError
-from runtime.captured import original_function
+from runtime.models.captured import original_function
 from tests.captured_models import Spec, close, draw, run_pieces
 from tests.data.capture.test_cutting import agree, evaluate, gradient, program_of, tilings_of, values
 from tests.strategies import examples

@@ -10,7 +10,7 @@ from data.capture import capture
 from data.capture.functions import check_functions
 from data.capture.inlining import Inliner
 from doppler_tf.errors import ConfigError
-from runtime.captured import original_function
+from runtime.models.captured import original_function
 from tests.captured_models import Spec, close, draw, run_pieces
 
 v1 = tf.compat.v1

@@ -9,13 +9,13 @@ import json
 import numpy as np
 import pytest
 
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import ConfigError, FormatError, GraphError, TopologyError
 from doppler_tf.formats.foreign.conversion import convert, write_converted
 from doppler_tf.formats.graph_json import read_graph, write_graph
-from doppler_tf.graph_records import graph_from_records
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import Topology, ideal
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Topology, ideal
+from doppler_tf.schedule.simulator import simulate
 from tests.formats.foreign.files import DAGGEN, DOT, OLDER_SAGA, PROTOTYPE, SAGA, STG, STG_WITH_COSTS, WFFORMAT, older_wfformat
 from tests.messages import assert_says, refusal
 

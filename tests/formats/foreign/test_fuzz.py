@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from doppler_tf.costs import build_costs
 from doppler_tf.errors import UserError
 from doppler_tf.formats.foreign.conversion import convert
-from doppler_tf.simulator import simulate
-from doppler_tf.topology import cpu
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
+from doppler_tf.schedule.simulator import simulate
 from tests.formats.foreign.files import DAGGEN, DOT, OLDER_SAGA, PROTOTYPE, SAGA, STG, STG_WITH_COSTS, WFFORMAT, older_wfformat
 from tests.formats.test_fuzz import accepted, mutated, write
 

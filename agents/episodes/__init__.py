@@ -1,0 +1,1 @@
+"""Graphs as arrays, and an episode as pure functions of them."""

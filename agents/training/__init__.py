@@ -1,0 +1,1 @@
+"""A training: its three stages, what they share, and what they leave."""

@@ -1,0 +1,40 @@
+"""Expert iteration: hill climbing improves what the policies sample, and they imitate what it finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from tf_agents.trajectories import Trajectory
+
+from agents.policies.trajectories import seconds_of
+from agents.training.stages import Training
+from doppler_tf.heuristics.local_search import climb
+from doppler_tf.heuristics.search import Budget
+
+
+class Polish:
+    """Climbs from the best sampled episode of each graph; where that beats the best episode so far, it takes its place.
+
+    The climb does not start from the best episode: samples differ from it where the policies are unsure, so that each climb ends elsewhere.
+    (Anthony, Tian and Barber, "Thinking Fast and Slow with Deep Learning and Tree Search", NeurIPS 2017, with hill climbing as the expert.)
+    """
+
+    def __init__(self, training: Training):
+        self._training = training
+
+    def __call__(self, experience: Trajectory, step: int) -> None:
+        """Improves a batch that has been observed by `Training.best`. Args: step: which random numbers."""
+        training, task, seconds = self._training, self._training.task, seconds_of(experience)
+        if not task.config.polish:
+            return
+        for g, (graph, costs, rows) in enumerate(zip(task.graphs, training.costs, task.rows_by_graph, strict=True)):
+            b = rows.start + 1 + int(np.argmin(seconds[rows][1:]))
+            budget = Budget(task.config.polish, target_s=task.bounds_s[g] if costs is task.costs[g] else 0.0)
+            if not np.isfinite(seconds[b]) or budget.reached(training.best.episodes[g].makespan_s):
+                continue  # no sample fits in memory, or nothing can be faster than the best
+            rng, start = np.random.default_rng([task.config.seed, step, g]), task.assignment(g, task.episode(experience, b))
+            found = climb(graph, costs, rng, budget, start, task.config.rule)
+            training.climbed[g] += found.simulations
+            if found.makespan_s < training.best.episodes[g].makespan_s:
+                training.best.offer(g, task.as_episode(g, replace(found.assignment, method="policy, climbed"), costs))

@@ -1,0 +1,1 @@
+"""`compare`: methods side by side, and TensorFlow alone beside them."""

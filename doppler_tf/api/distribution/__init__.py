@@ -1,0 +1,1 @@
+"""`distribute`: candidates, the fastest of them, and calls."""

@@ -1,0 +1,82 @@
+"""Candidates of `distribute`: a function captured in one cut, measured and placed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from doppler_tf.api.calibration import profiled
+from doppler_tf.api.tensorflow import import_quietly
+from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, StalledError
+from doppler_tf.finalists import baselines, batch_baselines, finalists_of
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import Topology
+from doppler_tf.placement import place, place_batches
+from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.merging import merge_calls
+
+if TYPE_CHECKING:
+    from data.capture.concrete import Concrete
+    from runtime.clusters.cluster import Cluster
+
+
+class Candidate:
+    """A function captured, measured and placed.
+
+    Attributes:
+      captured: what became of the operations.
+      graph, costs, program: what was captured and measured.
+      patterns: assignments of batches in flight by the name of a method, the best by simulation first; predicted_s: simulated seconds of a
+        batch.
+    """
+
+    def __init__(self, traced: Concrete, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int,
+                 budget_s: float | None, seed: int, cluster: Cluster | None, keep_devices: bool, freeze_variables: bool):
+        self.captured = import_quietly("data.capture").capture_counted(traced, model_folder=model_folder, name=name, pieces=pieces,
+                                                                       keep_devices=keep_devices, freeze_variables=freeze_variables)
+        self.folder, self.pieces, self._name = model_folder, pieces, name
+        examples = traced.binding.examples
+        self.program = import_quietly("runtime.models.captured_program").CapturedProgram(self.captured.graph, seed, examples)
+        with self.blaming_values():
+            self._measure_and_place(target, in_flight, budget_s, seed, cluster)
+
+    @contextlib.contextmanager
+    def blaming_values(self) -> Iterator[None]:
+        """Raises ConfigError for a run that fails, if the original fails with these arguments, too."""
+        try:
+            yield
+        except (DeviceLostError, StalledError):
+            raise
+        except ExecutionError as failed:
+            try:
+                self.program.original(self.program.arguments)
+            except Exception:  # whatever an operation raises
+                drawn = self.program.names_drawn
+                got = f"drawn numbers for {', '.join(drawn)}" if drawn else "others"
+                remedy = "give arrays or tensors, not only specs" if drawn else "give values that it takes"
+                raise ConfigError(f"{self._name}: example_inputs: expected values with which the function runs, got {got}: {failed}; "
+                                  f"{remedy}") from failed
+            raise
+
+    def _measure_and_place(self, target: Topology, in_flight: int, budget_s: float | None, seed: int, cluster: Cluster | None) -> None:
+        graph = self.captured.graph
+        profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
+        self.graph, self.costs = profile.graph, profile.costs
+        batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
+        if in_flight == 1:
+            placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
+            simple = baselines(self.graph, self.costs, seed)
+        else:
+            placed = place_batches(batches, seed=seed, budget_s=budget_s)
+            simple = batch_baselines(batches, seed)
+        finalists = finalists_of(placed, simple)
+        graph, costs = (self.graph, self.costs) if in_flight == 1 else (batches.graph, batches.costs)
+        merged = {name: merge_calls(graph, costs, a, self.program.repeated(batches, seed).fetch if in_flight > 1 else self.program.fetch)
+                  for name, a in finalists.items()}
+        different: dict[tuple, str] = {}
+        for name in sorted(merged, key=lambda name: merged[name].makespan_s):
+            different.setdefault((merged[name].vertex.tobytes(), merged[name].assignment.device.tobytes()), name)
+        self.patterns = {name: [finalists[name]] if in_flight == 1 else batches.pattern(finalists[name]) for name in different.values()}
+        self.predicted_s = {name: merged[name].makespan_s / in_flight for name in different.values()}

@@ -1,0 +1,189 @@
+"""A function of the user's on several devices: calls, batches in flight, variables, export."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from doppler_tf.api.distribution.fastest import Outcome
+from doppler_tf.api.tensorflow import import_quietly
+from doppler_tf.errors import ConfigError, ExecutionError, UserError, field_error
+from doppler_tf.report.ways import ways_table
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.trace import Trace
+from doppler_tf.showing import ShowsItself
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from data.capture.binding import Call
+    from data.capture.concrete import Concrete
+
+# `map` joins so many batches into one run for each batch in flight, where there are several.
+_BATCHES_A_RUN = 8
+
+
+class Distributed(ShowsItself):
+    """A function on several devices. `close()`, or leaving a `with` block, ends its threads.
+
+    Attributes:
+      executor: what runs it: `engine`, `TensorFlow's executor` or `TensorFlow alone`.
+      ways: the figures of all ways that were measured, by name; chosen: the name of the one that runs it.
+      graph, costs: what was captured and measured.
+      pattern: the assignment of batch b is `pattern[b % len(pattern)]`; a single call takes the first. TensorFlow alone takes none.
+      in_flight: batches that `map` works on at once.
+      predicted_s: simulated seconds of a batch, where batches follow each other; measured ones of TensorFlow alone.
+      variables: the present values of the variables that the function updates, by name.
+      trace: of the last run on the engine.
+    """
+
+    def __init__(self, traced: Concrete, outcome: Outcome, in_flight: int, devices: list[str],
+                 temporary: tempfile.TemporaryDirectory | None):
+        candidate, self.pattern, self.ways, self.chosen = outcome.candidate, outcome.pattern, outcome.ways, outcome.chosen
+        self.graph, self.costs, self.in_flight, self.executor = candidate.graph, candidate.costs, in_flight, outcome.way.executor
+        figures = outcome.ways[outcome.chosen]
+        self.predicted_s = figures.median_s if figures.simulated_s is None else figures.simulated_s
+        self._traced, self._program, self._way, self._devices, self._temporary = traced, candidate.program, outcome.way, devices, temporary
+        self._fingerprints = import_quietly("runtime.models.fingerprints").Fingerprints(traced.handles, candidate.program.updates)
+        self._one_run_at_a_time = threading.Lock()
+        self._copies: dict[str, tf.Variable] = {}
+        self._told = self._called = False
+
+    @property
+    def assignment(self) -> Assignment:
+        """The assignment of a single call."""
+        return self.pattern[0]
+
+    @property
+    def variables(self) -> Mapping[str, np.ndarray]:
+        """See the class. Empty before the first call; may be set."""
+        return MappingProxyType({name: np.asarray(value) for name, value in self._way.variables.items()} if self._called else {})
+
+    @variables.setter
+    def variables(self, values: Mapping[str, Any]) -> None:
+        unknown = next((name for name in values if name not in self._program.updates), None)
+        if unknown is not None:
+            raise field_error(ConfigError, self.graph.name, "", "variables", f"those that it updates: {', '.join(self._program.updates)}",
+                              unknown)
+        with self._one_run_at_a_time:
+            self._called = True
+            self._way.variables = {**self._way.variables, **values}
+
+    @property
+    def trace(self) -> Trace | None:
+        """See the class."""
+        return self._way.trace
+
+    def report(self) -> str:
+        """A table of all ways that were measured, the fastest first."""
+        return ways_table(self.ways, self.chosen)
+
+    def __call__(self, /, *arguments, **keywords):
+        """One call, with the arguments of the original; returns what the original returns.
+
+        A call with tensors of other shapes or types than the example's is run by the original, on one device, which is told once. So
+        results are never missing, and variables go on as they would.
+
+        Raises:
+          ConfigError: the original cannot be called so, or the structure or a Python value is not the example's.
+        """
+        return next(self._results([self._traced.call(arguments, keywords)]))
+
+    def map(self, batches: Iterable) -> Iterator:
+        """Calls the function with each batch in turn, `in_flight` of them at once, and yields results in order.
+
+        What came before a batch that fails, or before an error of the iterable, is yielded before the error is raised.
+
+        Args:
+          batches: a tuple holds the positional arguments of a call, a dict with the names of parameters its keywords unless the only
+            argument is a dict, and anything else is the only argument.
+        """
+        waiting, most, failed = [], 1 if self.in_flight == 1 else _BATCHES_A_RUN * self.in_flight, None
+        rest = iter(batches)
+        while failed is None:
+            try:
+                waiting.append(self._call_of(next(rest)))
+            except StopIteration:
+                break
+            except Exception as error:  # whatever the user's iterable raises, and calls that do not fit
+                failed = error
+            if waiting and (failed is not None or len(waiting) == most or waiting[-1].misfit):
+                yield from self._results(waiting)
+                waiting = []
+        yield from self._results(waiting)
+        if failed is not None:
+            raise failed
+
+    def export(self, folder: str | Path) -> Path:
+        """Writes a SavedModel whose operations name their devices, for TensorFlow alone. Raises FormatError: it cannot be written."""
+        import_quietly("runtime.models.placed_model").write_placed_model(folder, self.graph, self.assignment, self._devices)
+        return Path(folder)
+
+    def close(self) -> None:
+        """Ends all threads and removes a temporary folder."""
+        self._way.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def __enter__(self) -> Distributed:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def _call_of(self, batch: Any) -> Call:
+        if isinstance(batch, Mapping):
+            try:
+                return self._traced.call((batch,), {})
+            except UserError as error:
+                try:
+                    return self._traced.call((), batch)
+                except (UserError, TypeError):
+                    raise error from None
+        return self._traced.call(batch if type(batch) is tuple else (batch,), {})
+
+    def _results(self, calls: list[Call]) -> Iterator:
+        """Of calls of which only the last may not fit: together, or, where one of them fails, each alone until there."""
+        fitting = [call for call in calls if not call.misfit]
+        try:
+            yield from self._run(fitting) if fitting else ()
+        except ExecutionError:
+            if len(fitting) == 1:
+                raise
+            for call in fitting:
+                yield from self._run([call])
+        for call in calls[len(fitting):]:
+            yield self._by_the_original(call)
+
+    def _run(self, calls: list[Call]) -> list:
+        with self._one_run_at_a_time:
+            self._called = True
+            results = self._way.run([call.tensors for call in calls])
+        self._fingerprints.check(self.graph.name)
+        return [self._traced.packed(list(each.values())) for each in results]
+
+    def _by_the_original(self, call: Call) -> Any:
+        """On copies of the variables, which have the present values before and give them afterwards."""
+        import tensorflow as tf
+
+        if not self._told:
+            self._told = True
+            warnings.warn(f"{self.graph.name}: {call.misfit}: such calls are run by the original function, on one device; pad them, or "
+                          "distribute the function for them, too, if there are many", stacklevel=4)
+        with self._one_run_at_a_time:
+            if not self._copies:
+                self._copies = {name: tf.Variable(self._program.value(name), trainable=False) for name in self._traced.handles}
+            present = self._way.variables
+            for name in self._program.updates:
+                self._copies[name].assign(present.get(name, self._program.value(name)))
+            result = self._traced.run(call, {name: copy.handle for name, copy in self._copies.items()})
+            self._called = True
+            self._way.variables = {name: self._copies[name].numpy() for name in self._program.updates}
+        return result

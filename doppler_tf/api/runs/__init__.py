@@ -1,0 +1,1 @@
+"""What a training run has left: its results, its curves, and `report`."""

@@ -1,0 +1,1 @@
+"""What is placed on what: graphs, topologies and the costs of one on the other."""

@@ -1,0 +1,1 @@
+"""What a `bench` found: rows, tables, the page and its pictures."""

@@ -1,0 +1,1 @@
+"""What runs where and when: assignments, the rules of time, the exact simulator, traces and what holds for them."""

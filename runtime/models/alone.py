@@ -1,0 +1,94 @@
+"""A captured function without any placement: TensorFlow alone, in the ways in which its author can call it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import op_def_registry
+
+from runtime.models.captured import CapturedModel, captured_model, register_functions
+
+PLAIN, FROZEN, XLA = "plain", "frozen", "xla"
+MODES = (PLAIN, FROZEN, XLA)
+_CONTROL_FLOW = frozenset(("While", "If", "Case", "StatefulPartitionedCall"))
+_PURE = frozenset(("VarHandleOp", "Placeholder"))
+
+
+def modes(folder: str | Path) -> tuple[str, ...]:
+    """The ways there are for a captured function: one that updates variables cannot be frozen, and XLA leaves out assertions and more."""
+    model = captured_model(folder).original
+    wanted = (PLAIN, XLA) if model.meta["updates"] else MODES
+    return wanted if all(map(_kept_by_xla, _operations(model))) else wanted[:-1]
+
+
+def _operations(model: CapturedModel) -> set[str]:
+    """The kinds of all operations, those in functions, too."""
+    return {node.op for nodes in (model.nodes.values(), *(f.node_def for f in model.library.library.function)) for node in nodes}
+
+
+def _kept_by_xla(operation: str) -> bool:
+    """Whether XLA does what the operation does: it checks, prints and draws nothing that TensorFlow would."""
+    definition = op_def_registry.get(operation)
+    harmless = operation.startswith("Resource") or "Variable" in operation or operation in _PURE or operation in _CONTROL_FLOW
+    return not operation.startswith("CheckNumerics") and (definition is None or not definition.is_stateful or harmless)
+
+
+class Alone:
+    """The whole function as one `tf.function` on TensorFlow's default device.
+
+    `plain` has its variables, `frozen` has constants in their place (as `convert_variables_to_constants_v2` makes them), and `xla` is
+    the frozen one compiled by XLA, or the plain one where variables are updated.
+
+    Attributes:
+      variables: those that the function has, in `plain` and where it updates them; `updates` are the names of those that it updates.
+    """
+
+    def __init__(self, folder: str | Path, mode: str):
+        """Raises FormatError: the folder is missing or damaged."""
+        model = captured_model(folder).original
+        self.variables = {name: tf.Variable(model.weight(name), trainable=False) for name in model.placeholders}
+        self._names = [x["name"] for x in model.meta["outputs"]]
+        self._direct = {x["tensor"]: x["name"] for x in model.meta["arguments"]}
+        self._outputs, self._arguments = [x["tensor"] for x in model.meta["outputs"]], [x["name"] for x in model.meta["arguments"]]
+        self.updates: list[str] = model.meta["updates"]
+        frozen = mode != PLAIN and not model.meta["updates"]
+        self._function = _function(model, self.variables, frozen, mode == XLA)
+        if frozen:
+            self.variables = {}
+
+    def __call__(self, arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+        """One call. Args: arguments: tensors by name. Returns: results by name."""
+        made = iter(self._function(*[arguments[name] for name in self._arguments]))
+        return {name: arguments[self._direct[tensor]] if tensor in self._direct else next(made)
+                for name, tensor in zip(self._names, self._outputs, strict=True)}
+
+
+def _function(model: CapturedModel, variables: Mapping[str, tf.Variable], frozen: bool, jit: bool):
+    graph = model.library
+    resources = {placeholder: name for name, placeholder in model.placeholders.items()}
+    reads = {}
+    for name, node in model.nodes.items():
+        if name in resources or any(f"{name}:0" == x["tensor"] for x in model.meta["arguments"]):
+            continue
+        if frozen and node.op == "ReadVariableOp":
+            reads[f"{name}:0"] = resources[node.input[0].partition(":")[0]]
+            continue
+        graph.node.add().CopyFrom(node)
+    given = {x["tensor"] for x in model.meta["arguments"]}
+    computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in given]
+
+    def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        moved = {x["tensor"]: tensor for x, tensor in zip(model.meta["arguments"], tensors, strict=True)}
+        if frozen:
+            moved |= {value: tf.constant(model.weight(name)) for value, name in reads.items()}
+        made = {value: moved[value] for value in computed if value in moved}
+        rest = [value for value in computed if value not in moved]
+        made |= dict(zip(rest, model.imported(graph, moved, variables, rest), strict=True))
+        return [tf.identity(made[value]) for value in computed]
+
+    register_functions(graph)
+    specs = [tf.TensorSpec(x["shape"], x["dtype"]) for x in model.meta["arguments"]]
+    return tf.function(call, autograph=False, jit_compile=jit or None).get_concrete_function(*specs)

@@ -1,0 +1,180 @@
+"""The ways in which a captured function can be run, all alike to call: our engine, TensorFlow's executor with our devices, and TensorFlow
+alone."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import tensorflow as tf
+
+from doppler_tf.errors import ExecutionError
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.trace import Trace
+from runtime.merged import MergedExecutor
+from runtime.models.alone import Alone
+from runtime.models.captured_program import CapturedProgram
+from runtime.tensorflow_graph import TensorFlowGraph
+
+if TYPE_CHECKING:
+    from runtime.clusters.cluster import Cluster
+
+ENGINE, THEIRS, ALONE = "engine", "TensorFlow's executor", "TensorFlow alone"
+# Arguments or results of a call, by name.
+Tensors = Mapping[str, tf.Tensor]
+
+
+# What TensorFlow writes around the message of an operation that failed.
+_AROUND = re.compile(r"\d+ root error|Graph execution error|Detected at node|<stack traces|^\s*$")
+_BEFORE = re.compile(r"^\s*(\(\d+\) [A-Z_]+: )?(\{\{.*?\}\} )*")
+
+
+class Way(Protocol):
+    """A way to run a function.
+
+    Attributes:
+      executor: `engine`, `TensorFlow's executor` or `TensorFlow alone`.
+      variables: the present values of the variables that the function updates, by name; may be set.
+      trace: of the last run, None where there is none.
+    """
+
+    executor: str
+    variables: Mapping[str, Any]
+    trace: Trace | None
+
+    def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
+        """The results of calls that follow each other."""
+
+    def close(self) -> None:
+        """Ends all threads."""
+
+
+class EngineWay:
+    """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
+
+    executor = ENGINE
+
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
+                 devices: Sequence[str], cluster: Cluster | None = None):
+        self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
+        self._in_flight, self._devices, self._cluster = in_flight, devices, cluster
+        self._prepared: dict[int, _Prepared] = {}
+        self.variables: Mapping[str, Any] = {}
+        self._recorded: Callable[[], Trace] | None = None
+
+    @property
+    def trace(self) -> Trace | None:
+        """As Way's."""
+        return None if self._recorded is None else self._recorded()
+
+    def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
+        """As Way's."""
+        if len(calls) not in self._prepared:
+            self._prepared[len(calls)] = _Prepared(self._program, self._graph, self._costs, self.pattern, len(calls), self._in_flight,
+                                                   self._devices, self._cluster)
+        self._recorded, results, variables = self._prepared[len(calls)].run(calls, self.variables)
+        self.variables = {**self.variables, **variables}
+        return results
+
+    def close(self) -> None:
+        """As Way's."""
+        for each in self._prepared.values():
+            each.executor.close()
+        self._prepared = {}
+
+
+class _Prepared:
+    """What runs so many calls on the engine."""
+
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], calls: int,
+                 in_flight: int, devices: Sequence[str], cluster: Cluster | None):
+        self._batches = repeat_graph(graph, costs.topology, calls, in_flight)
+        self._program, self._assignment = program.repeated(self._batches, 0), self._batches.assignment(pattern)
+        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster)
+
+    def run(self, calls: Sequence[Tensors],
+            variables: Mapping[str, Any]) -> tuple[Callable[[], Trace], list[dict[str, tf.Tensor]], dict[str, Any]]:
+        given = self._program.given(calls, variables)
+        self.executor.feed(given)
+        recorded = self.executor.run(self._batches.graph, self._batches.costs, self._assignment)
+        return recorded, *self._program.results(self.executor.tensors, given)
+
+
+class TheirWay:
+    """A function on TensorFlow's executor, whose operations stand in the device scopes of an assignment. Calls follow each other."""
+
+    executor, trace = THEIRS, None
+
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str]):
+        self._program = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0)
+        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, copies=False)
+        self.variables: Mapping[str, Any] = {}
+
+    def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
+        """As Way's."""
+        results = []
+        for call in calls:
+            given = self._program.given([call], self.variables)
+            with _in_one_line(self.executor):
+                made = self._function(given)
+            found, variables = self._program.results(made, given)
+            self.variables = {**self.variables, **variables}
+            results += found
+        return results
+
+    def close(self) -> None:
+        """Does nothing: there are no threads."""
+
+
+class LonelyWay:
+    """A function without placement, called from as many threads as there are calls in flight."""
+
+    executor, trace = ALONE, None
+
+    def __init__(self, folder: str | Path, mode: str, in_flight: int = 1):
+        """Args: mode: as in `alone.MODES`. A function that updates variables is called by one thread."""
+        self._function, self.mode = Alone(folder, mode), mode
+        self._updates = self._function.updates
+        self._threads = ThreadPoolExecutor(in_flight, "alone") if in_flight > 1 and not self._updates else None
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """As Way's."""
+        return {name: self._function.variables[name].numpy() for name in self._updates}
+
+    @variables.setter
+    def variables(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            self._function.variables[name].assign(value)
+
+    def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
+        """As Way's."""
+        before = self.variables if len(calls) > 1 else {}
+        try:
+            with _in_one_line(self.executor):
+                return list(map(self._function, calls) if self._threads is None else self._threads.map(self._function, calls))
+        except ExecutionError:  # as on the engine, a run of several calls that fails has changed nothing
+            self.variables = before
+            raise
+
+    def close(self) -> None:
+        """As Way's."""
+        if self._threads is not None:
+            self._threads.shutdown()
+
+
+@contextlib.contextmanager
+def _in_one_line(executor: str) -> Iterator[None]:
+    """Raises ExecutionError for an operation that fails."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        told = next((line for line in error.message.splitlines() if not _AROUND.search(line)), "")
+        raise ExecutionError(f"{executor}: {type(error).__name__}: {_BEFORE.sub('', told)}") from error

@@ -1,0 +1,1 @@
+"""Costs of a graph, measured on the devices at hand."""

@@ -13,7 +13,7 @@ import tensorflow as tf
 from hypothesis import strategies as st
 from tensorflow.python.util import nest
 
-from data.capture.structure import adopt_dataclasses
+from data.capture.calls.structure import adopt_dataclasses
 
 Pair = collections.namedtuple("Pair", "first second")
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from data.capture.concrete import Concrete, concrete
-from data.capture.cutting import cut_program
-from data.capture.effects import EVERYTHING
-from data.capture.freezing import fold_weights, freeze
-from data.capture.graph import build_graph
-from data.capture.model_folder import write_model
-from data.capture.pieces import Wiring
-from data.capture.raised import in_one_line
-from data.capture.reading import effects_of, line_of, pruned, read_program
-from data.capture.source import Source, read_source, title_of
+from data.capture.calls.concrete import Concrete, concrete
+from data.capture.calls.raised import in_one_line
+from data.capture.calls.source import Source, read_source, title_of
+from data.capture.cuts.cutting import cut_program
+from data.capture.cuts.graph import build_graph
+from data.capture.cuts.model_folder import write_model
+from data.capture.cuts.pieces import Wiring
+from data.capture.rewriting.effects import EVERYTHING
+from data.capture.rewriting.freezing import fold_weights, freeze
+from data.capture.rewriting.reading import effects_of, line_of, pruned, read_program
 from doppler_tf.graph.dataflow import DataflowGraph
 
 __all__ = ["EVERYTHING", "Captured", "Source", "capture", "capture_counted", "read_source"]

@@ -18,7 +18,7 @@ from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 
 if TYPE_CHECKING:
-    from data.capture.concrete import Concrete
+    from data.capture.calls.concrete import Concrete
     from runtime.clusters.cluster import Cluster
 
 

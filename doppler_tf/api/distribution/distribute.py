@@ -70,7 +70,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     for name, value in (("in_flight", in_flight), ("pieces", 1 if pieces is None else pieces)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise field_error(ConfigError, "distribute", "", name, "an integer >= 1", value)
-    runtime, concrete, ways = import_quietly("runtime"), import_quietly("data.capture.concrete"), import_quietly("runtime.models.ways")
+    runtime, ways = import_quietly("runtime"), import_quietly("runtime.models.ways")
     kinds = (ways.ENGINE, ways.THEIRS, ways.ALONE)
     if executor is not None and executor not in kinds:
         raise field_error(ConfigError, "distribute", "", "executor", f"None or one of {', '.join(kinds)}", executor)
@@ -85,7 +85,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         target = cluster.named(cpu(len(devices)))  # of which only the number counts, as all costs are measured
     temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
     name, root = import_quietly("data.capture").title_of(function), Path(temporary.name if folder is None else folder)
-    traced = concrete.concrete(function, example_inputs, name, example_keywords)
+    traced = import_quietly("data.capture.calls.concrete").concrete(function, example_inputs, name, example_keywords)
     cuts = [1 if pieces is None else pieces]
     if pieces is None and in_flight == 1 and target.num_devices > 1:
         cuts.append(target.num_devices)

@@ -23,8 +23,8 @@ from doppler_tf.showing import ShowsItself
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from data.capture.binding import Call
-    from data.capture.concrete import Concrete
+    from data.capture.calls.binding import Call
+    from data.capture.calls.concrete import Concrete
 
 # `map` joins so many batches into one run for each batch in flight, where there are several.
 _BATCHES_A_RUN = 8

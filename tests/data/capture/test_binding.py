@@ -12,7 +12,7 @@ from hypothesis import given
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from data.capture import capture
-from data.capture.concrete import concrete
+from data.capture.calls.concrete import concrete
 from doppler_tf.errors import ConfigError
 from tests.captured_models import Spec, run_pieces
 from tests.messages import assert_says, refusal

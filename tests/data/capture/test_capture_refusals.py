@@ -147,6 +147,6 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path):
 
 
 def test_too_many_operations(tmp_path, monkeypatch):
-    monkeypatch.setattr("data.capture.reading.MOST_OPERATIONS", 3)
+    monkeypatch.setattr("data.capture.rewriting.reading.MOST_OPERATIONS", 3)
     with pytest.raises(ConfigError, match="operations"):
         capture(lambda x: tf.exp(tf.exp(tf.exp(x))), X, model_folder=tmp_path / "model")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.capture import capture
-from data.capture.concrete import concrete
-from data.capture.cutting import cut_by, cut_program, find_labels, labelled_operations
-from data.capture.labels import RULES
-from data.capture.reading import read_program
+from data.capture.calls.concrete import concrete
+from data.capture.cuts.cutting import cut_by, cut_program, find_labels, labelled_operations
+from data.capture.cuts.labels import RULES
+from data.capture.rewriting.reading import read_program
 from runtime.models.captured import original_function
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from data.capture.flops import Flops
+from data.capture.cuts.flops import Flops
 
 
 @pytest.mark.parametrize(("build", "flops"), [

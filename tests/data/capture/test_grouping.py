@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.capture.grouping import SMALL_BYTES, SMALL_FLOPS, Cost, grouped
+from data.capture.cuts.grouping import SMALL_BYTES, SMALL_FLOPS, Cost, grouped
 
 
 def heavy(**more):

@@ -10,8 +10,8 @@ import tensorflow as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 
-from data.capture.effects import RESOURCE
 from data.capture.kinds import TAKEN, Kind, kind_of, kinds_in_table
+from data.capture.rewriting.effects import RESOURCE
 
 # Stateful operations of TensorFlow 2.20 by kind. Where TensorFlow has others, someone has to look which, and to say here how many.
 COUNTS = {Kind.PURE: 23, Kind.RANDOM: 26, Kind.CHECK: 2, Kind.REPORT: 3, Kind.VARIABLE: 62, Kind.CALL: 4, Kind.REFERENCE: 4, Kind.HANDLE: 7,

@@ -6,8 +6,8 @@ import tensorflow as tf
 import tf_keras
 
 from data.capture import capture, capture_counted
-from data.capture.grouping import Cost, grouped
-from data.capture.scopes import common_scope
+from data.capture.cuts.grouping import Cost, grouped
+from data.capture.rewriting.scopes import common_scope
 from doppler_tf.errors import ConfigError
 from tests.captured_models import Spec, training_step
 from tests.messages import assert_says, refusal

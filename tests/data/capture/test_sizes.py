@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.capture import capture
-from data.capture.cutting import cut_program, find_labels
-from data.capture.labels import RULES
+from data.capture.cuts.cutting import cut_program, find_labels
+from data.capture.cuts.labels import RULES
 from data.capture.operations import ELEMENTWISE
 from doppler_tf.errors import ConfigError
 from runtime.models.captured import original_function

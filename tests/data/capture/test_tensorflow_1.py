@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from data.capture import capture
-from data.capture.functions import check_functions
-from data.capture.inlining import Inliner
+from data.capture.rewriting.functions import check_functions
+from data.capture.rewriting.inlining import Inliner
 from doppler_tf.errors import ConfigError
 from runtime.models.captured import original_function
 from tests.captured_models import Spec, close, draw, run_pieces

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from data.capture.effects import Library
 from data.capture.operations import CONTROL_FLOW
 from data.capture.program import SHAPES, Program, Tensor, node_def, reached, shape_attr
+from data.capture.rewriting.effects import Library
 
 # Behind these, TensorFlow may not know shapes that are fixed all the same. What a normalisation keeps for its gradient is one of them.
 _OPAQUE = CONTROL_FLOW | {"FusedBatchNormV3"}

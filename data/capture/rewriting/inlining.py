@@ -9,8 +9,8 @@ from tensorflow.python.framework import function_def_to_graph
 
 from data.capture.operations import CALLS
 from data.capture.program import Node, Tensor, in_order, needed, parse_inputs
-from data.capture.scopes import Scopes
-from data.capture.switches import Whole, with_whole_control_flow
+from data.capture.rewriting.scopes import Scopes
+from data.capture.rewriting.switches import Whole, with_whole_control_flow
 from doppler_tf.errors import ConfigError
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import networkx as nx
 import tensorflow as tf
 
-from data.capture.effects import Effects, Version
 from data.capture.operations import IN_PLACE
 from data.capture.program import Program, Tensor
+from data.capture.rewriting.effects import Effects, Version
 
 # Tensors of these types stay in the piece that makes them.
 _KEPT = (tf.variant, tf.string, tf.resource)

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import nest
 
-from data.capture.signature import Signature
-from data.capture.structure import adopt_dataclasses, is_composite, kind, leaves, parts, unique
+from data.capture.calls.signature import Signature
+from data.capture.calls.structure import adopt_dataclasses, is_composite, kind, leaves, parts, unique
 from doppler_tf.errors import ConfigError, field_error
 
 # Numbers of a kind are also of those behind it.

@@ -10,12 +10,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from data.capture.binding import Argument, Binding, Call, bind_example
-from data.capture.held import first_use
+from data.capture.calls.binding import Argument, Binding, Call, bind_example
+from data.capture.calls.held import first_use
+from data.capture.calls.raised import in_one_line
+from data.capture.calls.signature import signature_of
+from data.capture.calls.structure import is_composite, kind, leaves, parts, unique
 from data.capture.program import Variable
-from data.capture.raised import in_one_line
-from data.capture.signature import signature_of
-from data.capture.structure import is_composite, kind, leaves, parts, unique
 from doppler_tf.errors import ConfigError, field_error
 
 # Files whose lines are not the user's.

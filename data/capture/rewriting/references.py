@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from data.capture.concrete import Concrete
-from data.capture.effects import RESOURCE
+from data.capture.calls.concrete import Concrete
 from data.capture.kinds import Kind, kind_of
 from data.capture.program import Variable
+from data.capture.rewriting.effects import RESOURCE
 from doppler_tf.errors import ConfigError
 
 _VARIABLES = frozenset(("Variable", "VariableV2"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from data.capture.concrete import Concrete
-from data.capture.effects import Effects
+from data.capture.calls.concrete import Concrete
 from data.capture.program import Program
+from data.capture.rewriting.effects import Effects
 from doppler_tf.errors import ConfigError, FormatError
 from doppler_tf.formats.files import whole_folder, write_bytes, write_json
 

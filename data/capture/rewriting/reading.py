@@ -9,16 +9,16 @@ from dataclasses import replace
 
 import tensorflow as tf
 
-from data.capture.concrete import Concrete, users_line
-from data.capture.effects import Effects, Library, check_operations, control_edges, find_effects
-from data.capture.folding import fold
-from data.capture.functions import call_by_operation, check_functions, named_by_content
-from data.capture.inlining import Inliner
+from data.capture.calls.concrete import Concrete, users_line
 from data.capture.operations import ALIASES, BRANCHES, CONTROL_FLOW, LOOPS
 from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, parse_inputs, reached, shape_attr
-from data.capture.references import read_as_resources
-from data.capture.scopes import moved_to_variables
-from data.capture.shapes import with_found_shapes
+from data.capture.rewriting.effects import Effects, Library, check_operations, control_edges, find_effects
+from data.capture.rewriting.folding import fold
+from data.capture.rewriting.functions import call_by_operation, check_functions, named_by_content
+from data.capture.rewriting.inlining import Inliner
+from data.capture.rewriting.references import read_as_resources
+from data.capture.rewriting.scopes import moved_to_variables
+from data.capture.rewriting.shapes import with_found_shapes
 from doppler_tf.errors import ConfigError, field_error
 
 MOST_OPERATIONS, MOST_BYTES = 100_000, 1 << 31

@@ -12,9 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from data.capture.concrete import raised_at
-from data.capture.signature import signature_of
-from data.capture.structure import leaves
+from data.capture.calls.concrete import raised_at
+from data.capture.calls.signature import signature_of
+from data.capture.calls.structure import leaves
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 _TYPES = {"f16": tf.float16, "bf16": tf.bfloat16, "f32": tf.float32, "f64": tf.float64, "i8": tf.int8, "i16": tf.int16, "i32": tf.int32,

@@ -13,8 +13,8 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from data.capture.flops import PRODUCTS
-from data.capture.labels import Labels, labels_of
+from data.capture.cuts.flops import PRODUCTS
+from data.capture.cuts.labels import Labels, labels_of
 from data.capture.program import SHAPES, Node, Program, Tensor, constant
 from data.eindecomp import LabelledOperation, LabelledTensor, eindecomp
 from data.tiling import Box, Grid, bounds, overlap, relative, shape

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from data.capture.concrete import Concrete
-from data.capture.flops import MOVES, REDUCTIONS, Flops
-from data.capture.grouping import Cost, grouped
+from data.capture.calls.concrete import Concrete
+from data.capture.cuts.flops import MOVES, REDUCTIONS, Flops
+from data.capture.cuts.grouping import Cost, grouped
+from data.capture.cuts.pieces import Piece, Source, Value, Wiring, cut, ends, indivisible
 from data.capture.operations import CONTROL_FLOW, ELEMENTWISE, VIEWS
-from data.capture.pieces import Piece, Source, Value, Wiring, cut, ends, indivisible
 from data.capture.program import Node
-from data.capture.scopes import common_scope, has_one_device
+from data.capture.rewriting.scopes import common_scope, has_one_device
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_from_records

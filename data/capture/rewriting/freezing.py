@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from data.capture.effects import Effects
-from data.capture.folding import MOST_BYTES as MOST_CONSTANT_BYTES
-from data.capture.folding import may_fold
 from data.capture.program import SHAPES, Node, Program, Tensor, Variable, constant, node_def, reached, shape_attr
+from data.capture.rewriting.effects import Effects
+from data.capture.rewriting.folding import MOST_BYTES as MOST_CONSTANT_BYTES
+from data.capture.rewriting.folding import may_fold
 
 # Beyond this, functions cannot hold their weights as constants.
 MOST_BYTES = 1 << 31

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow.core.function.polymorphism.function_type import sanitize_arg_name
 from tensorflow.python.util import nest
 
-from data.capture.structure import adopt_dataclasses, leaves
+from data.capture.calls.structure import adopt_dataclasses, leaves
 from doppler_tf.errors import ConfigError, field_error
 
 # What a Python function may return beside tensors; it stays as it is.

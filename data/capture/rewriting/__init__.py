@@ -1,0 +1,1 @@
+"""A concrete function becomes a program, rewritten until it can be cut."""

@@ -144,4 +144,4 @@ def _configure(kind: str, count: int, gpu_memory_mb: int, limited: bool) -> None
             memory = gpu_memory_mb if kind == "GPU" else None
             tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration(memory_limit=memory)] * share)
     if kind == "CPU" and limited and not tf.config.threading.get_intra_op_parallelism_threads():
-        tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // count))
+        tf.config.threading.set_intra_op_parallelism_threads(max(1, len(os.sched_getaffinity(0)) // count))

@@ -12,7 +12,8 @@ import tensorflow as tf
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, what_runs
-from doppler_tf.schedule.merging import Merged, merge_calls
+from doppler_tf.schedule.merged_graph import Merged
+from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.trace import Trace
 from runtime.engine import Engine
 from runtime.tensors import TensorFlowExecutor

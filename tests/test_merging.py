@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import MERGED
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.rules import check_structure
 from doppler_tf.graph.topology import cpu, ideal
 from doppler_tf.schedule.assignment import assignment_from_devices
-from doppler_tf.schedule.merging import MERGED, merge_calls
+from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.validation import validate_trace
 from tests.strategies import cases, cases_short_of_memory, examples, makespan_or_inf
@@ -76,7 +77,7 @@ def test_a_call_beside_which_no_device_works_uses_all_cores_where_devices_share_
             [{"source": u, "target": v} for u, v in chain])
         costs = build_costs(graph, dataclasses.replace(ideal(2), shared_cores=shared_cores))
         found = merge_calls(graph, costs, assignment_from_devices(graph, costs, [None, *devices]))
-        return found.makespan_s, [kernel.params.get("alone", False) for kernel in found.graph.kernel[1:]]
+        return found.makespan_s, [v in found.lone for v in found.graph.work_vertices.tolist()]
 
     two = ["xa", "ab", "xc", "cd"]
     assert merged(two, [0, 0, 0, 0], shared_cores=False) == (4.0, [False])

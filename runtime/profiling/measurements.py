@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.schedule.merging import Merged
+from doppler_tf.schedule.merged_graph import Merged
 from doppler_tf.schedule.trace import Trace, beside_transfers
 from runtime.devices import server_of
 from runtime.profiling.link_fit import copy_seconds, fit_link, fit_shares
@@ -100,8 +100,8 @@ class Measurements:
         part_s = self.kernel_s[self._number]
         for v, d, start_s, end_s in zip(*(x.tolist() for x in (trace.log.vertex, trace.log.device, trace.log.start_s, trace.log.end_s)),
                                         strict=True):
-            parts, kernel = np.flatnonzero(merged.vertex == v), merged.graph.kernel[v]
-            if parts.size > 1 and not (kernel.params.get("alone") and len(self._kinds) > 1):  # else it has more cores than its device
+            parts = np.flatnonzero(merged.vertex == v)
+            if parts.size > 1 and not (v in merged.lone and len(self._kinds) > 1):  # else it has more cores than its device
                 saved_s = part_s[parts, d].sum() - (end_s - start_s)
                 self._launch_s[self._kinds[d]].append(max(0.0, saved_s / (parts.size - 1)))
 

@@ -12,10 +12,11 @@ from data import assemble_outputs, build_workload, input_tiles, workload_program
 from data.capture import capture
 from doppler_tf.errors import ExecutionError
 from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import MERGED
 from doppler_tf.graph.topology import cpu
 from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.batches import repeat_graph
-from doppler_tf.schedule.merging import MERGED, merge_calls
+from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
 from runtime import TensorFlowExecutor
 from runtime.models.captured_program import CapturedProgram

@@ -14,7 +14,7 @@ from doppler_tf.graph.dataflow import Kernel
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import cpu
 from doppler_tf.schedule.assignment import Assignment
-from doppler_tf.schedule.merging import Merged
+from doppler_tf.schedule.merged_graph import Merged
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.schedule.trace import Trace
 from runtime import Effort, Profiler, profile
@@ -96,12 +96,12 @@ def test_launch_s_is_what_a_vertex_saves_as_part_of_a_larger_call():
     measured = Measurements(devices, np.zeros(5, np.int32), ["kernel"], {})
     measured.add(graph, simulated(graph, costs, one), counts=True)
     assert measured.launch_s() == [None, None]
-    for seconds, params in ((5.0, {}), (1e-3, {"alone": True})):
+    for seconds, lone in ((5.0, ()), (1e-3, (0,))):
         call = graph_from_records([{"id": v, "exec_s": s, "output_bytes": 8} for v, s in enumerate((seconds, 2.0))], [])
-        call = replace(call, kernel=(Kernel("merged", (), params), None))
+        call = replace(call, kernel=(Kernel("merged", (), {}), None))
         costs, one = build_costs(call, cpu(2)), Assignment(np.zeros(2, np.int32))
         trace = simulated(call, costs, one)
-        measured.add_merged(Merged(call, costs, one, np.array([0, 0, 0, 0, 1]), np.arange(5), trace), trace)
+        measured.add_merged(Merged(call, costs, one, np.array([0, 0, 0, 0, 1]), np.arange(5), trace, frozenset(lone)), trace)
         assert measured.launch_s() == [1.0, 1.0]
 
 

@@ -25,11 +25,12 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
 from tests.quiet_training import KEPT, load_policy, train
 
-EVERY = pytest.mark.parametrize("name", METHODS)
-# Whole runs. Those of `doppler` are in test_training.py, those of `per_step` in baselines/test_per_step.py. `sel_only` and `plc_only` have
-# the networks and the driver of `doppler`, `placeto` has the driver of `gdp`. By method, as placing reuses what was compiled.
-UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *(pytest.param(name, marks=pytest.mark.thorough)
-                                                            for name in ("sel_only", "plc_only", "placeto"))], scope="module")
+# `sel_only` and `plc_only` have the networks and the driver of `doppler`, `placeto` has the driver of `gdp`.
+LIKE_OTHERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("sel_only", "plc_only", "placeto")]
+EVERY = pytest.mark.parametrize("name", ["doppler", "joint", "per_step", "gdp", *LIKE_OTHERS])
+# Whole runs. Those of `doppler` are in test_training.py, those of `per_step` in baselines/test_per_step.py. By method, as placing reuses
+# what was compiled.
+UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *LIKE_OTHERS], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "polish": 0, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7,
          "elite": 0.5}
@@ -71,8 +72,9 @@ def prepared(random_graph):
     return cache(lambda name: Prepared.of(name, graphs, topology))
 
 
-def test_the_names_are_those_of_the_config():
+def test_the_names_are_those_of_the_config_and_each_is_tested_here():
     assert tuple(METHODS) == METHOD_NAMES
+    assert {*METHOD_NAMES} == {"doppler", "joint", "per_step", "gdp", *(each.values[0] for each in LIKE_OTHERS)}
 
 
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.stepwise])

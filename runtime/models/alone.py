@@ -58,10 +58,12 @@ class Alone:
         self._function = _function(model, self.variables, frozen, mode == XLA)
         if frozen:
             self.variables = {}
+        captured = self._function.captured_inputs  # the tensors that come are of these types: nobody need look at the signature again
+        self._call = lambda *tensors: self._function.inference_fn.call_flat(*tensors, *captured)
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """One call. Args: arguments: tensors by name. Returns: results by name."""
-        made = iter(self._function(*[arguments[name] for name in self._arguments]))
+        made = iter(self._call(*[arguments[name] for name in self._arguments]))
         return {name: arguments[self._direct[tensor]] if tensor in self._direct else next(made)
                 for name, tensor in zip(self._names, self._outputs, strict=True)}
 

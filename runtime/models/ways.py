@@ -156,7 +156,7 @@ class LonelyWay:
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
         """As Way's."""
-        before = self.variables if len(calls) > 1 else {}
+        before = {name: self._function.variables[name].read_value() for name in self._updates} if len(calls) > 1 else {}
         try:
             with _in_one_line(self.executor):
                 return list(map(self._function, calls) if self._threads is None else self._threads.map(self._function, calls))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.util import nest
 
 from data.capture.calls.signature import Signature
@@ -138,6 +139,42 @@ class Binding:
             return tf.convert_to_tensor(value, spec.dtype)
         except (TypeError, ValueError):
             return tf.convert_to_tensor(value)
+
+
+class UsualCall:
+    """A call that has been bound: another one of as many tensors in the same structure needs no look at parameters and paths."""
+
+    def __init__(self, structure: Any, order: Sequence[int], arguments: Sequence[Argument]):
+        """Args: structure: positional arguments and keywords; order: of each argument the number of its leaf in them."""
+        self._structure, self._order, self._arguments = structure, order, arguments
+
+    @classmethod
+    def of(cls, binding: Binding, arguments: Sequence[Argument], args: Sequence, kwargs: Mapping[str, Any]) -> UsualCall | None:
+        """How a call is bound; None where it has more than tensors and arrays that fit, or one of them twice."""
+        given = tuple(args), dict(kwargs)
+        flat = [tf.convert_to_tensor(x) if isinstance(x, EagerTensor | np.ndarray) else None for x in nest.flatten(given)]
+        if any(x is None for x in flat) or len(flat) != len(arguments):
+            return None
+        args, kwargs = nest.pack_sequence_as(given, flat)
+        place = {id(x): i for i, x in enumerate(flat)}
+        order = [place.get(id(x)) for x in binding.call(arguments, args, kwargs).tensors.values()]
+        return cls(nest.map_structure(lambda _: None, given), order, arguments) if sorted(place.values()) == sorted(
+            i for i in order if i is not None) and len(place) == len(flat) else None
+
+    def bound(self, args: Sequence, kwargs: Mapping[str, Any]) -> Call | None:
+        """The call, if it is like the other one."""
+        given = args, kwargs
+        try:
+            nest.assert_same_structure(self._structure, given)
+        except (TypeError, ValueError):
+            return None
+        flat, tensors = nest.flatten(given), {}
+        for argument, i in zip(self._arguments, self._order, strict=True):
+            x = flat[i]
+            if not isinstance(x, EagerTensor | np.ndarray) or argument.dtype != x.dtype or argument.shape != x.shape:
+                return None
+            tensors[argument.name] = x if isinstance(x, EagerTensor) else tf.convert_to_tensor(x)
+        return Call({}, tensors, "")
 
 
 def bind_example(signature: Signature, example_inputs: Any, example_keywords: Mapping[str, Any] | None = None) -> Binding:

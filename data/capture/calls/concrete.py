@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from data.capture.calls.binding import Argument, Binding, Call, bind_example
+from data.capture.calls.binding import Argument, Binding, Call, UsualCall, bind_example
 from data.capture.calls.held import first_use
 from data.capture.calls.raised import in_one_line
 from data.capture.calls.signature import signature_of
@@ -60,10 +60,17 @@ class Concrete:
     variables: dict[str, Variable]
     handles: dict[str, tf.Tensor]
     constants: dict[str, tf.Tensor]
+    _usual: list[UsualCall] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def call(self, args: Sequence, kwargs: Mapping[str, Any]) -> Call:
         """What a call gives. Raises ConfigError: as `Binding.call`."""
-        return self.binding.call(self.arguments, args, kwargs)
+        for usual in self._usual:
+            if (call := usual.bound(args, kwargs)) is not None:
+                return call
+        call = self.binding.call(self.arguments, args, kwargs)
+        if not call.misfit and (usual := UsualCall.of(self.binding, self.arguments, args, kwargs)) is not None:
+            self._usual[:] = [usual]
+        return call
 
     def packed(self, tensors: Sequence[tf.Tensor]) -> Any:
         """The results in the structure that the function returns. Args: tensors: the outputs, in order."""

@@ -7,9 +7,11 @@ mode is compiled when it is first asked for.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -115,7 +117,12 @@ def _call(graph: DataflowGraph, mode: str) -> Callable[[], list[np.ndarray]]:
         program = workload_program(record)
         return compiled(program, program.draw_inputs(record["seed"]), mode == XLA)
     function, tensors = Alone(graph.attributes["captured"]["model"], mode), CapturedProgram(graph).tensors
-    return lambda: [tensor.numpy() for tensor in function(tensors).values()]
+    follow = threading.Lock() if function.updates else contextlib.nullcontext()  # steps follow each other
+
+    def call() -> list[np.ndarray]:
+        with follow:
+            return [tensor.numpy() for tensor in function(tensors).values()]
+    return call
 
 
 def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[[], list[np.ndarray]]:

@@ -36,8 +36,25 @@ def test_results_have_the_structure_types_and_values_of_the_original(drawn: Draw
     source = concrete(drawn.function, drawn.example, "drawn", drawn.keywords)
     names = [x.name for x in source.arguments]
     assert len(set(names)) == len(names)
-    for args, kwargs in drawn.calls:
+    for args, kwargs in [*drawn.calls, *drawn.calls]:  # the second time as a call that is known
         equal(called(source, *args, **kwargs), drawn.function(*args, **kwargs))
+
+
+def test_a_call_like_an_earlier_one_is_not_bound_anew(monkeypatch):
+    """Structure, shapes and types tell: what differs there, or brings Python values, is bound as ever."""
+    source = concrete(lambda d, x, *, scale=2.0: d["a"] * scale - d["b"] + x, ({"b": X, "a": X}, X), "known")
+    call, bound = source.binding.__class__.call, []
+    monkeypatch.setattr(source.binding.__class__, "call", lambda *args: bound.append(args) or call(*args))
+    first, again = (called(source, {"a": a * X, "b": tf.constant(X)}, x=tf.constant(a * X)) for a in (1, 3))
+    np.testing.assert_array_equal(first, 2 * X - X + X)
+    np.testing.assert_array_equal(again, 6 * X - X + 3 * X)
+    assert len(bound) == 2  # the first call, and how its tensors come from it
+    np.testing.assert_array_equal(called(source, {"a": X, "b": X}, X), 2 * X)  # one array three times says nothing
+    np.testing.assert_array_equal(called(source, {"a": X, "b": X}, X, scale=2.0), 2 * X)
+    assert len(bound) > 3
+    assert source.call(({"a": X[:2], "b": X[:2]}, X[:2]), {}).misfit
+    with pytest.raises(ConfigError, match=r"expected 2\.0, a Python value"):
+        source.call(({"a": X, "b": X}, X), {"scale": 3.0})
 
 
 def test_pieces_give_a_gradient_of_an_embedding_beside_its_loss(tmp_path):

@@ -8,7 +8,7 @@ import hashlib
 import json
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
@@ -85,8 +85,8 @@ class KernelCall:
         make_known(self._function, device)
         self._known.add(device)
 
-    def traced(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The same inside another function that is being traced."""
+    def traced(self, operands: Sequence[tf.Tensor], device: str = "") -> list[tf.Tensor]:
+        """The same inside another function that is being traced. Args: device: the scope in which that happens."""
         made = self._compute(*[operands[i] for i in self._argument_picks])
         return list(made) if isinstance(made, list | tuple) else [made]
 
@@ -99,40 +99,48 @@ class KernelCall:
 
 
 class CapturedCall:
-    """A piece of a captured model as one call, with the attributes of a KernelCall.
+    """A function as one call, with the attributes of a KernelCall: a piece of a captured model, or the pieces of a larger call.
 
-    It is a TensorFlow function, so that TensorFlow fuses its operations as it does in the whole model (a convolution with its bias and
-    activation, for example).
+    TensorFlow fuses its operations as it does in the whole model (a convolution with its bias and activation, for example). Frozen
+    weights are constants of what TensorFlow is given. Such a function takes up many times their bytes, so it is made for the first call.
     """
 
-    def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = ()):
-        """Args: function: as `piece_function` gives it; parts: the calls of which it is made."""
-        self.name, self._function, self._parts = name, function, parts
+    def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = (), model: CapturedModel | None = None,
+                 weights: Sequence[str] = ()):
+        """Args: function: a concrete one, of the operands and then the weights; parts: the calls of which it is made; weights: the
+        variables of the model that the function takes."""
+        self.name, self._function, self._parts, self._model, self._weights = name, function, parts, model, tuple(weights)
+        self._arguments = [tf.TensorSpec(x.shape, x.dtype) for x in function.inputs[:len(function.inputs) - len(weights)]]
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
-        self._arguments = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.inputs]
-        self._op = function.name
         # Without these settings TensorFlow would not fuse operations of the function.
         options = context.context().function_call_options
         self._attributes = ("executor_type", "", "config_proto", options.config_proto_serialized)
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self.can_warm = all(part.can_warm for part in parts) if parts else all(
             op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW) for op in function.graph.get_operations())
+        self.forget()
+
+    def forget(self) -> None:
+        """Drops what was made for the first call."""
+        self._whole = None if self._weights else self._function
         self._known, self._warm = set[str](), set[str]()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
         """As KernelCall's."""
         if device not in self._known:
             self._make_known(device)
-        return execute_on(device, self._op, list(operands), self._attributes, len(self.outputs))
+        return execute_on(device, self._whole.name, list(operands), self._attributes, len(self.outputs))
 
     def _make_known(self, device: str) -> None:
-        make_known(self._function, device)
+        if self._whole is None:
+            self._whole = tf.function(lambda *tensors: self.traced(tensors), autograph=False).get_concrete_function(*self._arguments)
+        make_known(self._whole, device)
         self._known.add(device)
 
-    def traced(self, operands: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The same inside another function that is being traced."""
-        return list(self._function(*operands))
+    def traced(self, operands: Sequence[tf.Tensor], device: str = "") -> list[tf.Tensor]:
+        """As KernelCall's."""
+        return list(self._function(*operands, *(self._model.constants(self._weights, device) if self._weights else ())))
 
     def warm(self, device: str) -> None:
         """As KernelCall's; does nothing where the first call must be one of the run."""
@@ -267,19 +275,23 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
 
 
 def piece_call(model: CapturedModel, work: Work) -> CapturedCall:
-    """Equal pieces without weights of their own share one call for as long as one of them is kept; others are kept with their model."""
+    """A piece as a call, kept with its model. Equal pieces share a function, whatever their weights, and those without weights a call."""
     if work in model.calls:
         return model.calls[work]
     key = piece_key(model, work)
     call = None if work.weights else _PIECES.get(key)
     if call is None:
-        call = CapturedCall(f"{CAPTURED} {key[:20]}", piece_function(model, work))
+        function = _FUNCTIONS.get(key)
+        if function is None:
+            function = _FUNCTIONS[key] = piece_function(model, work.bare)
+        call = CapturedCall(f"{CAPTURED} {key[:20]}", function, model=model, weights=[variable for _, variable in work.weights])
         if not work.weights:
             _PIECES[key] = call
     model.calls[work] = call
     return call
 
 
+_FUNCTIONS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _PIECES: weakref.WeakValueDictionary[str, CapturedCall] = weakref.WeakValueDictionary()
 _MERGED: weakref.WeakValueDictionary[tuple, CapturedCall] = weakref.WeakValueDictionary()
 

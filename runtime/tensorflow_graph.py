@@ -49,7 +49,7 @@ class TensorFlowGraph:
                 kernel, d = self._graph.kernel[v], self._device[v]
                 with tf.device(self._devices[d]):
                     operands = [self._operand(given, made, operand, d) for operand in kernel.operands]
-                    outputs = self._calls[v].traced(operands) if v in self._calls else [run_kernel(kernel, operands)]
+                    outputs = self._calls[v].traced(operands, self._devices[d]) if v in self._calls else [run_kernel(kernel, operands)]
                 made.update({(t, d): output for t, output in enumerate(outputs, start=first[v])})
         return [made[t, self._device[self._graph.tensor_producer[t]]] for t in self._fetch]
 

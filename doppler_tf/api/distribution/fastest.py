@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
     from runtime.models.ways import Way
 
-# Assignments of a cut that run on the engine.
-_ASSIGNMENTS = 3
+# Assignments of a cut that run on the engine, and how many times the best prediction all but the first may have.
+_ASSIGNMENTS, _NEAR = 3, 1.25
 # The engine is as fast as another way if it takes no more than this times as long.
 _AS_FAST = 1.01
 
@@ -51,15 +54,15 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     """Runs the ways in turn, ever fewer of them."""
     ways = import_quietly("runtime.models.ways")
     made: dict[str, _Option] = {}
+    near_s = _NEAR * min(min(each.predicted_s.values()) for each in found)
     for each in found:
         of = f", in {each.pieces} pieces" if each.pieces > 1 else ""
-        # A single call uses all cores, which the simulation of its vertices does not know.
-        names = list(dict.fromkeys([*list(each.patterns)[:_ASSIGNMENTS], *(["one_device"] if "one_device" in each.patterns else [])]))
+        names = [name for i, name in enumerate(list(each.patterns)[:_ASSIGNMENTS]) if i == 0 or each.predicted_s[name] <= near_s]
         if executor in (None, ways.ENGINE):
             for name in names:
                 made[f"engine, {name}{of}"] = _Option(each, each.patterns[name], each.predicted_s[name], partial(
                     ways.EngineWay, each.program, each.graph, each.costs, each.patterns[name], in_flight, devices, cluster))
-        if executor in (None, ways.THEIRS) and cluster is None and in_flight == 1:
+        if executor == ways.THEIRS or (executor is None and cluster is None and in_flight == 1 and each.predicted_s[names[0]] <= near_s):
             pattern = each.patterns[names[0]]
             made[f"TensorFlow's executor, {names[0]}{of}"] = _Option(each, pattern, each.predicted_s[names[0]], partial(
                 ways.TheirWay, each.program, each.graph, each.costs, pattern[0], devices))
@@ -92,14 +95,18 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
             failed.append(ExecutionError(f"{name}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"))
         return math.nan
 
-    figures = {name: Finalist(made[name].predicted_s, seconds) for name, seconds in narrowed(list(made), timed).items()}
-    chosen = _chosen(figures, [name for name, way in running.items() if way.executor == ways.ENGINE])
+    def drop(name: str) -> None:
+        if name in running:
+            running.pop(name).close()
+
+    figures = {name: Finalist(made[name].predicted_s, seconds) for name, seconds in narrowed(list(made), timed, drop).items()}
+    chosen = _chosen({name: figures[name] for name in running}, [name for name, way in running.items() if way.executor == ways.ENGINE])
     if chosen is None:
         raise failed[-1]
-    for name, way in running.items():
-        if name != chosen:
-            way.close()
+    for name in [name for name in running if name != chosen]:
+        drop(name)
     running[chosen].variables = {name: first.program.value(name) for name in first.program.updates}
+    _give_memory_back()
     return Outcome(made[chosen].candidate, running[chosen], chosen, figures, made[chosen].pattern)
 
 
@@ -109,3 +116,10 @@ def _chosen(figures: Mapping[str, Finalist], ours: Sequence[str]) -> str | None:
     best = min(often, key=lambda name: figures[name].median_s, default=None)
     mine = min((name for name in often if name in ours), key=lambda name: figures[name].median_s, default=best)
     return mine if best is None or figures[mine].median_s <= _AS_FAST * figures[best].median_s else best
+
+
+def _give_memory_back() -> None:
+    """TensorFlow's functions refer to themselves, and the C library keeps what is freed: of ResNet50's ways that was half of 9 GB."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -20,7 +20,8 @@ from doppler_tf.schedule.batches import Batches
 from doppler_tf.schedule.trace import Trace
 
 # Turns, and how many times the fastest median may take what stays for the next ones. A single turn narrows after each run.
-_ROUNDS = ((1, 2.0), (2, 1.3), (5, 1.1), (15, math.inf))
+BRIEFLY = ((1, 2.0), (2, 1.3), (4, math.inf))
+LONG = ((1, 2.0), (2, 1.3), (5, 1.1), (15, math.inf))
 # The most members of a portfolio that are measured.
 _MEMBERS = 8
 
@@ -168,7 +169,8 @@ def halve(count: int, always: Sequence[int], runs: int, run: Callable[[int], flo
     return seconds
 
 
-def narrowed(names: Sequence[str], run: Callable[[str], float], drop: Callable[[str], None]) -> dict[str, tuple[float, ...]]:
+def narrowed(names: Sequence[str], run: Callable[[str], float], drop: Callable[[str], None],
+             rounds: Sequence[tuple[int, float]] = LONG) -> dict[str, tuple[float, ...]]:
     """Runs all in turn, then those again that are nearly as fast as the fastest, and of these again the fastest.
 
     Turn by turn, so that other work on the machine slows all alike.
@@ -176,6 +178,7 @@ def narrowed(names: Sequence[str], run: Callable[[str], float], drop: Callable[[
     Args:
       run: one of a name, in seconds, NaN where it failed.
       drop: told the name of what is not run again; in the first turn at once, as each may hold much memory.
+      rounds: `LONG`, or `BRIEFLY` where it does not matter much which of those that are nearly as fast is taken.
 
     Returns:
       By name its seconds, failed runs left out.
@@ -189,7 +192,7 @@ def narrowed(names: Sequence[str], run: Callable[[str], float], drop: Callable[[
             alive.remove(name)
             drop(name)
 
-    for turns, within in _ROUNDS:
+    for turns, within in rounds:
         for _ in range(turns):
             for name in list(alive):
                 if name in alive:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +33,8 @@ class CapturedModel:
       folder: where it was read from.
       meta: the content of `meta.json`.
       nodes: the operations by name.
-      calls: pieces that have been made into calls.
+      calls: pieces that have been made into calls, with their weights as constants or not.
+      resident: frozen variables that calls take as tensors, by name and device.
     """
 
     def __init__(self, folder: Path, original: bool = False):
@@ -60,8 +60,8 @@ class CapturedModel:
         if written is not None and hashlib.sha256(content).hexdigest() != written:
             raise FormatError(f"{file}: expected the operations that `capture` wrote, got others; capture the model again")
         self.nodes = {node.name: node for node in self._graph_def.node}
-        self.calls: dict[Work, Any] = {}
-        self._constants = weakref.WeakKeyDictionary[tf.Graph, dict[tuple[str, str], tf.Tensor]]()
+        self.calls: dict[tuple[Work, bool], Any] = {}
+        self.resident: dict[tuple[str, str], tf.Tensor] = {}
         self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
 
     @functools.cached_property
@@ -112,16 +112,13 @@ class CapturedModel:
             raise FormatError(f"{self.folder / 'weights'}: variable {name!r}: expected a value in the checkpoint, got {reason}; capture "
                               "the model again") from error
 
-    def constants(self, names: Sequence[str], device: str = "") -> list[tf.Tensor]:
-        """Inside a tf.function: frozen variables as constants, one of each in a function and device scope."""
-        known = self._constants.setdefault(tf.compat.v1.get_default_graph(), {})
-        for name in names:
-            if (name, device) not in known:
-                known[name, device] = tf.constant(self.weight(name))
-        return [known[name, device] for name in names]
+    def weight_spec(self, name: str) -> tf.TensorSpec:
+        """Shape and type of a variable."""
+        return self.spec(f"{_VARIABLE}{name}")
 
     def forget_calls(self) -> None:
-        """Drops what was compiled to call each piece alone; a later call makes it again."""
+        """Drops what was made to call each piece alone; a later call makes it again."""
+        self.resident.clear()
         for call in self.calls.values():
             call.forget()
 
@@ -257,7 +254,7 @@ def piece_function(model: CapturedModel, work: Work):
     graph, taken, returned = _piece_graph(model, work.bare)
 
     def piece(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        weights = model.constants([name for _, name in work.weights])
+        weights = [tf.constant(model.weight(name)) for _, name in work.weights]
         made = tf.import_graph_def(graph, dict(zip(taken, [*tensors, *weights], strict=True)), returned, name="")
         return made if made else [tf.constant(0)]
 

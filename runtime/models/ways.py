@@ -62,7 +62,9 @@ class EngineWay:
     executor = ENGINE
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
-                 devices: Sequence[str], cluster: Cluster | None = None):
+                 devices: Sequence[str], cluster: Cluster | None = None, constants: bool = True):
+        """Args: constants: as CapturedCall's."""
+        self._constants = constants
         self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
         self._in_flight, self._devices, self._cluster = in_flight, devices, cluster
         self._prepared: dict[int, _Prepared] = {}
@@ -78,7 +80,7 @@ class EngineWay:
         """As Way's."""
         if len(calls) not in self._prepared:
             self._prepared[len(calls)] = _Prepared(self._program, self._graph, self._costs, self.pattern, len(calls), self._in_flight,
-                                                   self._devices, self._cluster)
+                                                   self._devices, self._cluster, self._constants)
         self._recorded, results, variables = self._prepared[len(calls)].run(calls, self.variables)
         self.variables = {**self.variables, **variables}
         return results
@@ -94,10 +96,10 @@ class _Prepared:
     """What runs so many calls on the engine."""
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], calls: int,
-                 in_flight: int, devices: Sequence[str], cluster: Cluster | None):
+                 in_flight: int, devices: Sequence[str], cluster: Cluster | None, constants: bool):
         self._batches = repeat_graph(graph, costs.topology, calls, in_flight)
         self._program, self._assignment = program.repeated(self._batches, 0), self._batches.assignment(pattern)
-        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster)
+        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster, constants=constants)
 
     def run(self, calls: Sequence[Tensors],
             variables: Mapping[str, Any]) -> tuple[Callable[[], Trace], list[dict[str, tf.Tensor]], dict[str, Any]]:
@@ -112,9 +114,11 @@ class TheirWay:
 
     executor, trace = THEIRS, None
 
-    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str]):
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str],
+                 constants: bool = True):
+        """Args: constants: as CapturedCall's."""
         self._program = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0)
-        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, copies=False)
+        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, False, constants)
         self.variables: Mapping[str, Any] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:

@@ -21,7 +21,7 @@ def ways_table(ways: Mapping[str, Finalist], chosen: str) -> str:
         times = NOTHING if figures["median_s"] is None else f"{figures['median_s'] / best_s:.2f}"
         shown.append((f"{name} (chosen)" if name == chosen else name, unit.text(figures["simulated_s"]), unit.text(figures["median_s"]),
                       between, str(figures["runs"]), times))
-    console = Console(width=140, color_system=None)
+    console = Console(width=160, color_system=None)
     with console.capture() as captured:
         console.print(grid("", ("way", "simulated", "measured", "half of all", "runs", "over the fastest"), shown))
     return captured.get().rstrip()

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from data.einsum_program import FUNCTIONS, EinsumProgram
+from data.einsum_program import EinsumProgram
 from doppler_tf.errors import ConfigError, field_error
 
 Box = tuple[tuple[int, int], ...]  # [start, stop) by axis
@@ -31,9 +31,7 @@ def check_tiling(program: EinsumProgram, tiling: Tiling) -> None:
         for label, count in parts.items():
             if label not in expression.space:
                 raise field_error(ConfigError, "tiling", f"expression {name!r}", "label", f"one of {', '.join(expression.space)}", label)
-            most = program.sizes[label]
-            if FUNCTIONS[expression.fn].whole_last_axis and label == expression.labels[-1]:
-                most = 1
+            most = 1 if label in expression.whole else program.sizes[label]
             if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
                 raise field_error(ConfigError, "tiling", f"expression {name!r}", f"parts of {label!r}", f"an integer from 1 to {most}",
                                   count)

@@ -16,7 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from data.einsum_program import EinsumProgram, Expression, Input, View, contract, elementwise, normal, reduction, tensor_input, view
+from data.einsum_program import EinsumProgram, contract, elementwise, normal, reduction, tensor_input, view
+from data.steps import Expression, Input, View
 from data.tiling import Tiling
 from data.workloads.workload import Workload, fitted, near_square
 from doppler_tf.errors import ConfigError, field_error

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data import build_workload, input_tiles, numpy_kernels, workload_program
-from data.einsum_program import AGGREGATES, FUNCTIONS
+from data.steps import AGGREGATES, FUNCTIONS
 from doppler_tf.errors import ExecutionError
 from doppler_tf.graph.dataflow import Kernel, Operand
 from runtime import kernels

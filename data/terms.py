@@ -63,7 +63,7 @@ class Writer:
         return Term(1.0, known or self._add(made), labels)
 
     def reserve(self, names: Iterable[str]) -> None:
-        """Keeps names for `name`."""
+        """Keeps names for `name`, where other steps might take them before."""
         self._reserved.update(names)
 
     def add_input(self, name: str, tensor) -> Term:
@@ -84,7 +84,7 @@ class Writer:
 
     def total(self, term: Term, keep: Labels, space: Iterable[str]) -> Term:
         """The sum of a term over the labels of `space` that are not in `keep`."""
-        factor = term.factor * self._points(label for label in space if label not in keep and label not in term.labels)
+        factor = term.factor * self.points(label for label in space if label not in keep and label not in term.labels)
         kept = tuple(label for label in dict.fromkeys(keep) if label in term.labels)
         if len(kept) == len(term.labels):
             return replace(term, factor=factor)
@@ -100,7 +100,7 @@ class Writer:
                 return self.total(replace(right, factor=factor), keep, space)
             left = self.write("fill", (right,), right.labels, value=1.0)
         read = {*left.labels, *right.labels}
-        factor *= self._points(label for label in space if label not in keep and label not in read)
+        factor *= self.points(label for label in space if label not in keep and label not in read)
         # What only one operand has is summed before, which saves flops.
         left = self.total(replace(left, factor=1.0), (*keep, *right.labels), left.labels)
         if fn == "mul":
@@ -123,7 +123,7 @@ class Writer:
             return self.write("scale", (left,), labels, factor=left.factor, offset=right.factor)
         if abs(left.factor) != abs(right.factor):
             # The larger keeps its factor, unless that of the smaller is one.
-            if abs(left.factor) != 1 and (abs(right.factor) == 1 or self._points(left.labels) < self._points(right.labels)):
+            if abs(left.factor) != 1 and (abs(right.factor) == 1 or self.points(left.labels) < self.points(right.labels)):
                 left, right = right, left
             right = self._scaled(right, right.factor / left.factor).times(left.factor)
         return self.write("add" if left.factor == right.factor else "sub", (left, right), labels).times(left.factor)
@@ -139,13 +139,15 @@ class Writer:
             return self.write("spread", (term, like), labels)
         return term if term.labels == labels else self.write("identity", (term,), labels)
 
-    def name(self, term: Term, like: Term, name: str) -> None:
-        """Makes the term, whole, the tensor of a reserved name."""
+    def name(self, term: Term, like: Term, name: str) -> Term:
+        """Makes the term, whole, the tensor of this name in `program`, and returns it."""
+        self.reserve((name,))
         self.stem = name
         tensor = self.whole(term, like).tensor
         if tensor in self._fixed or tensor in self._renamed:
             tensor = self._add(Expression("", "identity", (Use(tensor, like.labels),), like.labels))
         self._renamed[tensor] = name
+        return Term(1.0, tensor, like.labels)
 
     def program(self, outputs: Sequence[str]) -> EinsumProgram:
         """The program of these outputs, with what they need and no more. Inputs all stay."""
@@ -163,7 +165,8 @@ class Writer:
         labels = term.labels if order is None else tuple(label for label in order if label in term.labels)
         return self.write("scale", (term,), labels, factor=factor, offset=0.0) if factor != 1 else replace(term, factor=1.0)
 
-    def _points(self, labels: Iterable[str]) -> int:
+    def points(self, labels: Iterable[str]) -> int:
+        """How many elements a tensor over these labels has."""
         return math.prod(self.sizes[label] for label in labels)
 
     def _add(self, step: Step) -> str:

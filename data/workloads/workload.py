@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from data.einsum_program import EinsumProgram
 from data.tiling import Tiling
+from data.training_step import Training
 
 
 @dataclass(frozen=True)
@@ -16,12 +17,14 @@ class Workload:
 
     Attributes:
       paper, small: the same options, at two scales.
+      training: what it is trained for, with all inputs but its data as weights.
       tiling: the published one for a number of devices, which never exceeds the sizes; None: EinDecomp cuts the program.
     """
 
     paper: Mapping[str, int]
     small: Mapping[str, int]
     program: Callable[[Mapping[str, int]], EinsumProgram]
+    training: Training
     tiling: Callable[[EinsumProgram, int], Tiling] | None = None
 
 

@@ -15,7 +15,8 @@ from data.terms import Labels, Term, Writer
 from doppler_tf.errors import GraphError, field_error
 
 
-def gradients(program: EinsumProgram, output: str, wrt: Sequence[str], constants: Collection[str] = ()) -> EinsumProgram:
+def gradients(program: EinsumProgram, output: str, wrt: Sequence[str], constants: Collection[str] = (),
+              prefix: str = "d_") -> EinsumProgram:
     """The program that computes an output and the gradients of the sum of its elements, `d_NAME` for each NAME in `wrt`.
 
     What the program computes is used again. Inputs all stay, so that they are drawn alike; steps that no result needs do not. A maximum and
@@ -25,15 +26,16 @@ def gradients(program: EinsumProgram, output: str, wrt: Sequence[str], constants
       output: a tensor that an expression computes.
       wrt: inputs and other tensors, on which the output depends.
       constants: tensors through which no gradient passes.
+      prefix: of the gradients' names, for gradients of gradients.
 
     Raises:
       GraphError: a tensor is unknown, or the output does not depend on it.
     """
     writer = Writer(program)
-    writer.reserve(f"d_{name}" for name in wrt)
+    writer.reserve(f"{prefix}{name}" for name in wrt)
     for name, gradient in backward(writer, output, wrt, constants).items():
-        writer.name(gradient, writer.term(name), f"d_{name}")
-    return writer.program(tuple(dict.fromkeys((output, *(f"d_{name}" for name in wrt)))))
+        writer.name(gradient, writer.term(name), f"{prefix}{name}")
+    return writer.program(tuple(dict.fromkeys((output, *(f"{prefix}{name}" for name in wrt)))))
 
 
 def backward(writer: Writer, output: str, wrt: Sequence[str], constants: Collection[str] = ()) -> dict[str, Term]:

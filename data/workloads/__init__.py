@@ -57,8 +57,9 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         raise field_error(ConfigError, "workload", name, "tiling", f"one of {', '.join(TILINGS)}", tiling)
     if name == "layered" and tiling != "published":
         raise field_error(ConfigError, "workload", name, "tiling", "published: a random graph has no program to cut", tiling)
-    if name == "layered" and optimizer is not None:
-        raise field_error(ConfigError, "workload", name, "training", "none: a random graph has no program to differentiate", optimizer)
+    if optimizer is not None and (name not in WORKLOADS or WORKLOADS[name].training is None):
+        trained = ", ".join(each for each, workload in WORKLOADS.items() if workload.training is not None)
+        raise field_error(ConfigError, "workload", name, "training", f"a workload with a loss: one of {trained}", name)
     if tiling == "published" and pieces is not None:
         raise field_error(ConfigError, "workload", name, "pieces", "none beside the published tiling", pieces, "choose eindecomp")
     defaults = (layered_defaults(scale, num_devices) if name == "layered"

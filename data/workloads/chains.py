@@ -54,7 +54,8 @@ def ffnn_tiling(program: EinsumProgram, num_devices: int) -> Tiling:
     return fitted(program, {"XW1": hidden, "relu": hidden, "logits": hidden, **softmax})
 
 
-CHAINMM = Workload({"n": 10_000}, {"n": 768}, chainmm_program, Training("mean_squared_error", "sum"), chainmm_tiling)
+CHAINMM = Workload({"n": 10_000}, {"n": 768}, chainmm_program, chainmm_tiling,
+                   Training("mean_squared_error", "sum"))
 FFNN = Workload({"batch": 2**15, "features": 2**5, "hidden": 2**16, "outputs": 2**5},
-                {"batch": 4096, "features": 32, "hidden": 2048, "outputs": 32}, ffnn_program,
-                Training("softmax_cross_entropy", "logits", ("X",), ("max",)), ffnn_tiling)
+                {"batch": 4096, "features": 32, "hidden": 2048, "outputs": 32}, ffnn_program, ffnn_tiling,
+                Training("softmax_cross_entropy", "logits", ("X",), ("max",)))

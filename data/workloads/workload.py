@@ -17,15 +17,15 @@ class Workload:
 
     Attributes:
       paper, small: the same options, at two scales.
-      training: what it is trained for, with all inputs but its data as weights.
       tiling: the published one for a number of devices, which never exceeds the sizes; None: EinDecomp cuts the program.
+      training: what it is trained for; None: it has no training step.
     """
 
     paper: Mapping[str, int]
     small: Mapping[str, int]
     program: Callable[[Mapping[str, int]], EinsumProgram]
-    training: Training
     tiling: Callable[[EinsumProgram, int], Tiling] | None = None
+    training: Training | None = None
 
 
 def near_square(num_devices: int) -> tuple[int, int]:

@@ -97,9 +97,9 @@ class EinsumProgram:
         if not self.expressions:
             raise field_error(GraphError, "program", "", "steps", "at least one expression", self.steps)
         read = {tensor for step in self.steps for tensor in step.reads}
-        unread = tuple(step.name for step in self.steps if step.name not in read)
-        outputs = unread if self.outputs is None else tuple(self.outputs)
-        for tensor in dict.fromkeys((*outputs, *unread)):
+        unread = dict.fromkeys(step.name for step in self.steps if step.name not in read)
+        outputs = dict.fromkeys(unread if self.outputs is None else self.outputs)
+        for tensor in outputs | unread:
             if tensor in self.views and tensor in unread:
                 raise field_error(GraphError, "program", f"view {tensor!r}", "readers", "an expression that reads it", "none",
                                   "copy it with elementwise(..., 'identity', ...) to make it an output")
@@ -109,7 +109,7 @@ class EinsumProgram:
                 raise field_error(GraphError, "program", f"expression {tensor!r}", "readers", "a step that reads it", "none",
                                   "make it an output, or leave it out")
         object.__setattr__(self, "shapes", shapes)
-        object.__setattr__(self, "outputs", outputs)
+        object.__setattr__(self, "outputs", tuple(outputs))
 
     @cached_property
     def expressions(self) -> tuple[Expression | Pad, ...]:

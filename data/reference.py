@@ -18,13 +18,14 @@ def evaluate_program(program: EinsumProgram, tensors: Mapping[str, np.ndarray]) 
     known, last = dict(tensors), {}
     for at, step in enumerate(program.steps):
         last.update(dict.fromkeys(step.reads, at))
+    last |= dict.fromkeys(program.outputs, len(program.steps))
     for at, step in enumerate(program.steps):
         if isinstance(step, View):
             known[step.name] = known[step.tensor][tuple(slice(start, stop) for start, stop in program.box(step))]
         else:
             known[step.name] = run_op(*program.kernel(step), [known[use.tensor] for use in step.operands])
         for tensor in step.reads:
-            if last[tensor] == at and tensor not in program.outputs:
+            if last[tensor] == at:
                 del known[tensor]
     return {name: known[name] for name in program.outputs}
 

@@ -10,7 +10,7 @@ from data.eindecomp import eindecomp, labelled
 from data.einsum_program import EinsumProgram
 from data.layered import Layered, layered_defaults, layered_graph
 from data.tiling import Tiling, extended
-from data.training_step import TrainingStep, training_step
+from data.training import TrainingStep, training_step
 from data.workloads.chains import CHAINMM, FFNN
 from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
 from data.workloads.workload import Workload

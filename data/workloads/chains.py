@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from data.einsum_program import EinsumProgram, contract, elementwise, normal, reduction, tensor_input
 from data.tiling import Tiling
-from data.training_step import Training
+from data.training import Training
 from data.workloads.workload import Workload, fitted, near_square
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from data.einsum_program import EinsumProgram, contract, elementwise, normal, reduction, tensor_input, view
 from data.steps import Expression, Input, View
 from data.tiling import Tiling
-from data.training_step import Training
+from data.training import Training
 from data.workloads.workload import Workload, fitted, near_square
 from doppler_tf.errors import ConfigError, field_error
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from data.einsum_program import EinsumProgram
 from data.tiling import Tiling
-from data.training_step import Training
+from data.training import Training
 
 
 @dataclass(frozen=True)

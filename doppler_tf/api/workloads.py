@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data import build_tilings, build_workload
-from data.training_step import OPTIMIZERS
+from data.training import OPTIMIZERS
 from data.workloads import NAMES as NAMES
 from doppler_tf.alternatives import place_alternatives
 from doppler_tf.api.inputs import load_topology

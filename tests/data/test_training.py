@@ -21,7 +21,7 @@ from data import (
     workload_cuts,
     workload_program,
 )
-from data.training_step import BETA_1, BETA_2, EPSILON, LEARNING_RATES, MOMENTUM, OPTIMIZERS, Training, training_step
+from data.training import BETA_1, BETA_2, EPSILON, LEARNING_RATES, MOMENTUM, OPTIMIZERS, Training, training_step
 from doppler_tf.errors import ConfigError
 from tests.data.differentiable import all_values
 from tests.data.test_workloads import TINY

@@ -71,8 +71,9 @@ def _points(writer: Writer, e: Expression) -> Term:
 
 
 def _extreme(writer: Writer, e: Expression, gradient: Term) -> Term:
-    """Shared evenly among all points that reach the extreme."""
-    points, reached = _points(writer, e), Term(1.0, e.name, e.labels)
+    """Shared evenly among all points that reach the extreme: that of these very points, as others may be rounded differently."""
+    points = _points(writer, e)
+    reached = Term(1.0, e.name, e.labels) if e.fn == "identity" else writer.write("identity", (points,), e.labels, e.aggregate)
     mask = writer.write("greater_equal", (points, reached) if e.aggregate == "max" else (reached, points), e.space)
     share = writer.join("div", gradient, writer.total(mask, e.labels, e.space), e.labels, e.labels)
     return writer.join("mul", share, mask, e.space, e.space)

@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from data import EinsumProgram, contract, elementwise, normal, reduction, tensor_input, view
+from data import EinsumProgram, elementwise, normal, tensor_input, view
 from data.einsum_program import pad
 from data.numpy_kernels import run_op
-from data.steps import AGGREGATES, FUNCTIONS, Expression, View
+from data.steps import AGGREGATES, FUNCTIONS, Expression, Use, View
 from runtime.kernels import KERNELS
 
 LABELS = "abcd"
@@ -17,6 +17,7 @@ PARAMS = {"scale": ({"factor": -2.0, "offset": 1.0}, {"factor": 0.5, "offset": 0
 # What keeps integers integers, so that equals stay equal however they are computed.
 INTEGER = ("identity", "square", "relu", "is_positive", "is_zero", "fill", "rotate_half", "add", "sub", "mul", "maximum", "minimum",
            "greater", "greater_equal", "spread")
+FLAT = ("is_positive", "is_zero", "greater", "greater_equal", "fill")  # no gradient passes
 DOMAIN = {"rsqrt": 0, "sqrt": 0, "log": 0, "div": 1}  # the operand that must be positive
 POSITIVE = {"exp", "sigmoid", "fill"}
 STAYS_POSITIVE = {"identity", "square", "relu", "rsqrt", "sqrt", "add", "mul", "div", "maximum", "minimum", "spread", "is_positive", "silu"}
@@ -24,77 +25,72 @@ STAYS_POSITIVE = {"identity", "square", "relu", "rsqrt", "sqrt", "add", "mul", "
 
 @st.composite
 def programs(draw, least: int = 2, most: int = 12):
-    """(program, tensors that an expression computes, whether all values are integers)."""
-    integers = draw(st.booleans())
-    sizes = {label: draw(st.sampled_from([2, 3, 1, 4])) for label in LABELS} | {"u": 1, "two": 2}
-    axes = st.lists(st.sampled_from(LABELS), unique=True, max_size=3)
-    known, positive, inputs = {}, set(), {}
-    for i in range(draw(st.integers(1, 3))):
-        name, positive_values = f"x{i}", draw(st.booleans())
-        inputs[name] = tensor_input(" ".join(draw(axes)), _small_integers if integers else _around_one if positive_values else normal())
-        known[name] = inputs[name].labels
-        positive |= {name} if positive_values and not integers else set()
-    steps = []
+    """(program, whether all values are integers). Hypothesis draws the number of steps; a generator of its seed draws the rest."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return _random_program(rng, draw(st.sampled_from(range(least, most + 1))))
 
-    def add(step, is_positive):
+
+def _random_program(rng: np.random.Generator, count: int) -> tuple[EinsumProgram, bool]:
+    def pick(options):
+        return options[rng.integers(len(options))]
+
+    integers = rng.random() < 0.3
+    sizes = {label: pick([2, 3, 1, 4]) for label in LABELS} | {"u": 1, "two": 2}
+    known, positive, inputs, steps = {}, set(), {}, []
+    for i in range(rng.integers(1, 4)):
+        fill = _small_integers if integers else pick([_around_one, normal()])
+        inputs[f"x{i}"] = tensor_input(" ".join(rng.permutation(list(LABELS))[:rng.integers(4)]), fill)
+        known[f"x{i}"] = inputs[f"x{i}"].labels
+        positive |= {f"x{i}"} if fill is _around_one else set()
+
+    def add(step, is_positive=False):
         steps.append(step)
         known[step.name] = step.labels
         positive.update({step.name} if is_positive else ())
 
-    for i in range(draw(st.integers(least, most))):
-        name, source = f"e{i}", draw(st.sampled_from(sorted(known)))
-        kind = draw(st.sampled_from(["expression"] * 8 + ["view", "pad"]))
-        labels, cut = known[source], [k for k, label in enumerate(known[source]) if sizes[label] > 2]
-        if kind == "view" and cut:
-            at = draw(st.sampled_from(cut))
-            new = draw(st.sampled_from([label for label in ("u", "two") if label not in labels] or ["u"]))
-            if new not in labels:
-                add(view(name, " ".join((*labels[:at], new, *labels[at + 1:])), source,
-                         **{new: draw(st.integers(0, sizes[labels[at]] - sizes[new]))}), source in positive)
+    while len(steps) < count:
+        name, source = f"e{len(steps)}", next(reversed(known)) if rng.random() < 0.8 else pick(list(known))
+        labels, kind = known[source], rng.random()
+        cut = [k for k, label in enumerate(labels) if sizes[label] > 2]
+        new = [label for label in ("u", "two") if label not in labels]
+        if kind < 0.1 and cut and new:
+            at, into = pick(cut), pick(new)
+            add(view(name, " ".join((*labels[:at], into, *labels[at + 1:])), source,
+                     **{into: int(rng.integers(sizes[labels[at]] - sizes[into] + 1))}), source in positive)
             continue
-        if kind == "pad" and labels:
-            at = draw(st.integers(0, len(labels) - 1))
+        if kind < 0.2 and labels:
+            at = rng.integers(len(labels))
             new = [label for label in LABELS if label not in labels and sizes[label] >= sizes[labels[at]]]
             if new:
-                into = draw(st.sampled_from(new))
+                into = pick(new)
                 add(pad(name, f"{' '.join(labels)} -> {' '.join((*labels[:at], into, *labels[at + 1:]))}", source,
-                        **{into: draw(st.integers(0, sizes[into] - sizes[labels[at]]))}), False)
+                        **{into: int(rng.integers(sizes[into] - sizes[labels[at]] + 1))}))
                 continue
-        fn = draw(st.sampled_from(INTEGER if integers else sorted(FUNCTIONS)))
-        tensors = [source, draw(st.sampled_from(sorted(known)))][:FUNCTIONS[fn].arity]
+        fn = pick([fn for fn in FUNCTIONS if (fn in INTEGER or not integers) and (fn not in FLAT or rng.random() < 0.3)])
+        tensors = [source, pick(list(known))][:FUNCTIONS[fn].arity]
         if fn in DOMAIN and tensors[DOMAIN[fn]] not in positive:
             if not positive:
                 continue
-            tensors[DOMAIN[fn]] = draw(st.sampled_from(sorted(positive)))
+            tensors[DOMAIN[fn]] = pick(sorted(positive))
         uses = [known[tensor] for tensor in tensors]
-        if draw(st.booleans()):  # other labels of the same sizes, as in attention
-            moved = {label: other for label in uses[-1] for other in LABELS
-                     if other != label and sizes.get(other) == sizes[label] and other not in uses[-1]}
+        if rng.random() < 0.5:  # other labels of the same sizes, as in attention
+            moved = {label: pick([other for other in LABELS if sizes[other] == sizes[label]] or [label]) for label in uses[-1]}
             if len(set(moved.values())) == len(moved):
-                uses[-1] = tuple(moved.get(label, label) for label in uses[-1])
+                uses[-1] = tuple(moved[label] for label in uses[-1])
         read = list(dict.fromkeys(label for use in uses for label in use))
-        if fn == "rotate_half":
-            if not uses[0] or sizes[uses[0][-1]] % 2:
-                continue
-            output = list(uses[0])
-        else:
-            output = list(draw(st.permutations(read)))[:draw(st.integers(0, len(read)))] if draw(st.booleans()) else read
-        aggregate = draw(st.sampled_from(AGGREGATES)) if len(output) < len(read) else None
-        params = draw(st.sampled_from(PARAMS[fn])) if fn in PARAMS else {}
-        pattern = f"{', '.join(' '.join(use) for use in uses)} -> {' '.join(output)}"
-        if aggregate is None:
-            step = elementwise(name, fn, pattern, *tensors, **params)
-        elif len(tensors) == 2:
-            step = contract(name, pattern, *tensors, join=fn, aggregate=aggregate)
-        else:
-            step = reduction(name, aggregate, pattern, *tensors) if fn == "identity" else \
-                Expression(name, fn, elementwise("", fn, pattern, *tensors, **params).operands, tuple(output), aggregate, params)
-        add(step, not integers and (fn in POSITIVE or (fn in STAYS_POSITIVE and positive.issuperset(tensors))))
+        if fn == "rotate_half" and (not read or sizes[read[-1]] % 2):
+            continue
+        output = read
+        if fn != "rotate_half" and rng.random() < 0.5:
+            output = [str(label) for label in rng.permutation(read)][:rng.integers(len(read) + 1)]
+        aggregate = pick(AGGREGATES) if len(output) < len(read) else None
+        params = pick(PARAMS[fn]) if fn in PARAMS else {}
+        operands = tuple(Use(tensor, tuple(use)) for tensor, use in zip(tensors, uses, strict=True))
+        add(Expression(name, fn, operands, tuple(output), aggregate, params),
+            not integers and (fn in POSITIVE or (fn in STAYS_POSITIVE and positive.issuperset(tensors))))
     read = {tensor for step in steps for tensor in step.reads}
     for step in [step for step in steps if isinstance(step, View) and step.name not in read]:
-        add(elementwise(f"{step.name}_copy", "identity", f"{' '.join(step.labels)} -> {' '.join(step.labels)}", step.name), False)
-    if not any(isinstance(step, Expression) for step in steps):
-        add(elementwise("last", "square", f"{' '.join(inputs['x0'].labels)} -> {' '.join(inputs['x0'].labels)}", "x0"), False)
+        add(elementwise(f"{step.name}_copy", "identity", f"{' '.join(step.labels)} -> {' '.join(step.labels)}", step.name))
     return EinsumProgram(sizes, inputs, tuple(steps)), integers
 
 
@@ -104,6 +100,14 @@ def _small_integers(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndar
 
 def _around_one(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.uniform(0.5, 1.5, shape)
+
+
+def dependent(program: EinsumProgram, output: str) -> list[str]:
+    """The tensors, inputs first, from which a path leads to the output."""
+    reached = {output}
+    for step in reversed(program.steps):
+        reached |= step.reads if step.name in reached else set()
+    return [name for name in program.shapes if name in reached]
 
 
 def all_values(program: EinsumProgram, tensors, run=run_op, cut=lambda x, box: x[tuple(slice(*interval) for interval in box)]) -> dict:

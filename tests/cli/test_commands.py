@@ -223,15 +223,16 @@ def test_tilings_that_are_refused(cli, tmp_path, options, message):
     assert message in outcome.err
 
 
-@pytest.mark.parametrize(("name", "optimizer", "size"), [("llama_layer", "adam", "tokens=64"), ("ffnn", "momentum", "hidden=256")])
-def test_a_training_step_is_placed_and_run(cli, tmp_path, name, optimizer, size):
+@pytest.mark.parametrize(("name", "optimizer", "executor"), [
+    ("ffnn", "momentum", ()), *(pytest.param(name, "adam", executor, marks=pytest.mark.thorough)
+                                for name in ("chainmm", "llama_layer") for executor in ((), ("--merge",)))])
+def test_a_training_step_is_placed_and_run(cli, tmp_path, name, optimizer, executor):
     graph, placed = tmp_path / "g.json", tmp_path / "a.json"
-    cli("workload", name, "--devices", 2, "--scale", "small", "--option", size, "--training", "--optimizer", optimizer, "--out", graph)
+    cli("workload", name, "--devices", 2, "--scale", "small", "--training", "--optimizer", optimizer, "--out", graph)
     assert json.loads(graph.read_text())["graph"]["workload"]["training"] == {"optimizer": optimizer}
     cli("place", graph, "--topology", "cpu:2", "--method", "critical_path", "--out", placed)
-    for merge in ([], ["--merge"]):
-        ran = cli("run", graph, "--topology", "cpu:2", "--assignment", placed, "--executor", "tf", *merge, "--json").json
-        assert (ran["outputs_match"], ran["trace_valid"]) == (True, True), ran
+    ran = cli("run", graph, "--topology", "cpu:2", "--assignment", placed, "--executor", "tf", *executor, "--json").json
+    assert (ran["outputs_match"], ran["trace_valid"]) == (True, True), ran
 
 
 @pytest.mark.parametrize(("options", "message"), [

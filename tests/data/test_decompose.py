@@ -218,7 +218,7 @@ def test_a_pad_tile_by_tile():
     assert np.array_equal(got["p"], [0, 0, 0, *np.exp(tensors["x"]), 0])
     assert np.array_equal(got["b"], np.exp(got["p"]))
     at = {name: v for v, name in enumerate(graph.names)}
-    assert [kind for kind, role in zip(graph.kinds, graph.role, strict=True) if role == "shard"].count("retile") == 2  # of a for p[1], and of p for b
+    assert list(graph.kinds).count("retile") == 2  # of a for p[1], and of p for b
     assert [graph.kernel[at[f"p[{i}]"]].params["box"] for i in range(3)] == [None, [[0, 3]], [[0, 1]]]
     assert graph.edge_bytes[(graph.sources == at["a[0]"]) & (graph.targets == at["p[0]"])] == [4]
 

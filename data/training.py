@@ -84,14 +84,14 @@ def softmax_cross_entropy(writer: Writer, logits: Term) -> tuple[Term, tuple[str
     shifted = _written(writer, "loss_shifted", "sub", (logits, largest), labels)
     total = _written(writer, "loss_total", "identity", (_written(writer, "loss_exp", "exp", (shifted,), labels),), rows, "sum")
     surprise = _written(writer, "surprise", "sub", (_written(writer, "loss_log", "log", (total,), rows), shifted), labels)
-    return writer.join("mul", target, surprise, (), labels).times(1 / writer.points(rows)), (largest.tensor,)
+    return _mean_product(writer, target, surprise, writer.points(rows)), (largest.tensor,)
 
 
 def mean_squared_error(writer: Writer, predicted: Term) -> tuple[Term, tuple[str, ...]]:
     """The mean of (predicted - target)^2 over all elements."""
     target = writer.add_input("target", Input(predicted.labels, normal()))
     missed = _written(writer, "missed", "sub", (predicted, target), predicted.labels)
-    return writer.join("mul", missed, missed, (), predicted.labels).times(1 / writer.points(predicted.labels)), ()
+    return _mean_product(writer, missed, missed, writer.points(predicted.labels)), ()
 
 
 # The loss of a tensor, and further tensors through which no gradient passes.
@@ -133,6 +133,15 @@ def adam(writer: Writer, weight: str, gradient: Term, rate: float) -> dict[str, 
 
 # New values by tensor, given a weight and its gradient.
 OPTIMIZERS: dict[str, Callable[[Writer, str, Term, float], dict[str, Term]]] = {"sgd": sgd, "momentum": momentum, "adam": adam}
+
+
+def _mean_product(writer: Writer, left: Term, right: Term, count: int) -> Term:
+    """The sum of all products, divided by a count. Each row is summed first: one long float32 sum would lose digits."""
+    rows = left.labels[:-1] if writer.points(left.labels[:-1]) > 1 else ()
+    writer.stem = "loss_rows"
+    by_row = writer.join("mul", left, right, rows, left.labels)
+    writer.stem = "loss_sum"
+    return writer.total(by_row, (), rows).times(1 / count)
 
 
 def _written(writer: Writer, stem: str, *step) -> Term:

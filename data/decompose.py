@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from data.einsum_program import EinsumProgram, Expression, Use
+from data.einsum_program import EinsumProgram
+from data.steps import Expression, Pad, Use
 from data.tiling import Box, Grid, Tiling, check_tiling, grid, overlap, relative, shape, volume
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import collector_paused, graph_from_records
@@ -19,9 +20,9 @@ def decompose(program: EinsumProgram, tiling: Tiling, dtype_bytes: int = 4, attr
     """The graph that computes `program` tile by tile.
 
     Each expression becomes one shard vertex per tile of all its labels and, if labels are reduced, one reduce vertex per output tile (even
-    for a single partial). If one producer's tile contains a box, the box is read by a direct edge with a slice. Otherwise one re-tiling
-    vertex assembles it from several tiles, for all consumers of the box. Vertices are in program order, shards before reduces, output
-    tiles row-major with the reduced labels fastest. Input tiles come before their first reader.
+    for a single partial). A pad becomes one vertex per tile. If one producer's tile contains a box, the box is read by a direct edge with a
+    slice. Otherwise one re-tiling vertex assembles it from several tiles, for all consumers of the box. Vertices are in program order,
+    shards before reduces, output tiles row-major with the reduced labels fastest. Input tiles come before their first reader.
 
     Args:
       dtype_bytes: bytes of one element, for `output_bytes` and the edges' `bytes`.
@@ -33,7 +34,7 @@ def decompose(program: EinsumProgram, tiling: Tiling, dtype_bytes: int = 4, attr
     check_tiling(program, tiling)
     builder = _Builder(program, tiling, dtype_bytes)
     for expression in program.expressions:
-        builder.expression(expression)
+        builder.pad(expression) if isinstance(expression, Pad) else builder.expression(expression)
     outputs = {}
     for tensor in program.outputs:
         outputs[tensor] = {"shape": list(program.shapes[tensor]),
@@ -102,15 +103,36 @@ class _Builder:
 
     def reading(self, use: Use, reader: Expression) -> tuple[str, Grid, tuple[int, ...]]:
         """The tensor behind a use (views resolved), the grid in which it is read, and the reader's axes that index the grid."""
-        tensor, tiles = use.tensor, grid(self.program, self.tiling, reader.name, use.labels)
-        while tensor in self.program.views:
-            view = self.program.views[tensor]
-            tensor, tiles = view.tensor, tiles.shifted(view.start)
+        tensor, start = self.source(use)
+        tiles = grid(self.program, self.tiling, reader.name, use.labels).shifted(start)
         if tensor in self.program.inputs:
             self.grids[tensor][tiles] = None
         return tensor, tiles, tuple(reader.space.index(label) for label in use.labels)
 
-    def fetch(self, tensor: str, box: Box, reader: Expression) -> _Piece:
+    def pad(self, e: Pad) -> None:
+        """Adds the tiles of one pad. A tile that the operand does not reach reads one of its elements, for the type alone."""
+        tensor, start = self.source(e.operand)
+        tiles, filled = grid(self.program, self.tiling, e.name, e.labels), self.program.box(e)
+        self.tiles[e.name], self.grids[e.name] = {}, {tiles: None}
+        for index in tiles.indices():
+            tile = tiles.box(index)
+            part = overlap(tile, filled)
+            reached = all(a < b for a, b in part)
+            read = relative(part, filled) if reached else ((0, 1),) * len(tile)
+            piece = self.fetch(tensor, tuple((a + d, b + d) for (a, b), d in zip(read, start, strict=True)), e)
+            params = {"shape": list(shape(tile)), "box": _json(relative(part, tile)) if reached else None}
+            self.tiles[e.name][tile] = self.vertex(f"{e.name}[{_label(index)}]", e.kind, "pad", params, [piece], shape(tile), 0, e.name,
+                                                   "shard")
+
+    def source(self, use: Use) -> tuple[str, tuple[int, ...]]:
+        """The tensor behind a use (views resolved), and where its corner lies."""
+        tensor, start = use.tensor, (0,) * len(use.labels)
+        while tensor in self.program.views:
+            view = self.program.views[tensor]
+            tensor, start = view.tensor, tuple(a + b for a, b in zip(start, view.start, strict=True))
+        return tensor, start
+
+    def fetch(self, tensor: str, box: Box, reader: Expression | Pad) -> _Piece:
         """The vertex from which `reader` takes a box of a tensor: the first that contains the box, else a new one."""
         tiles = self.tiles[tensor]
         if box not in tiles:
@@ -127,7 +149,7 @@ class _Builder:
                            "kernel": {"op": "input", "operands": [], "params": {"tensor": tensor, "box": _json(box)}}})
         return len(self.nodes) - 1
 
-    def retile(self, tensor: str, box: Box, reader: Expression) -> int:
+    def retile(self, tensor: str, box: Box, reader: Expression | Pad) -> int:
         """Adds a vertex that assembles a box from several tiles, for all consumers."""
         [tiles] = self.grids[tensor]
         held = [tiles.box(index) for index in tiles.meeting(box)]

@@ -21,8 +21,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from data.einsum_program import FUNCTIONS, EinsumProgram, Use
+from data.einsum_program import EinsumProgram
 from data.elimination import Factor, minimise
+from data.steps import Expression, Pad, Use
 from data.tiling import bounds
 from doppler_tf.errors import ConfigError, field_error
 
@@ -202,9 +203,12 @@ def _held(size: int, made_units: int, made: int, taken_units: int, taken: int) -
 
 
 def labelled(program: EinsumProgram) -> list[LabelledOperation]:
-    """The expressions of a program. A view is read as the tensor behind it, whole along axes that it cuts."""
-    def read(use: Use) -> LabelledTensor:
+    """The expressions of a program. A view is read as the tensor behind it, whole along axes that it cuts; a pad reads alike."""
+    def read(use: Use, reader: Expression | Pad) -> LabelledTensor:
         tensor, labels = use.tensor, list(use.labels)
+        if isinstance(reader, Pad):
+            labels = [label if label is not None and program.sizes[label] == size else None
+                      for label, size in zip(reader.labels, program.shapes[tensor], strict=True)]
         while (view := program.views.get(tensor)) is not None:
             tensor = view.tensor
             whole = program.shapes[tensor]
@@ -213,6 +217,6 @@ def labelled(program: EinsumProgram) -> list[LabelledOperation]:
         return LabelledTensor(tensor, tuple(labels), program.shapes[tensor])
 
     return [LabelledOperation(
-        e.name, {label: program.sizes[label] for label in e.space}, tuple(map(read, e.operands)),
+        e.name, {label: program.sizes[label] for label in e.space}, tuple(read(use, e) for use in e.operands),
         (LabelledTensor(e.name, e.labels, program.shapes[e.name]),),
-        frozenset(e.labels[-1:]) if FUNCTIONS[e.fn].whole_last_axis else frozenset()) for e in program.expressions]
+        frozenset(e.whole)) for e in program.expressions]

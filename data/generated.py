@@ -13,7 +13,8 @@ import numpy as np
 
 from data.decompose import decompose
 from data.eindecomp import eindecomp, labelled
-from data.einsum_program import EinsumProgram, Expression, contract, elementwise, reduction, tensor_input
+from data.einsum_program import EinsumProgram, contract, elementwise, reduction, tensor_input
+from data.steps import Expression
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_from_records

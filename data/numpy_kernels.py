@@ -19,6 +19,12 @@ def _rotate_half(x: Array) -> Array:
     return np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
 
 
+def _silu_slope(x: Array) -> Array:
+    """The derivative of x sigmoid(x)."""
+    sigmoid = 1 / (1 + np.exp(-x))
+    return sigmoid * (1 + x * (1 - sigmoid))
+
+
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "identity": lambda x: x,
     "square": np.square,
@@ -26,10 +32,20 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "exp": np.exp,
     "silu": lambda x: x / (1 + np.exp(-x)),
     "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sqrt": np.sqrt,
+    "log": np.log,
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "silu_slope": _silu_slope,
+    "is_positive": lambda x: (x > 0).astype(x.dtype),
+    "is_zero": lambda x: (x == 0).astype(x.dtype),
+    "fill": lambda x, value: np.full_like(x, value),
     "scale": lambda x, factor, offset: x * x.dtype.type(factor) + x.dtype.type(offset),
     "rotate_half": _rotate_half,
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
     "maximum": np.maximum, "minimum": np.minimum,
+    "greater": lambda x, y: (x > y).astype(x.dtype),
+    "greater_equal": lambda x, y: (x >= y).astype(x.dtype),
+    "spread": lambda x, y: np.broadcast_arrays(x, y)[0],
 }
 AGGREGATES: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
@@ -89,6 +105,14 @@ def _assemble(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
     return whole
 
 
+def _pad(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
+    """Zeros, with the operand in a box. Without a box, the operand only tells the type."""
+    whole = np.zeros(params["shape"], operands[0].dtype)
+    if params["box"] is not None:
+        whole[tuple(slice(start, stop) for start, stop in params["box"])] = operands[0]
+    return whole
+
+
 def _fused(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
     """Runs the steps of a fused vertex (see `data.fusing`) one after another."""
     known = list(operands)
@@ -98,7 +122,8 @@ def _fused(params: Mapping[str, Any], operands: Sequence[Array]) -> Array:
 
 
 KERNELS: dict[str, Callable[[Mapping[str, Any], Sequence[Array]], Array]] = {
-    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble, "fused": _fused,
+    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble, "pad": _pad,
+    "fused": _fused,
     "token": lambda params, operands: np.int32(0),
 }
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from data.einsum_program import EinsumProgram, Expression, View
+from data.einsum_program import EinsumProgram
 from data.numpy_kernels import run_kernel, run_op
+from data.steps import View
 from doppler_tf.errors import GraphError
 from doppler_tf.graph.dataflow import DataflowGraph
 
@@ -16,21 +17,17 @@ def evaluate_program(program: EinsumProgram, tensors: Mapping[str, np.ndarray]) 
     """The outputs of the unsharded program by name. Each tensor is freed after its last reader."""
     known, last = dict(tensors), {}
     for at, step in enumerate(program.steps):
-        last.update(dict.fromkeys(_read(step), at))
+        last.update(dict.fromkeys(step.reads, at))
+    last |= dict.fromkeys(program.outputs, len(program.steps))
     for at, step in enumerate(program.steps):
         if isinstance(step, View):
-            box = zip(step.start, program.shapes[step.name], strict=True)
-            known[step.name] = known[step.tensor][tuple(slice(start, start + size) for start, size in box)]
+            known[step.name] = known[step.tensor][tuple(slice(start, stop) for start, stop in program.box(step))]
         else:
-            known[step.name] = run_op(*step.kernel, [known[use.tensor] for use in step.operands])
-        for tensor in _read(step):
+            known[step.name] = run_op(*program.kernel(step), [known[use.tensor] for use in step.operands])
+        for tensor in step.reads:
             if last[tensor] == at:
                 del known[tensor]
     return {name: known[name] for name in program.outputs}
-
-
-def _read(step: Expression | View) -> set[str]:
-    return {step.tensor} if isinstance(step, View) else {use.tensor for use in step.operands}
 
 
 def input_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict[int, np.ndarray]:

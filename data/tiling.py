@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from data.einsum_program import FUNCTIONS, EinsumProgram
+from data.einsum_program import EinsumProgram
 from doppler_tf.errors import ConfigError, field_error
 
 Box = tuple[tuple[int, int], ...]  # [start, stop) by axis
@@ -31,9 +31,7 @@ def check_tiling(program: EinsumProgram, tiling: Tiling) -> None:
         for label, count in parts.items():
             if label not in expression.space:
                 raise field_error(ConfigError, "tiling", f"expression {name!r}", "label", f"one of {', '.join(expression.space)}", label)
-            most = program.sizes[label]
-            if FUNCTIONS[expression.fn].whole_last_axis and label == expression.labels[-1]:
-                most = 1
+            most = 1 if label in expression.whole else program.sizes[label]
             if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= most:
                 raise field_error(ConfigError, "tiling", f"expression {name!r}", f"parts of {label!r}", f"an integer from 1 to {most}",
                                   count)
@@ -98,3 +96,22 @@ def grid(program: EinsumProgram, tiling: Tiling, expression: str, labels: tuple[
     """The grid over `labels` that the tiling gives to an expression."""
     parts = tiling.get(expression, {})
     return Grid(tuple(bounds(program.sizes[label], parts.get(label, 1)) for label in labels))
+
+
+def extended(program: EinsumProgram, tiling: Tiling, sources: Mapping[str, str]) -> Tiling:
+    """The tiling with the steps that it lacks, whose labels keep their cuts.
+
+    A step is cut as its source, if it has one: the step that it differentiates. Others are cut as what they read, the largest first.
+    """
+    labels = {step.name: step.labels for step in program.steps}
+    parts = {e.name: tiling[e.name] for e in program.expressions if e.name in tiling}
+    for e in program.expressions:
+        if e.name in parts:
+            continue
+        cuts = dict(parts.get(sources.get(e.name), {}))
+        if not cuts:
+            for use in sorted(e.operands, key=lambda use: -math.prod(program.shapes[use.tensor])):
+                for label, made in zip(use.labels, labels.get(use.tensor, ()), strict=False):
+                    cuts.setdefault(label, parts.get(use.tensor, {}).get(made, 1))
+        parts[e.name] = {label: min(cuts[label], program.sizes[label]) for label in e.space if label in cuts and label not in e.whole}
+    return parts

@@ -18,10 +18,21 @@ def _rotate_half(x: tf.Tensor) -> tf.Tensor:
     return tf.concat([-second, first], axis=-1)
 
 
+def _silu_slope(x: tf.Tensor) -> tf.Tensor:
+    """The derivative of x sigmoid(x)."""
+    sigmoid = tf.sigmoid(x)
+    return sigmoid * (1 + x * (1 - sigmoid))
+
+
 FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {
     "identity": tf.identity, "square": tf.square, "relu": tf.nn.relu, "exp": tf.exp, "silu": tf.nn.silu, "rsqrt": tf.math.rsqrt,
     "scale": lambda x, factor, offset: x * tf.cast(factor, x.dtype) + tf.cast(offset, x.dtype),
     "rotate_half": _rotate_half,
+    "sqrt": tf.sqrt, "log": tf.math.log, "sigmoid": tf.sigmoid, "silu_slope": _silu_slope,
+    "is_positive": lambda x: tf.cast(x > 0, x.dtype), "is_zero": lambda x: tf.cast(x == 0, x.dtype),
+    "fill": lambda x, value: tf.fill(x.shape, tf.cast(value, x.dtype)),
+    "greater": lambda x, y: tf.cast(x > y, x.dtype), "greater_equal": lambda x, y: tf.cast(x >= y, x.dtype),
+    "spread": lambda x, y: tf.broadcast_to(x, tf.broadcast_static_shape(x.shape, y.shape)),
     "add": tf.add, "sub": tf.subtract, "mul": tf.multiply, "div": tf.divide, "maximum": tf.maximum, "minimum": tf.minimum,
 }
 REDUCTIONS: dict[str, Callable[..., tf.Tensor]] = {
@@ -105,6 +116,13 @@ def _assemble(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Te
     return whole
 
 
+def _pad(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Zeros, with the operand in a box. Without a box, the operand only tells the type."""
+    if params["box"] is None:
+        return tf.zeros(params["shape"], operands[0].dtype)
+    return tf.pad(operands[0], [(start, size - stop) for (start, stop), size in zip(params["box"], params["shape"], strict=True)])
+
+
 def _fused(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tensor:
     """The steps of a fused vertex; an operand counts the vertex's operands first, then the steps before."""
     known = list(operands)
@@ -114,7 +132,8 @@ def _fused(params: Mapping[str, Any], operands: Sequence[tf.Tensor]) -> tf.Tenso
 
 
 KERNELS: dict[str, Callable[[Mapping[str, Any], Sequence[tf.Tensor]], tf.Tensor]] = {
-    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble, "fused": _fused,
+    "einsum": _einsum, "reduce": _reduce, "map": _map, "aggregate": _aggregate, "assemble": _assemble, "pad": _pad,
+    "fused": _fused,
     "token": lambda params, operands: tf.constant(0),  # of a batch that is done
 }
 

@@ -9,7 +9,8 @@ from data.decompose import decompose
 from data.eindecomp import eindecomp, labelled
 from data.einsum_program import EinsumProgram
 from data.layered import Layered, layered_defaults, layered_graph
-from data.tiling import Tiling
+from data.tiling import Tiling, extended
+from data.training import TrainingStep, training_step
 from data.workloads.chains import CHAINMM, FFNN
 from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
 from data.workloads.workload import Workload
@@ -27,7 +28,7 @@ DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times suggest float16; s
 
 
 def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int = 0, tiling: str = "published",
-                   pieces: int | None = None, **options: float) -> DataflowGraph:
+                   pieces: int | None = None, optimizer: str | None = None, **options: float) -> DataflowGraph:
     """The graph of a workload, cut for a number of devices.
 
     Args:
@@ -37,6 +38,8 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
       tiling: "published", where there is one, or "eindecomp" for the tiling that moves the fewest elements. Inputs are on every device and
         move nothing.
       pieces: of each expression under "eindecomp"; None: one for each device.
+      optimizer: of a training step, sgd, momentum or adam; None: the program alone. The published tiling is that of the program,
+        and steps of the backward pass are cut like those that they differentiate.
       options: the workload's sizes and, for a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
     Raises:
@@ -54,6 +57,9 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         raise field_error(ConfigError, "workload", name, "tiling", f"one of {', '.join(TILINGS)}", tiling)
     if name == "layered" and tiling != "published":
         raise field_error(ConfigError, "workload", name, "tiling", "published: a random graph has no program to cut", tiling)
+    if optimizer is not None and (name not in WORKLOADS or WORKLOADS[name].training is None):
+        trained = ", ".join(each for each, workload in WORKLOADS.items() if workload.training is not None)
+        raise field_error(ConfigError, "workload", name, "training", f"a workload with a loss: one of {trained}", name)
     if tiling == "published" and pieces is not None:
         raise field_error(ConfigError, "workload", name, "pieces", "none beside the published tiling", pieces, "choose eindecomp")
     defaults = (layered_defaults(scale, num_devices) if name == "layered"
@@ -65,21 +71,26 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
     if name == "layered":
         return layered_graph(Layered(**sizes), seed, attributes)
     _check_sizes(name, sizes)
-    program = WORKLOADS[name].program(sizes)
+    if optimizer is not None:
+        attributes["workload"]["training"] = {"optimizer": optimizer}
+        attributes["name"] += "_training"
+    made = _made(name, sizes, attributes["workload"])
     if tiling != "published" or WORKLOADS[name].tiling is None:
         attributes["workload"]["tiling"] = {"method": "eindecomp", "pieces": num_devices if pieces is None else pieces}
-    return decompose(program, _tiling(name, program, attributes["workload"]), sizes["dtype_bytes"], attributes)
+    return decompose(made.program, _tiling(made, attributes["workload"]), sizes["dtype_bytes"], attributes)
 
 
-def build_tilings(name: str, num_devices: int, scale: str = "paper", seed: int = 0, **options: float) -> dict[str, DataflowGraph]:
+def build_tilings(name: str, num_devices: int, scale: str = "paper", seed: int = 0, optimizer: str | None = None,
+                  **options: float) -> dict[str, DataflowGraph]:
     """A workload cut in several ways, by name: as published, and by EinDecomp into one, two and four pieces for each device.
 
     Args and raises: as `build_workload`.
     """
-    graphs = {"published": build_workload(name, num_devices, scale, seed, **options)}
+    graphs = {"published": build_workload(name, num_devices, scale, seed, optimizer=optimizer, **options)}
     for each in PIECES_A_DEVICE:
         pieces = each * num_devices
-        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, **options)
+        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, optimizer,
+                                                                          **options)
     return graphs
 
 
@@ -89,6 +100,10 @@ def workload_program(record: Mapping) -> EinsumProgram:
     Raises:
       ConfigError: `build_workload` did not write the record.
     """
+    return _recorded(record).program
+
+
+def _recorded(record: Mapping) -> TrainingStep:
     if not isinstance(record, Mapping) or not isinstance(record.get("options"), Mapping):
         raise field_error(ConfigError, "workload", "", "record", "an object with 'name', 'options' and 'seed'", record)
     name = record.get("name")
@@ -101,20 +116,30 @@ def workload_program(record: Mapping) -> EinsumProgram:
         raise field_error(ConfigError, "workload", name, "options", f"all of {', '.join(workload.paper)}", sorted(sizes))
     _check_keys(name, (*workload.paper, "dtype_bytes"), sizes)
     _check_sizes(name, sizes)
-    return workload.program(sizes)
+    return _made(name, sizes, record)
+
+
+def _made(name: str, sizes: Mapping[str, int], record: Mapping) -> TrainingStep:
+    """The program of a record, and what its steps differentiate."""
+    program = WORKLOADS[name].program(sizes)
+    if "training" not in record:
+        return TrainingStep(program, {})
+    return training_step(program, WORKLOADS[name].training, record["training"]["optimizer"])
 
 
 def workload_cuts(record: Mapping) -> dict[str, dict[str, int]]:
     """Into how many parts each expression of a graph's `workload` attribute cuts each of its labels. Raises: as `workload_program`."""
-    program = workload_program(record)
-    tiling = _tiling(record["name"], program, record)
-    return {e.name: {label: tiling.get(e.name, {}).get(label, 1) for label in e.space} for e in program.expressions}
+    made = _recorded(record)
+    tiling = _tiling(made, record)
+    return {e.name: {label: tiling.get(e.name, {}).get(label, 1) for label in e.space} for e in made.program.expressions}
 
 
-def _tiling(name: str, program: EinsumProgram, record: Mapping) -> Tiling:
+def _tiling(made: TrainingStep, record: Mapping) -> Tiling:
     if "tiling" in record:
-        return eindecomp(labelled(program), record["tiling"]["pieces"], count_inputs=False)
-    return WORKLOADS[name].tiling(program, record["options"]["num_devices"])
+        return eindecomp(labelled(made.program), record["tiling"]["pieces"], count_inputs=False)
+    workload = WORKLOADS[record["name"]]
+    tiling = workload.tiling(workload.program(record["options"]), record["options"]["num_devices"])
+    return extended(made.program, tiling, made.sources)
 
 
 def _check_keys(name: str, valid: Collection[str], options: Collection[str]) -> None:

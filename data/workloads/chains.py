@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from data.einsum_program import EinsumProgram, contract, elementwise, normal, reduction, tensor_input
 from data.tiling import Tiling
+from data.training import Training
 from data.workloads.workload import Workload, fitted, near_square
 
 
@@ -53,6 +54,8 @@ def ffnn_tiling(program: EinsumProgram, num_devices: int) -> Tiling:
     return fitted(program, {"XW1": hidden, "relu": hidden, "logits": hidden, **softmax})
 
 
-CHAINMM = Workload({"n": 10_000}, {"n": 768}, chainmm_program, chainmm_tiling)
+CHAINMM = Workload({"n": 10_000}, {"n": 768}, chainmm_program, chainmm_tiling,
+                   Training("mean_squared_error", "sum"))
 FFNN = Workload({"batch": 2**15, "features": 2**5, "hidden": 2**16, "outputs": 2**5},
-                {"batch": 4096, "features": 32, "hidden": 2048, "outputs": 32}, ffnn_program, ffnn_tiling)
+                {"batch": 4096, "features": 32, "hidden": 2048, "outputs": 32}, ffnn_program, ffnn_tiling,
+                Training("softmax_cross_entropy", "logits", ("X",), ("max",)))

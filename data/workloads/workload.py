@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from data.einsum_program import EinsumProgram
 from data.tiling import Tiling
+from data.training import Training
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,14 @@ class Workload:
     Attributes:
       paper, small: the same options, at two scales.
       tiling: the published one for a number of devices, which never exceeds the sizes; None: EinDecomp cuts the program.
+      training: what it is trained for; None: it has no training step.
     """
 
     paper: Mapping[str, int]
     small: Mapping[str, int]
     program: Callable[[Mapping[str, int]], EinsumProgram]
     tiling: Callable[[EinsumProgram, int], Tiling] | None = None
+    training: Training | None = None
 
 
 def near_square(num_devices: int) -> tuple[int, int]:

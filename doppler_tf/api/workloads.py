@@ -1,4 +1,4 @@
-"""`workload`: the graph of a named workload, cut as published, by EinDecomp, or in the way whose best placement ends first."""
+"""`workload`: the graph of a named workload or of its training step, cut in a given way or in the one whose best placement ends first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from data import build_tilings, build_workload
+from data.training import OPTIMIZERS
 from data.workloads import NAMES as NAMES
 from doppler_tf.alternatives import place_alternatives
 from doppler_tf.api.inputs import load_topology
@@ -25,11 +26,17 @@ BUDGET_S = 10.0
 
 def write_workload(name: str, devices: int, out: Path, scale: str = "paper", option: Sequence[tuple[str, str]] = (),
                    tiling: str = PUBLISHED, pieces: int | None = None, topology: str | None = None, budget_s: float | None = None,
-                   seed: int = 0) -> dict[str, Any]:
+                   training: bool = False, optimizer: str | None = None, seed: int = 0) -> dict[str, Any]:
     """Writes the graph of `build_workload`, or with tiling `auto` that of `build_tilings` whose best placement on `topology` ends first.
 
     Args: those of the command.
     """
+    if optimizer is not None and not training:
+        raise ConfigError(f"--optimizer: expected --training beside it, got {optimizer} alone; add --training")
+    if optimizer not in (None, *OPTIMIZERS):
+        raise field_error(ConfigError, "", "", "--optimizer", f"one of {', '.join(OPTIMIZERS)}", optimizer)
+    if training and optimizer is None:
+        optimizer = "sgd"
     if tiling not in TILINGS:
         raise field_error(ConfigError, "", "", "--tiling", f"one of {', '.join(TILINGS)}", tiling)
     if tiling == "auto" and topology is None:
@@ -43,9 +50,9 @@ def write_workload(name: str, devices: int, out: Path, scale: str = "paper", opt
         values = ", ".join(value for key, value in option if key == repeated)
         raise field_error(ConfigError, "workload", name, repeated, "one value", values)
     if tiling == "auto":
-        graph, tried = _fastest(build_tilings(name, devices, scale, seed, **options), topology, budget_s, seed)
+        graph, tried = _fastest(build_tilings(name, devices, scale, seed, optimizer, **options), topology, budget_s, seed)
     else:
-        graph, tried = build_workload(name, devices, scale, seed, tiling, pieces, **options), {}
+        graph, tried = build_workload(name, devices, scale, seed, tiling, pieces, optimizer, **options), {}
     write_graph(out, graph)
     return {**describe(graph), **tried, "out": out}
 

@@ -14,6 +14,7 @@ EXAMPLE = "python -m doppler_tf workload chainmm --devices 4 --scale small --out
 MORE_EXAMPLES = (
     "python -m doppler_tf workload llama_layer --devices 8 --tiling auto --topology v100x8 --out layer.json",
     "python -m doppler_tf workload llama_stack --devices 4 --layers 500 --out deep.json",
+    "python -m doppler_tf workload llama_layer --devices 4 --training --optimizer adam --out step.json",
     "python -m doppler_tf workload layered --devices 8 --vertices 100000 --option degree=2.5 --seed 7 --out random.json")
 
 
@@ -33,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tiling", default="published", metavar="published|eindecomp|auto",
                         help="how the program is cut: as published; by EinDecomp, so that the fewest elements move; or in several ways, "
                              "of which placements on --topology keep the fastest (default: published)")
+    parser.add_argument("--training", action="store_true",
+                        help="a step of training: the loss, its gradients, and the updates of the weights")
+    parser.add_argument("--optimizer", metavar="sgd|momentum|adam", help="with --training: what updates the weights (default: sgd)")
     parser.add_argument("--pieces", type=positive, metavar="P", help="with --tiling eindecomp: pieces of each expression (default: N)")
     parser.add_argument("--topology", metavar="T", help=f"with --tiling auto: {TOPOLOGIES}")
     parser.add_argument("--budget-s", type=positive_real, metavar="S",

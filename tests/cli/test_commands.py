@@ -223,6 +223,27 @@ def test_tilings_that_are_refused(cli, tmp_path, options, message):
     assert message in outcome.err
 
 
+@pytest.mark.parametrize(("name", "optimizer", "executor"), [
+    ("ffnn", "momentum", ()), *(pytest.param(name, "adam", executor, marks=pytest.mark.thorough)
+                                for name in ("chainmm", "llama_layer") for executor in ((), ("--merge",)))])
+def test_a_training_step_is_placed_and_run(cli, tmp_path, name, optimizer, executor):
+    graph, placed = tmp_path / "g.json", tmp_path / "a.json"
+    cli("workload", name, "--devices", 2, "--scale", "small", "--training", "--optimizer", optimizer, "--out", graph)
+    assert json.loads(graph.read_text())["graph"]["workload"]["training"] == {"optimizer": optimizer}
+    cli("place", graph, "--topology", "cpu:2", "--method", "critical_path", "--out", placed)
+    ran = cli("run", graph, "--topology", "cpu:2", "--assignment", placed, "--executor", "tf", *executor, "--json").json
+    assert (ran["outputs_match"], ran["trace_valid"]) == (True, True), ran
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (("--optimizer", "adam"), "--optimizer: expected --training beside it, got adam alone; add --training"),
+    (("--training", "--optimizer", "adagrad"), "--optimizer: expected one of sgd, momentum, adam, got 'adagrad'")])
+def test_training_that_is_refused(cli, tmp_path, options, message):
+    outcome = cli("workload", "ffnn", "--devices", 2, "--scale", "small", *options, "--out", tmp_path / "g.json")
+    assert (outcome.code, (tmp_path / "g.json").exists()) == (2, False)
+    assert message in outcome.err
+
+
 def test_options_know_the_dispatch_rules():
     """They are written out where options are parsed, because `doppler_tf.schedule.assignment` takes long to import."""
     assert RULES == DISPATCH_RULES

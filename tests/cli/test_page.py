@@ -16,7 +16,7 @@ GENERAL, *SECTIONS = re.split("^## ", PAGE, flags=re.MULTILINE)
 SECTION = {section.partition("\n")[0]: section for section in SECTIONS}
 EXPECTED_MISTAKE = samples.EXIT
 PAGES = (PAGE, *((ROOT / name).read_text(encoding="utf-8") for name in
-                ("README.md", "docs/demo.md", "docs/tutorial.md", "docs/howto.md", "docs/sweeps.md")))
+                ("README.md", "docs/demo.md", "docs/tutorial.md", "docs/howto.md", "docs/sweeps.md", "docs/training_step.md")))
 OURS = [sample for page in PAGES for sample in samples.samples(page) if sample.is_ours]
 
 A_PAGE = """

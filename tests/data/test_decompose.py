@@ -20,6 +20,7 @@ from data import (
     tensor_input,
     view,
 )
+from data.einsum_program import pad
 from data.tiling import Grid, bounds
 from doppler_tf.errors import ConfigError, GraphError
 from doppler_tf.graph.records import graph_from_records
@@ -189,6 +190,12 @@ def test_an_input_is_read_from_the_first_tile_that_holds_the_box():
     (lambda: _program(view("v", "i", "x", i=1)), ["view 'v'", "box", "[[1, 5]]"]),
     (lambda: _program(view("v", "i", "x"), elementwise("z", "relu", "i -> i", "x")), ["view 'v'", "identity"]),
     (lambda: _program(elementwise("z", "rotate_half", "j -> j", "o")), ["'z'", "rotate_half", "even"]),
+    (lambda: _program(pad("p", "j -> i", "o", i=2)), ["pad 'p'", "box", "inside it of shape (4,)", "[[2, 5]]"]),
+    (lambda: _program(pad("p", "j -> i", "w")), ["pad 'p'", "operand", "'w'"]),
+    (lambda: _program(pad("p", "j -> i", "o", j=1)), ["pad 'p'", "start", "'j'"]),
+    (lambda: _program(elementwise("z", "relu", "i -> i", "x"), outputs=("x",)), ["outputs", "computes", "'x'"]),
+    (lambda: _program(elementwise("z", "relu", "i -> i", "x"), elementwise("y", "relu", "i -> i", "x"), outputs=("z",)),
+     ["expression 'y'", "a step that reads it", "make it an output"]),
 ])
 def test_illegal_programs(build, words):
     with pytest.raises(GraphError) as caught:
@@ -197,8 +204,23 @@ def test_illegal_programs(build, words):
     assert "\n" not in str(caught.value)
 
 
-def _program(*steps):
-    return EinsumProgram({"i": 4, "j": 3}, {"x": tensor_input("i"), "o": tensor_input("j")}, steps)
+def _program(*steps, outputs=None):
+    return EinsumProgram({"i": 4, "j": 3}, {"x": tensor_input("i"), "o": tensor_input("j")}, steps, outputs)
+
+
+def test_a_pad_tile_by_tile():
+    """Tiles that the box does not reach read one element for its type; a box in several tiles of the producer is assembled."""
+    program = EinsumProgram({"i": 8, "j": 4}, {"x": tensor_input("j")}, (
+        elementwise("a", "exp", "j -> j", "x"), pad("p", "j -> i", "a", i=3), elementwise("b", "exp", "i -> i", "p")), ("p", "b"))
+    graph = decompose(program, {"a": {"j": 4}, "p": {"i": 3}})
+    tensors = program.draw_inputs(0, np.float64)
+    got = execute_tiles(graph, tensors)
+    assert np.array_equal(got["p"], [0, 0, 0, *np.exp(tensors["x"]), 0])
+    assert np.array_equal(got["b"], np.exp(got["p"]))
+    at = {name: v for v, name in enumerate(graph.names)}
+    assert list(graph.kinds).count("retile") == 2  # of a for p[1], and of p for b
+    assert [graph.kernel[at[f"p[{i}]"]].params["box"] for i in range(3)] == [None, [[0, 3]], [[0, 1]]]
+    assert graph.edge_bytes[(graph.sources == at["a[0]"]) & (graph.targets == at["p[0]"])] == [4]
 
 
 @pytest.mark.parametrize(("tiling", "words"), [

@@ -26,6 +26,8 @@ OPS = {"product": PRODUCT,
        "sum": ("aggregate", {"aggregate": "sum"}, (4, 4), (4, 4), (4, 4)),
        "min": ("aggregate", {"aggregate": "min"}, (4, 4), (4, 4)),
        "assemble": ("assemble", {"shape": [4, 2], "boxes": [[[2, 4], [0, 2]], [[0, 2], [0, 2]]]}, (2, 2), (2, 2)),
+       "pad": ("pad", {"shape": [4, 5], "box": [[1, 3], [0, 5]]}, (2, 5)),
+       "zeros": ("pad", {"shape": [4, 5], "box": None}, (1, 1)),
        "fused": ("fused", {"steps": STEPS}, (4, 4), (4, 4)), "token": ("token", {}, (4, 4), (2,))}
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from data import build_workload, input_tiles, numpy_kernels, workload_program
-from data.einsum_program import AGGREGATES, FUNCTIONS
+from data.steps import AGGREGATES, FUNCTIONS
 from doppler_tf.errors import ExecutionError
 from doppler_tf.graph.dataflow import Kernel, Operand
 from runtime import kernels
@@ -38,7 +38,7 @@ def test_one_vocabulary():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("fn", FUNCTIONS)
 def test_functions(fn, dtype, rng):
-    params = {"fn": fn, "factor": 0.5, "offset": 0.25} if fn == "scale" else {"fn": fn}
+    params = {"fn": fn, **dict.fromkeys(FUNCTIONS[fn].params, 0.5)}
     if FUNCTIONS[fn].arity == 1:
         check("map", {**params, "subscripts": "ab->ab"}, [rng.uniform(0.1, 2, (3, 4)).astype(dtype)])
     else:
@@ -69,6 +69,16 @@ def test_slices_and_assemble(rng):
     got, expected = both("assemble", params, [x] * 4, boxes)
     assert np.array_equal(got, x)
     assert np.array_equal(expected, x)
+
+
+def test_pads(rng):
+    x = rng.normal(size=(2, 3))
+    got, expected = both("pad", {"shape": [4, 3], "box": [[1, 3], [0, 3]]}, [x])
+    assert np.array_equal(got, [[0] * 3, *x, [0] * 3])
+    assert np.array_equal(expected, got)
+    for zeros in both("pad", {"shape": [2, 5], "box": None}, [x[:1]]):
+        assert np.array_equal(zeros, np.zeros((2, 5)))
+        assert zeros.dtype == np.float64
 
 
 def test_unknown_operation_and_wrong_operands_say_so():

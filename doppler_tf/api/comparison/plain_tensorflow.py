@@ -129,7 +129,7 @@ def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[
     """A function that computes the outputs of an EinsumProgram from input tensors placed beforehand."""
     import tensorflow as tf
 
-    from data.einsum_program import View
+    from data.steps import View
     from runtime.kernels import KERNELS
 
     def compute(known: dict[str, tf.Tensor]) -> list[tf.Tensor]:
@@ -137,7 +137,7 @@ def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[
             if isinstance(step, View):
                 known[step.name] = tf.slice(known[step.tensor], step.start, program.shapes[step.name])
             else:
-                op, params = step.kernel
+                op, params = program.kernel(step)
                 known[step.name] = KERNELS[op](params, [known[use.tensor] for use in step.operands])
         return [known[name] for name in program.outputs]
 

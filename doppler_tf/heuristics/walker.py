@@ -94,7 +94,8 @@ class Walker:
         """Whether the budget is spent, the pool is over, or no unit can move."""
         budget = self._budget
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
-        return self._pool.over or late or self.steps >= budget.most or self._immovable
+        reached = self._pool.over or self._pool.reached(self.state.levels[1])
+        return reached or late or self.steps >= budget.most or self._immovable
 
     @property
     def affordable(self) -> int | float:

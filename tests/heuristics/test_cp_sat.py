@@ -135,7 +135,7 @@ def test_large_graphs_are_refused():
     graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(301)], [])
     costs = build_costs(graph, ideal(2))
     assert not small_enough(Problem(graph, costs))
-    refused = refusal(ConfigError, solve, graph, costs, np.random.default_rng(0))
+    refused = refusal(ConfigError, solve, Problem(graph, costs), np.random.default_rng(0))
     assert_says(refused, "cp_sat", "at most 300 vertices", "got 301", "annealing")
 
 

@@ -20,8 +20,9 @@ from doppler_tf.schedule.assignment import AUTO, Assignment, what_runs
 from doppler_tf.schedule.batches import Batches
 from doppler_tf.schedule.trace import Trace
 
-# Turns, and how many times the fastest median may take what stays for the next ones.
-_ROUNDS = ((3, 1.3), (5, 1.1), (15, 1.0))
+# Turns, and how many times the fastest median may take what stays for the next ones. A single turn narrows after each run.
+BRIEFLY = ((1, 2.0), (2, 1.3), (4, math.inf))
+LONG = ((1, 2.0), (2, 1.3), (5, 1.1), (15, math.inf))
 # The most members of a portfolio that are measured.
 _MEMBERS = 8
 
@@ -169,24 +170,38 @@ def halve(count: int, always: Sequence[int], runs: int, run: Callable[[int], flo
     return seconds
 
 
-def narrowed(names: Sequence[str], run: Callable[[str], float]) -> dict[str, tuple[float, ...]]:
+def narrowed(names: Sequence[str], run: Callable[[str], float], drop: Callable[[str], None],
+             rounds: Sequence[tuple[int, float]] = LONG) -> dict[str, tuple[float, ...]]:
     """Runs all in turn, then those again that are nearly as fast as the fastest, and of these again the fastest.
 
     Turn by turn, so that other work on the machine slows all alike.
 
-    Args: run: one of a name, in seconds, NaN where it failed.
+    Args:
+      run: one of a name, in seconds, NaN where it failed.
+      drop: told the name of what is not run again; in the first turn at once, as each may hold much memory.
+      rounds: `LONG`, or `BRIEFLY` where it does not matter much which of those that are nearly as fast is taken.
 
     Returns:
       By name its seconds, failed runs left out.
     """
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    alive = list(names)
-    for turns, within in _ROUNDS:
-        for _ in range(turns):
-            for name in alive:
-                seconds[name] += [value for value in (run(name),) if not math.isnan(value)]
+    alive, ran = list(names), set[str]()
+
+    def narrow(within: float) -> None:
         best_s = min((median_s(seconds[name]) for name in alive), default=math.inf)
-        alive = [name for name in alive if median_s(seconds[name]) <= within * best_s and seconds[name]]
+        for name in [name for name in alive if name in ran and not (seconds[name] and median_s(seconds[name]) <= within * best_s)]:
+            alive.remove(name)
+            drop(name)
+
+    for turns, within in rounds:
+        for _ in range(turns):
+            for name in list(alive):
+                if name in alive:
+                    seconds[name] += [value for value in (run(name),) if not math.isnan(value)]
+                    ran.add(name)
+                if turns == 1:
+                    narrow(within)
+        narrow(within)
     return {name: tuple(values) for name, values in seconds.items()}
 
 

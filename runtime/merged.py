@@ -40,10 +40,11 @@ class MergedExecutor:
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  cluster: Cluster | None = None, timeout_s: float | None = None, restart_on_loss: bool = False,
-                 make: Callable[..., Engine] = TensorFlowExecutor):
+                 make: Callable[..., Engine] = TensorFlowExecutor, constants: bool = True):
         """Args: as TensorFlowExecutor's, which keeps the inputs on the devices; make: another engine with the same arguments."""
         self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
-        self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss}
+        self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss,
+                         "constants": constants}
         self._known: dict[tuple, _Known] = {}  # the one used last at the end
         self._last: tuple[Merged, Engine] | None = None
 

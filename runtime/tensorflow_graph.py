@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph.dataflow import DataflowGraph, Operand
-from runtime.calls import CAPTURED, CapturedCall, kernel_calls
+from runtime.calls import CAPTURED, CapturedCall, kernel_calls, resident
 from runtime.kernels import run_kernel
+from runtime.models.captured import captured_model
 
 
 class TensorFlowGraph:
@@ -20,16 +22,20 @@ class TensorFlowGraph:
     """
 
     def __init__(self, graph: DataflowGraph, device: np.ndarray, inputs: Mapping[int, np.ndarray], fetch: Sequence[int],
-                 devices: Sequence[str], copies: bool):
-        """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names."""
+                 devices: Sequence[str], copies: bool, constants: bool = True):
+        """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names; constants: as
+        CapturedCall's."""
         self._graph, self._device, self._fetch, self._devices, self._copies = graph, device.tolist(), tuple(fetch), devices, copies
         self._taken = sorted(graph.taken_inputs)
         self._inputs = {v: tf.convert_to_tensor(inputs[v]) for v in self._taken}
         specs = {v: tf.TensorSpec(x.shape, x.dtype) for v, x in self._inputs.items()}
         self._calls = kernel_calls(graph, specs) if any(
             kernel is not None and kernel.op == CAPTURED for kernel in graph.kernel) else {}
-        function = tf.function(self._compute, autograph=False).get_concrete_function(*[specs[v] for v in self._taken])
-        self._call = CapturedCall("whole", function)
+        self._constants, used = constants, [(name, devices[self._device[v]]) for v, call in self._calls.items() for name in call.weights]
+        self._model = captured_model(graph.attributes["captured"]["model"]) if used else None
+        self._weights = list(dict.fromkeys(used))  # with the device of each
+        wanted = [specs[v] for v in self._taken] + [self._model.weight_spec(name) for name, _ in ([] if constants else self._weights)]
+        self._call = CapturedCall("whole", tf.function(self._compute, autograph=False).get_concrete_function(*wanted))
 
     def run(self) -> dict[int, np.ndarray]:
         """Computes everything from the inputs given at first; the arrays to fetch, by tensor."""
@@ -37,11 +43,18 @@ class TensorFlowGraph:
 
     def __call__(self, inputs: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """The tensors to fetch. Args: inputs: by input vertex, where they are others than those given at first."""
-        operands = [inputs[v] if v in inputs else self._inputs[v] for v in self._taken]
-        return dict(zip(self._fetch, self._call(list(map(tf.convert_to_tensor, operands)), self._devices[0]), strict=True))
+        operands = [tf.convert_to_tensor(inputs[v]) if v in inputs else self._inputs[v] for v in self._taken]
+        return dict(zip(self._fetch, self._call([*operands, *self._resident], self._devices[0]), strict=True))
+
+    @functools.cached_property
+    def _resident(self) -> list[tf.Tensor]:
+        return [] if self._constants else [resident(self._model, name, device) for name, device in self._weights]
 
     def _compute(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
-        given = dict(zip(self._taken, tensors, strict=True))
+        given, weights = dict(zip(self._taken, tensors, strict=False)), dict[str, dict[str, tf.Tensor]]()
+        for (name, device), tensor in zip(self._weights, tensors[len(self._taken):] or [None] * len(self._weights), strict=True):
+            with tf.device(device):
+                weights.setdefault(device, {})[name] = tf.constant(self._model.weight(name)) if tensor is None else tensor
         made: dict[tuple[int, int], tf.Tensor] = {}  # by tensor and device
         first = self._graph.tensor_ptr.tolist()
         for v in self._graph.topological_order.tolist():
@@ -49,7 +62,8 @@ class TensorFlowGraph:
                 kernel, d = self._graph.kernel[v], self._device[v]
                 with tf.device(self._devices[d]):
                     operands = [self._operand(given, made, operand, d) for operand in kernel.operands]
-                    outputs = self._calls[v].traced(operands) if v in self._calls else [run_kernel(kernel, operands)]
+                    there = weights.get(self._devices[d], {})
+                    outputs = self._calls[v].traced(operands, there) if v in self._calls else [run_kernel(kernel, operands)]
                 made.update({(t, d): output for t, output in enumerate(outputs, start=first[v])})
         return [made[t, self._device[self._graph.tensor_producer[t]]] for t in self._fetch]
 

@@ -38,7 +38,8 @@ class TensorFlowBackend:
     time_scale = 1.0
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False, cluster: Cluster | None = None):
+                 warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False, cluster: Cluster | None = None,
+                 constants: bool = True):
         """Takes the inputs of one graph.
 
         Args:
@@ -50,7 +51,9 @@ class TensorFlowBackend:
           share_on_cpu: logical devices of one CPU share a transferred tensor, as in TensorFlow's own executor, instead of copying it as
             real devices do.
           cluster: takes the place of `devices`.
+          constants: frozen weights of captured models are constants of their kernels, as CapturedCall has them.
         """
+        self._constants = constants
         self._inputs, self._fetch, self._share_on_cpu, self._cluster = inputs, frozenset(fetch), share_on_cpu, cluster
         self._devices = devices if cluster is None else cluster.devices
         self.warmup, self._keep_inputs = warmup, keep_inputs
@@ -108,7 +111,7 @@ class TensorFlowBackend:
 
     def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._is_new(graph):
-            self._calls = graph, kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()})
+            self._calls = graph, kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}, self._constants)
         return self._calls[1]
 
     def _is_new(self, graph: DataflowGraph) -> bool:
@@ -317,10 +320,10 @@ class TensorFlowExecutor(Engine):
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  dispatch: str | None = None, warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False,
-                 timeout_s: float | None = None, restart_on_loss: bool = False, cluster: Cluster | None = None):
+                 timeout_s: float | None = None, restart_on_loss: bool = False, cluster: Cluster | None = None, constants: bool = True):
         """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; None: the assignment's own;
           timeout_s, restart_on_loss: as Engine's."""
-        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu, cluster)
+        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu, cluster, constants)
         self.feed = backend.feed
         super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)
 

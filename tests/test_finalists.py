@@ -8,7 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from doppler_tf.finalists import Finalist, baselines, choose, clearly_faster, finalists_of, halve, spent, what_runs, why_one_device
+from doppler_tf.finalists import (
+    BRIEFLY,
+    Finalist,
+    baselines,
+    choose,
+    clearly_faster,
+    finalists_of,
+    halve,
+    narrowed,
+    spent,
+    what_runs,
+    why_one_device,
+)
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
@@ -181,3 +193,19 @@ def test_where_the_time_of_a_run_went(diamond):
     assert why_one_device("one_device", runs, finalists) == (
         "On one device the vertices ran in 5.00 s, on 2 devices at best (heft) in 4.00 s. Beside others a vertex took 2.00 times as long, "
         "and each device waited 1.50 s for transfers and other devices and lost 2.00 ms between vertices (0.00 ms on one device).")
+
+
+def test_ways_are_dropped_as_soon_as_they_are_hopeless():
+    """b takes 2.5 times as long as a and is told before c is made; d fails; c is left behind after three turns, e runs to the end."""
+    takes_s, told, dropped = {"a": 1.0, "b": 2.5, "c": 1.4, "d": math.nan, "e": 1.05}, [], []
+
+    def run(name: str) -> float:
+        told.append((name, tuple(dropped)))
+        return takes_s[name]
+
+    found = narrowed(list(takes_s), run, dropped.append)
+    assert {name: len(seconds) for name, seconds in found.items()} == {"a": 23, "b": 1, "c": 3, "d": 0, "e": 23}
+    assert dropped == ["b", "d", "c"]
+    assert told[:3] == [("a", ()), ("b", ()), ("c", ("b",))]
+    assert {name: len(seconds) for name, seconds in narrowed(list(takes_s), run, dropped.append, BRIEFLY).items()} == {
+        "a": 7, "b": 1, "c": 3, "d": 0, "e": 7}

@@ -33,7 +33,8 @@ class CapturedModel:
       folder: where it was read from.
       meta: the content of `meta.json`.
       nodes: the operations by name.
-      calls: pieces that have been made into calls.
+      calls: pieces that have been made into calls, with their weights as constants or not.
+      resident: frozen variables that calls take as tensors, by name and device.
     """
 
     def __init__(self, folder: Path, original: bool = False):
@@ -59,7 +60,8 @@ class CapturedModel:
         if written is not None and hashlib.sha256(content).hexdigest() != written:
             raise FormatError(f"{file}: expected the operations that `capture` wrote, got others; capture the model again")
         self.nodes = {node.name: node for node in self._graph_def.node}
-        self.calls: dict[Work, Any] = {}
+        self.calls: dict[tuple[Work, bool], Any] = {}
+        self.resident: dict[tuple[str, str], tf.Tensor] = {}
         self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
 
     @functools.cached_property
@@ -110,6 +112,16 @@ class CapturedModel:
             raise FormatError(f"{self.folder / 'weights'}: variable {name!r}: expected a value in the checkpoint, got {reason}; capture "
                               "the model again") from error
 
+    def weight_spec(self, name: str) -> tf.TensorSpec:
+        """Shape and type of a variable."""
+        return self.spec(f"{_VARIABLE}{name}")
+
+    def forget_calls(self) -> None:
+        """Drops what was made to call each piece alone; a later call makes it again."""
+        self.resident.clear()
+        for call in self.calls.values():
+            call.forget()
+
     @functools.cached_property
     def _checkpoint(self):
         return tf.train.load_checkpoint(str(self.folder / "weights"))
@@ -148,6 +160,11 @@ class Work(NamedTuple):
     def of(cls, params: Mapping[str, Any]) -> Work:
         """Reads the parameters of a kernel."""
         return cls(*(tuple(params[key]) for key in ("nodes", "inputs", "outputs")), tuple(params.get("weights", {}).items()))
+
+    @property
+    def bare(self) -> Work:
+        """The same with its weights as further inputs, behind the others."""
+        return Work(self.nodes, (*self.inputs, *(value for value, _ in self.weights)), self.outputs)
 
 
 def piece_key(model: CapturedModel, work: Work) -> str:
@@ -230,14 +247,15 @@ def _original(model: CapturedModel):
 
 
 def piece_function(model: CapturedModel, work: Work):
-    """The operations of a piece as one concrete function of tensors, which returns a list.
+    """The operations of a piece as one concrete function of tensors, which returns a list. Its weights are constants.
 
     A piece without outputs returns one scalar, 0. Raises GraphError: the piece does not fit the model.
     """
-    graph, taken, returned = _piece_graph(model, work)
+    graph, taken, returned = _piece_graph(model, work.bare)
 
     def piece(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        made = tf.import_graph_def(graph, dict(zip(taken, tensors, strict=True)), returned, name="")
+        weights = [tf.constant(model.weight(name)) for _, name in work.weights]
+        made = tf.import_graph_def(graph, dict(zip(taken, [*tensors, *weights], strict=True)), returned, name="")
         return made if made else [tf.constant(0)]
 
     with _in_one_line(model.folder, f"piece {work.nodes[-1] if work.nodes else ''!r}"):
@@ -267,8 +285,8 @@ def _in_one_line(folder: Path, what: str) -> Iterator[None]:
 
 
 def _piece_graph(model: CapturedModel, work: Work) -> tuple[tf.compat.v1.GraphDef, list[str], list[str]]:
-    """The piece as a graph of its own, its placeholders' names, and the names of what it returns."""
-    nodes, inputs, outputs, weights = work
+    """A piece without weights as a graph of its own, its placeholders' names, and the names of what it returns."""
+    nodes, inputs, outputs, _ = work
     graph, inside, feeds = model.library, set(nodes), [f"input_{i}" for i in range(len(inputs))]
     moved = {value: feed for value, feed in zip(inputs, feeds, strict=True) if not value.startswith(_VARIABLE)}
     assigned: dict[str, str] = {}
@@ -284,11 +302,6 @@ def _piece_graph(model: CapturedModel, work: Work) -> tuple[tf.compat.v1.GraphDe
             graph.node.add(name=assign, op="AssignVariableOp", input=[handle, feed], attr={"dtype": dtype})
             moved[f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0"] = handle
             assigned[handle] = assign
-    for i, (value, variable) in enumerate(weights):
-        tensor = tf.make_tensor_proto(model.weight(variable))
-        graph.node.add(name=f"weight_{i}", op="Const", attr={"value": tf.compat.v1.AttrValue(tensor=tensor),
-                                                             "dtype": tf.compat.v1.AttrValue(type=tensor.dtype)})
-        moved[value] = f"weight_{i}"
     for name in nodes:
         node = _node(model, name)
         data = [moved.get(_canonical(text), text) for text in _data(node)]

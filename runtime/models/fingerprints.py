@@ -35,7 +35,8 @@ class Fingerprints:
         samples = {}
         for name, handle in self._handles.items():
             try:
-                value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=handle._handle_data.shape_and_type[0].dtype).numpy().ravel()
+                # `numpy()` would copy it all.
+                value = np.asarray(tf.raw_ops.ReadVariableOp(resource=handle, dtype=handle._handle_data.shape_and_type[0].dtype)).ravel()
             except (tf.errors.OpError, AttributeError):  # a variable that is gone does not change
                 continue
             samples[name] = value[np.linspace(0, max(value.size - 1, 0), min(_ELEMENTS, value.size)).astype(int)].tobytes()

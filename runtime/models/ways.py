@@ -41,11 +41,13 @@ class Way(Protocol):
 
     Attributes:
       executor: `engine`, `TensorFlow's executor` or `TensorFlow alone`.
+      joins: whether calls that follow each other are faster together.
       variables: the present values of the variables that the function updates, by name; may be set.
       trace: of the last run, None where there is none.
     """
 
     executor: str
+    joins: bool
     variables: Mapping[str, Any]
     trace: Trace | None
 
@@ -59,10 +61,12 @@ class Way(Protocol):
 class EngineWay:
     """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
 
-    executor = ENGINE
+    executor, joins = ENGINE, True
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
-                 devices: Sequence[str], cluster: Cluster | None = None):
+                 devices: Sequence[str], cluster: Cluster | None = None, constants: bool = True):
+        """Args: constants: as CapturedCall's."""
+        self._constants = constants
         self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
         self._in_flight, self._devices, self._cluster = in_flight, devices, cluster
         self._prepared: dict[int, _Prepared] = {}
@@ -78,7 +82,7 @@ class EngineWay:
         """As Way's."""
         if len(calls) not in self._prepared:
             self._prepared[len(calls)] = _Prepared(self._program, self._graph, self._costs, self.pattern, len(calls), self._in_flight,
-                                                   self._devices, self._cluster)
+                                                   self._devices, self._cluster, self._constants)
         self._recorded, results, variables = self._prepared[len(calls)].run(calls, self.variables)
         self.variables = {**self.variables, **variables}
         return results
@@ -94,10 +98,10 @@ class _Prepared:
     """What runs so many calls on the engine."""
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], calls: int,
-                 in_flight: int, devices: Sequence[str], cluster: Cluster | None):
+                 in_flight: int, devices: Sequence[str], cluster: Cluster | None, constants: bool):
         self._batches = repeat_graph(graph, costs.topology, calls, in_flight)
         self._program, self._assignment = program.repeated(self._batches, 0), self._batches.assignment(pattern)
-        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster)
+        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster, constants=constants)
 
     def run(self, calls: Sequence[Tensors],
             variables: Mapping[str, Any]) -> tuple[Callable[[], Trace], list[dict[str, tf.Tensor]], dict[str, Any]]:
@@ -110,11 +114,13 @@ class _Prepared:
 class TheirWay:
     """A function on TensorFlow's executor, whose operations stand in the device scopes of an assignment. Calls follow each other."""
 
-    executor, trace = THEIRS, None
+    executor, joins, trace = THEIRS, False, None
 
-    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str]):
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str],
+                 constants: bool = True):
+        """Args: constants: as CapturedCall's."""
         self._program = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0)
-        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, copies=False)
+        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, False, constants)
         self.variables: Mapping[str, Any] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
@@ -142,7 +148,8 @@ class LonelyWay:
         """Args: mode: as in `alone.MODES`. A function that updates variables is called by one thread."""
         self._function, self.mode = Alone(folder, mode), mode
         self._updates = self._function.updates
-        self._threads = ThreadPoolExecutor(in_flight, "alone") if in_flight > 1 and not self._updates else None
+        self.joins = in_flight > 1 and not self._updates
+        self._threads = ThreadPoolExecutor(in_flight, "alone") if self.joins else None
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -156,13 +163,8 @@ class LonelyWay:
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
         """As Way's."""
-        before = {name: self._function.variables[name].read_value() for name in self._updates} if len(calls) > 1 else {}
-        try:
-            with _in_one_line(self.executor):
-                return list(map(self._function, calls) if self._threads is None else self._threads.map(self._function, calls))
-        except ExecutionError:  # as on the engine, a run of several calls that fails has changed nothing
-            self.variables = before
-            raise
+        with _in_one_line(self.executor):
+            return list(map(self._function, calls) if self._threads is None else self._threads.map(self._function, calls))
 
     def close(self) -> None:
         """As Way's."""

@@ -156,6 +156,7 @@ def test_every_method_learns_in_parts(tmp_path, chains, method):
     assert train([chains(2)], ideal(2), tmp_path, config, workers=Workers(InTurn(2), shards.work))["chains"]["episodes"] == 32
 
 
+@pytest.mark.thorough  # that a lost worker's task is done again: tests/test_tasks.py
 def test_a_lost_worker_costs_nothing_but_time(tmp_path, chains, caplog):
     with open_tasks("local", 2, 2) as tasks, caplog.at_level("INFO"):
         config = replace(SMALL, hidden=8, rounds=1)

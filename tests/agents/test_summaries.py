@@ -14,8 +14,10 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from agents.config import TrainConfig
 from agents.training import summaries
 from agents.training.run import train
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
+from tests.quiet_training import KEPT
 
 CONFIG = TrainConfig(imitation=16, simulated=64, batch=8, hidden=8, rounds=1, seed=3)
 
@@ -24,9 +26,13 @@ CONFIG = TrainConfig(imitation=16, simulated=64, batch=8, hidden=8, rounds=1, se
 def run(tmp_path_factory):
     """A short training on one graph: its folder, and what `train` returned."""
     folder = tmp_path_factory.mktemp("runs") / "first"
+    return folder, train([three_chains()], ideal(3), folder, CONFIG, progress=False, kept=KEPT)
+
+
+def three_chains() -> DataflowGraph:
     nodes = [{"id": v, "exec_s": 1.0 + v % 2} for v in range(9)]
     edges = [{"source": v, "target": v + 3, "transfer_s": 0.5} for v in range(6)]
-    return folder, train([graph_from_records(nodes, edges, {"name": "three chains"})], ideal(3), folder, CONFIG, progress=False)
+    return graph_from_records(nodes, edges, {"name": "three chains"})
 
 
 def read(folder) -> EventAccumulator:
@@ -108,9 +114,8 @@ def test_a_row_of_the_hparams_table(run):
 
 
 def test_pictures_can_be_left_out(tmp_path, run):
-    _folder, _ = run
-    graph = graph_from_records([{"id": 0, "exec_s": 1.0}], [], {"name": "one"})
-    train([graph], ideal(2), tmp_path, TrainConfig(**{**CONFIG.to_json(), "simulated": 8}), progress=False, pictures=False)
-    assert summaries.GANTT not in read(tmp_path / "train" / "simulated" / "one").Tags()["tensors"]
+    config = TrainConfig(**{**CONFIG.to_json(), "simulated": 8})
+    train([three_chains()], ideal(3), tmp_path, config, progress=False, pictures=False, kept=KEPT)  # as before, for what is traced
+    assert summaries.GANTT not in read(tmp_path / "train" / "simulated" / "three_chains").Tags()["tensors"]
     assert not read(tmp_path / "train").Tags()["graph"]
     assert np.isfinite(values(read(tmp_path / "train" / "outcome"), summaries.OUTCOME_BEST)[0][1])

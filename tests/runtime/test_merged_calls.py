@@ -18,8 +18,10 @@ from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
-from runtime import TensorFlowExecutor
+from runtime import TensorFlowExecutor, prepare_devices
+from runtime.models.captured import captured_model
 from runtime.models.captured_program import CapturedProgram
+from runtime.tensorflow_graph import TensorFlowGraph
 from tests.captured_models import MODELS, Spec
 
 
@@ -37,8 +39,8 @@ def placed(graph, devices, seed):
     return costs, assignment_from_devices(graph, costs, device)
 
 
-def run(graph, costs, assignment, inputs, fetch):
-    with TensorFlowExecutor(inputs, fetch, warmup=False) as executor:
+def run(graph, costs, assignment, inputs, fetch, constants=True):
+    with TensorFlowExecutor(inputs, fetch, warmup=False, constants=constants) as executor:
         trace = executor.execute(graph, costs, assignment)
         assert validate_trace(graph, costs, assignment, trace.log).work_conserving
         return executor.outputs
@@ -66,6 +68,27 @@ def test_captured_models(tmp_path, name, devices):
     merged = merge_calls(graph, costs, assignment)  # of itself it keeps results
     program = CapturedProgram(merged.graph, seed=1)
     assert program.relative_error(run(merged.graph, merged.costs, merged.assignment, program.inputs, program.fetch)) <= 1e-5
+
+
+def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
+    """On the engine, apart and merged, and on TensorFlow's executor."""
+    weight = tf.Variable(tf.random.stateless_normal([64, 64], (0, 1)), name="weight")
+    source = (lambda x: (x @ weight, tf.nn.relu(x) @ weight)), Spec([8, 64])
+    graph = timed(capture(*source, model_folder=tmp_path / "model", grouping=False), 1)
+    program, (costs, assignment) = CapturedProgram(graph, seed=1), placed(graph, 2, 3)
+    merged, model = merge_calls(graph, costs, assignment), captured_model(tmp_path / "model")
+    program_merged = CapturedProgram(merged.graph, seed=1)
+    for each, its, (its_costs, its_assignment) in ((graph, program, (costs, assignment)),
+                                                   (merged.graph, program_merged, (merged.costs, merged.assignment))):
+        found = run(each, its_costs, its_assignment, its.inputs, its.fetch, constants=False)
+        assert its.relative_error(found) <= 1e-6
+    theirs = TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, prepare_devices(2), False, constants=False)
+    assert program.relative_error(theirs.run()) <= 1e-6
+    assert {name for name, _ in model.resident} == {"weight"}
+    assert len({np.asarray(value).ctypes.data for value in model.resident.values()}) == 1  # logical CPUs share the buffer
+    model.forget_calls()
+    assert not model.resident
+    assert program.relative_error(theirs.run()) <= 1e-6  # what has them keeps them
 
 
 @pytest.mark.parametrize("devices", [1, 3])

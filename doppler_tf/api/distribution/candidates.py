@@ -43,6 +43,7 @@ class Candidate:
         self.program = import_quietly("runtime.models.captured_program").CapturedProgram(self.captured.graph, seed, examples)
         with self.blaming_values():
             self._measure_and_place(target, in_flight, budget_s, seed, cluster)
+        import_quietly("runtime.models.captured").captured_model(model_folder).forget_calls()
 
     @contextlib.contextmanager
     def blaming_values(self) -> Iterator[None]:

@@ -105,7 +105,7 @@ class Distributed(ShowsItself):
           batches: a tuple holds the positional arguments of a call, a dict with the names of parameters its keywords unless the only
             argument is a dict, and anything else is the only argument.
         """
-        waiting, most, failed = [], 1 if self.in_flight == 1 else _BATCHES_A_RUN * self.in_flight, None
+        waiting, most, failed = [], _BATCHES_A_RUN * self.in_flight if self.in_flight > 1 and self._way.joins else 1, None
         rest = iter(batches)
         while failed is None:
             try:

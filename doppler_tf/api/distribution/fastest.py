@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -12,15 +15,15 @@ from typing import TYPE_CHECKING
 from doppler_tf.api.distribution.candidates import Candidate
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import CancelledError, DopplerError, ExecutionError, UserError
-from doppler_tf.finalists import Finalist, narrowed, run_often
+from doppler_tf.finalists import BRIEFLY, LONG, Finalist, narrowed, run_often
 from doppler_tf.schedule.assignment import Assignment
 
 if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
     from runtime.models.ways import Way
 
-# Assignments of a cut that run on the engine.
-_ASSIGNMENTS = 3
+# Assignments of a cut that run on the engine, and how many times the best prediction all but the first may have.
+_ASSIGNMENTS, _NEAR = 3, 1.25
 # The engine is as fast as another way if it takes no more than this times as long.
 _AS_FAST = 1.01
 
@@ -32,7 +35,7 @@ class _Option:
     candidate: Candidate
     pattern: list[Assignment]
     predicted_s: float | None
-    make: Callable[[], Way]
+    make: Callable[..., Way]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,59 +51,109 @@ class Outcome:
 
 def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cluster: Cluster | None,
              executor: str | None) -> Outcome:
-    """Runs the ways in turn, ever fewer of them."""
-    ways = import_quietly("runtime.models.ways")
-    made: dict[str, _Option] = {}
-    for each in found:
-        of = f", in {each.pieces} pieces" if each.pieces > 1 else ""
-        # A single call uses all cores, which the simulation of its vertices does not know.
-        names = list(dict.fromkeys([*list(each.patterns)[:_ASSIGNMENTS], *(["one_device"] if "one_device" in each.patterns else [])]))
-        if executor in (None, ways.ENGINE):
-            for name in names:
-                made[f"engine, {name}{of}"] = _Option(each, each.patterns[name], each.predicted_s[name], partial(
-                    ways.EngineWay, each.program, each.graph, each.costs, each.patterns[name], in_flight, devices, cluster))
-        if executor in (None, ways.THEIRS) and cluster is None and in_flight == 1:
-            pattern = each.patterns[names[0]]
-            made[f"TensorFlow's executor, {names[0]}{of}"] = _Option(each, pattern, each.predicted_s[names[0]], partial(
-                ways.TheirWay, each.program, each.graph, each.costs, pattern[0], devices))
-    first = found[0]
+    """Runs the ways in turn, ever fewer of them.
+
+    First ours, which share their weights. Then the best of them, the same with its weights as constants, and TensorFlow alone.
+    """
+    ways, first = import_quietly("runtime.models.ways"), found[0]
+    shared = cluster is None and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
+    ours = _ours(found, in_flight, devices, cluster, executor)
+    contest = _Contest([first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight))
+    finals: dict[str, _Option] = {}
+    if ours:
+        options = {name: replace(option, make=partial(option.make, constants=not shared)) for name, option in ours.items()}
+        best = contest.best(options, BRIEFLY) if len(options) > 1 else next(iter(options))
+        finals[best] = options[best]
+        if shared:
+            finals[f"{best}, constant weights"] = replace(ours[best], make=partial(ours[best].make, constants=True))
     if executor in (None, ways.ALONE):
         for mode in import_quietly("runtime.models.alone").modes(first.folder):
-            made[f"TensorFlow alone, {mode}"] = _Option(first, next(iter(first.patterns.values())), None, partial(
+            finals[f"TensorFlow alone, {mode}"] = _Option(first, next(iter(first.patterns.values())), None, partial(
                 ways.LonelyWay, first.folder, mode, in_flight))
-    running: dict[str, Way] = {}
-    failed: list[DopplerError] = []
-    calls = [first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight)
+    chosen = contest.best(finals)
+    way = contest.running.pop(chosen)
+    contest.close()
+    way.variables = {name: first.program.value(name) for name in first.program.updates}
+    _give_memory_back()
+    return Outcome(finals[chosen].candidate, way, chosen, contest.figures, finals[chosen].pattern)
 
-    def timed(name: str) -> float:
+
+def _ours(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cluster: Cluster | None,
+          executor: str | None) -> dict[str, _Option]:
+    """The assignments of each cut on the engine, and the best of a cut on TensorFlow's executor."""
+    ways, made = import_quietly("runtime.models.ways"), dict[str, _Option]()
+    near_s = _NEAR * min(min(each.predicted_s.values()) for each in found)
+    for each in found:
+        of = f", in {each.pieces} pieces" if each.pieces > 1 else ""
+        names = [name for i, name in enumerate(list(each.patterns)[:_ASSIGNMENTS]) if i == 0 or each.predicted_s[name] <= near_s]
+        common = each.program, each.graph, each.costs
+        for name in names if executor in (None, ways.ENGINE) else ():
+            made[f"engine, {name}{of}"] = _Option(each, each.patterns[name], each.predicted_s[name], partial(
+                ways.EngineWay, *common, each.patterns[name], in_flight, devices, cluster))
+        if executor == ways.THEIRS or (executor is None and cluster is None and in_flight == 1 and each.predicted_s[names[0]] <= near_s):
+            pattern = each.patterns[names[0]]
+            made[f"TensorFlow's executor, {names[0]}{of}"] = _Option(each, pattern, each.predicted_s[names[0]], partial(
+                ways.TheirWay, *common, pattern[0], devices))
+    return made
+
+
+class _Contest:
+    """Ways that run in turn.
+
+    Attributes:
+      running: those that may be run again; figures: of all.
+    """
+
+    def __init__(self, calls: list):
+        self.running: dict[str, Way] = {}
+        self.figures: dict[str, Finalist] = {}
+        self._calls, self._options = calls, dict[str, _Option]()
+        self._failed: list[DopplerError] = []
+
+    def best(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> str:
+        """The name of the fastest, after which all others are closed. Raises what the last one raised if all have failed."""
+        self._options = options
+        for name, seconds in narrowed(list(options), self._timed, self._drop, rounds).items():
+            before = self.figures[name].seconds if name in self.figures else ()
+            self.figures[name] = Finalist(options[name].predicted_s, (*before, *seconds))
+        engine = import_quietly("runtime.models.ways").ENGINE
+        chosen = _chosen({name: self.figures[name] for name in self.running},
+                         [name for name, way in self.running.items() if way.executor == engine])
+        if chosen is None:
+            raise self._failed[-1]
+        for name in [name for name in self.running if name != chosen]:
+            self._drop(name)
+        return chosen
+
+    def close(self) -> None:
+        """Closes all that still run."""
+        for name in list(self.running):
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        if name in self.running:
+            self.running.pop(name).close()
+
+    def _timed(self, name: str) -> float:
+        running, option = self.running, self._options[name]
         try:
-            with made[name].candidate.blaming_values():
+            with option.candidate.blaming_values():
                 if name not in running:
-                    running[name] = made[name].make()
-                    running[name].run(calls)
-                running[name].run(calls)  # at the first run caches are full of another's tensors
+                    running[name] = option.make()
+                    running[name].run(self._calls)
+                running[name].run(self._calls)  # at the first run caches are full of another's tensors
                 begun_s = perf_counter()
-                running[name].run(calls)
-                return (perf_counter() - begun_s) / len(calls)
+                running[name].run(self._calls)
+                return (perf_counter() - begun_s) / len(self._calls)
         except (CancelledError, UserError):
             raise
         except DopplerError as error:
-            failed.append(error)
+            self._failed.append(error)
         except Exception as error:  # XLA does not compile every operation, and TensorFlow's executor may run out of memory
-            if name in running and running[name].executor == ways.ENGINE:
+            if name in running and running[name].executor == import_quietly("runtime.models.ways").ENGINE:
                 raise
-            failed.append(ExecutionError(f"{name}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"))
+            self._failed.append(ExecutionError(f"{name}: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"))
         return math.nan
-
-    figures = {name: Finalist(made[name].predicted_s, seconds) for name, seconds in narrowed(list(made), timed).items()}
-    chosen = _chosen(figures, [name for name, way in running.items() if way.executor == ways.ENGINE])
-    if chosen is None:
-        raise failed[-1]
-    for name, way in running.items():
-        if name != chosen:
-            way.close()
-    running[chosen].variables = {name: first.program.value(name) for name in first.program.updates}
-    return Outcome(made[chosen].candidate, running[chosen], chosen, figures, made[chosen].pattern)
 
 
 def _chosen(figures: Mapping[str, Finalist], ours: Sequence[str]) -> str | None:
@@ -109,3 +162,10 @@ def _chosen(figures: Mapping[str, Finalist], ours: Sequence[str]) -> str | None:
     best = min(often, key=lambda name: figures[name].median_s, default=None)
     mine = min((name for name in often if name in ours), key=lambda name: figures[name].median_s, default=best)
     return mine if best is None or figures[mine].median_s <= _AS_FAST * figures[best].median_s else best
+
+
+def _give_memory_back() -> None:
+    """TensorFlow's functions refer to themselves, and the C library keeps what is freed: of ResNet50's ways that was half of 9 GB."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)

@@ -24,8 +24,9 @@ from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE
-from doppler_tf.placement import Placement, Policy, place
+from doppler_tf.placement import Placement, place
 from doppler_tf.report.figures import INK, PALETTE, new_figure, png_bytes, style_axes
+from doppler_tf.stages import Policy
 
 LAYERS, BUDGETS, SEEDS = (4, 20), (1.0, 3.0, 10.0), 3
 SEARCHES = {"portfolio": "auto", "tied search": "tied_search", "hill climbing": "local_search", "annealing": "annealing"}

@@ -33,6 +33,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import cpu
 from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.placement import place
 from doppler_tf.report.calibration import agreement
 from doppler_tf.schedule.simulator import simulate
@@ -141,7 +142,7 @@ def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[st
 
 def fidelity(graph: DataflowGraph, costs: CostModel, executor) -> dict[str, float]:
     """How far predicted and measured makespans of good and bad assignments agree; and those predicted as if nothing shared a card."""
-    assignments = spread_assignments(graph, costs, ASSIGNMENTS, np.random.default_rng(0))
+    assignments = spread_assignments(Problem(graph, costs), ASSIGNMENTS, np.random.default_rng(0))
     runs_s = np.array([[executor.execute(graph, costs, assignment).makespan_s for assignment in assignments] for _ in range(REPEATS)])
     found = {}
     for name, model in {"": costs, "cardless_": replace(costs, topology=replace(costs.topology, card=None))}.items():

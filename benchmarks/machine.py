@@ -27,9 +27,10 @@ from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph.dataflow import DataflowGraph, Kernel, Operand
 from doppler_tf.graph.topology import cpu
 from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.placement import place
 from doppler_tf.report.calibration import agreement
-from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.trace import Trace
@@ -87,8 +88,9 @@ class Case:
 
     def _chosen(self) -> Assignment:
         """The best assignment on two devices: the result of `place --budget-s --measure` without `one_device`."""
-        placed = place(self._graph, self._costs, "auto", budget_s=SEARCH_S)
-        first = {name: a for name, a in baselines(self._graph, self._costs).items() if name != "one_device"}
+        problem = Problem(self._graph, self._costs, AUTO)
+        placed = place(problem, budget_s=SEARCH_S)
+        first = {name: a for name, a in baselines(problem).items() if name != "one_device"}
         finalists = finalists_of(placed, first)
         simulated_s = {name: simulate(self._graph, self._costs, a).makespan_s for name, a in finalists.items()}
         with self._engine() as engine:
@@ -143,7 +145,7 @@ class Case:
 
     def fidelity(self) -> dict[str, float]:
         """The agreement of simulated and measured makespans, on assignments from one device to all."""
-        assignments = spread_assignments(self._graph, self._costs, FIDELITY, np.random.default_rng(7))
+        assignments = spread_assignments(Problem(self._graph, self._costs), FIDELITY, np.random.default_rng(7))
         simulated_s = np.array([merge_calls(self._graph, self._costs, a, self._fetch).makespan_s for a in assignments])
         with self._engine() as engine:
             measured_s = np.median([[self._trace(engine, assignment, []) for assignment in assignments]

@@ -23,7 +23,7 @@ from data import build_workload
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Device, Topology
-from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.heuristics import HEURISTICS, Problem
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import AUTO
@@ -72,9 +72,9 @@ def placed(graph: DataflowGraph, topology: Topology, budget_s: float) -> dict[st
     bound_s, rows = lower_bounds(graph, costs).best_s, {}
     for name in YARDSTICKS:
         started = time.perf_counter()
-        assignment = HEURISTICS[name](graph, costs, np.random.default_rng(0))
+        assignment = HEURISTICS[name](Problem(graph, costs), np.random.default_rng(0))
         rows[name] = {"took_s": time.perf_counter() - started,
-                      "makespan_over_bound": judge(graph, costs, [assignment], AUTO)[0][0] / bound_s}
+                      "makespan_over_bound": judge(Problem(graph, costs, AUTO), [assignment])[0][0] / bound_s}
     for budget in (None, budget_s):
         started = time.perf_counter()
         found = place(graph, topology, budget_s=budget)

@@ -29,6 +29,7 @@ from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import cpu
 from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.report.calibration import agreement
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.merging import merge_calls
@@ -187,7 +188,7 @@ class Case:
                          "simulated_barriers_over_engine": with_barriers_s / merged.makespan_s}
 
     def _fidelity(self, graph, costs, engine) -> None:
-        assignments = spread_assignments(graph, costs, FIDELITY, np.random.default_rng(0))
+        assignments = spread_assignments(Problem(graph, costs), FIDELITY, np.random.default_rng(0))
         measured_s, simulated_s = [], []
         for assignment in assignments:
             measured_s.append(np.median([engine.execute(graph, costs, assignment).makespan_s for _ in range(REPEATS)]))

@@ -24,7 +24,8 @@ from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import cpu, preset
-from doppler_tf.heuristics.judging import noisy_means
+from doppler_tf.heuristics.problem import Problem
+from doppler_tf.heuristics.steadiness import noisy_means
 from doppler_tf.placement import Placement, place
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.executor import Executor
@@ -94,7 +95,8 @@ def simulated(graph: DataflowGraph, costs: CostModel, seconds: float, seeds: int
         found, without = placements(graph, costs, seconds, seed), placements(graph, costs, None, seed)
         quick.append(without[AUTO].makespan_s / without["fifo"].makespan_s)
         ratios.append(found[AUTO].makespan_s / found["fifo"].makespan_s)
-        noisy.append(noisy_means(graph, costs, [found[AUTO].assignment], NOISE, 1_000 * (seed + 1))[0] / found[AUTO].makespan_s)
+        mean_s = noisy_means(Problem(graph, costs), [found[AUTO].assignment], NOISE, 1_000 * (seed + 1))[0]
+        noisy.append(mean_s / found[AUTO].makespan_s)
         over_bound.append(found[AUTO].makespan_s / found[AUTO].lower_bound_s)
     return {"vertices": len(graph.work_vertices), "mean_ratio": float(np.mean(ratios)), "worst_ratio": max(ratios),
             "auto_over_bound": float(np.mean(over_bound)), "noise_ratio": float(np.mean(noisy)), "worst_noise_ratio": max(noisy),

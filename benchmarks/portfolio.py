@@ -21,10 +21,11 @@ from data.layered import Layered, layered_graph
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import Topology, preset
-from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
+from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, Problem
 from doppler_tf.heuristics.cp_sat import small_enough
 from doppler_tf.heuristics.search import ROUNDING
 from doppler_tf.placement import Placement, place
+from doppler_tf.schedule.assignment import AUTO
 
 _ON_ONE_CORE = ("annealing", "local_search", "random_search")
 
@@ -75,11 +76,11 @@ def compared(pool: ProcessPoolExecutor, numbers: Sequence[int],
 
 def alone(number: int, name: str, budget_s: float) -> Placement | None:
     """One method's placement of graph `number`; None if the graph is too large for the method or nothing found fits in memory."""
-    graph, costs = random_case(number)
-    if name == "cp_sat" and not small_enough(graph, costs):
+    problem = Problem(*random_case(number), AUTO)
+    if name == "cp_sat" and not small_enough(problem):
         return None
     try:
-        return place(graph, costs, name, budget_s=budget_s)
+        return place(problem, method=name, budget_s=budget_s)
     except DeadlockError:
         return None
 

@@ -21,11 +21,13 @@ import numpy as np
 
 import doppler_tf.heuristics.proposals
 from agents.training.proposals import fit
-from data.generated import FAMILIES, Problem, generated_problem
+from data.generated import FAMILIES, generated_problem
+from data.generated import Problem as Generated
 from doppler_tf.cli.options import add_workers
 from doppler_tf.errors import UserError
 from doppler_tf.formats.files import write_bytes, write_json
 from doppler_tf.heuristics.move_examples import Examples, examples
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import FEATURES, SCHEMA, Proposals
 from doppler_tf.notes import set_verbosity
 from doppler_tf.report.progress import progress_bar
@@ -68,7 +70,7 @@ def family_of(seed: int) -> str:
     return FAMILIES[seed % len(FAMILIES)]
 
 
-def training_problem(seed: int) -> Problem:
+def training_problem(seed: int) -> Generated:
     """The training graph of a seed, with its costs."""
     rng = np.random.default_rng([seed, 34])
     least = int(np.exp(rng.uniform(*np.log(VERTICES))))
@@ -79,7 +81,7 @@ def training_problem(seed: int) -> Problem:
 def labelled(seed: int) -> Examples:
     """The examples of a seed."""
     graph, costs, _ = training_problem(seed)
-    return examples(graph, costs, "order" if seed // len(FAMILIES) % 2 else "fifo", seed)
+    return examples(Problem(graph, costs, "order" if seed // len(FAMILIES) % 2 else "fifo"), seed)
 
 
 def collect(seeds: Sequence[int], folder: Path, ray: str | None, jobs: int | None) -> dict[int, str]:

@@ -23,12 +23,12 @@ from scipy.stats import wilcoxon
 from agents.training.proposals import fit
 from benchmarks.pretrain import GRAPHS, HELD_OUT, family_of, kept
 from benchmarks.tables import finish, show
-from data.generated import FAMILIES, Problem, generated_problem
+from data.generated import FAMILIES, generated_problem
 from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.local_search import climb_and_kick
 from doppler_tf.heuristics.metropolis import PROPOSED
 from doppler_tf.heuristics.move_examples import untrained
-from doppler_tf.heuristics.move_sets import units
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import FEATURES, Proposals
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.starting_point import starting_point
@@ -53,13 +53,12 @@ def main() -> None:
     args = parser.parse_args()
     networks = {family: fit([kept(seed, args.examples) for seed in range(GRAPHS) if family_of(seed) != family]) for family in FAMILIES}
     found: dict[str, dict[str, list[float]]] = {}
-    for problem, start in unseen(args.graphs, args.dispatch):
+    for family, problem, start in unseen(args.graphs, args.dispatch):
         for search, run in SEARCHES.items():
             for budget_s in args.budgets:
                 case = f"{search}, {budget_s:g} s"
-                for name, network in controls(networks[problem.family], start, problem).items():
-                    walker = Walker(search, problem.graph, problem.costs, np.random.default_rng(0), Budget(seconds=budget_s), start,
-                                    args.dispatch, proposals=network)
+                for name, network in controls(networks[family], start, problem).items():
+                    walker = Walker(search, problem, np.random.default_rng(0), Budget(seconds=budget_s), start, proposals=network)
                     if network is None:
                         shares = walker.state.shares
                         shares[:PROPOSED] *= shares[:PROPOSED + 1].sum() / shares[:PROPOSED].sum()
@@ -73,28 +72,28 @@ def main() -> None:
     finish(rows)
 
 
-def unseen(number: int, dispatch: str) -> Iterator[tuple[Problem, Assignment]]:
-    """Graphs that were not trained on and where the best heuristic can be improved, with its assignment."""
+def unseen(number: int, dispatch: str) -> Iterator[tuple[str, Problem, Assignment]]:
+    """Families and graphs that were not trained on and where the best heuristic can be improved, with its assignment."""
     seed = HELD_OUT
     while number:
         rng = np.random.default_rng(seed)
         least = int(np.exp(rng.uniform(*np.log(VERTICES))))
         family = FAMILIES[seed % len(FAMILIES)]
         vertices = VERTICES if family == "program" else (least, int(1.1 * least) + 50)
-        problem = generated_problem(seed, vertices, int(rng.choice(DEVICES)), family)
+        problem = Problem(*generated_problem(seed, vertices, int(rng.choice(DEVICES)), family)[:2], dispatch)
         seed += 1
-        start = starting_point(problem.graph, problem.costs, np.random.default_rng(0), dispatch)
-        walker = Walker("look", problem.graph, problem.costs, np.random.default_rng(0), Budget(2000), start, dispatch)
+        start = starting_point(problem, np.random.default_rng(0))
+        walker = Walker("look", problem, np.random.default_rng(0), Budget(2000), start)
         before = walker.state.levels[1]
         walker.walk(np.zeros(2000))
         if walker.state.levels[1] < 0.999 * before:
             number -= 1
-            yield problem, start
+            yield family, problem, start
 
 
 def controls(trained: Proposals, start: Assignment, problem: Problem) -> dict[str, Proposals | None]:
     """The networks by name; None: no proposals."""
-    unit_of, allowed = units(problem.graph, problem.costs)
+    unit_of, allowed = problem.units
     preference = np.zeros(allowed.shape)
     preference[unit_of[problem.graph.work_vertices], start.device[problem.graph.work_vertices]] = PREFERENCE
     rng = np.random.default_rng(1)

@@ -33,9 +33,8 @@ from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import ideal, preset
-from doppler_tf.heuristics import Budget, anneal
+from doppler_tf.heuristics import Budget, Pool, Problem, anneal
 from doppler_tf.heuristics.search import default_budget
-from doppler_tf.schedule.bounds import lower_bounds
 
 WORKLOADS, TRAINED_DEVICES, DEVICES = ("chainmm", "ffnn", "llama_block"), (3, 6), 4
 TRANSFER_OVER_EXEC, SAMPLES, ANNEALED = 4.0, 64, 10
@@ -81,8 +80,9 @@ def counted(name: str, devices: int) -> DataflowGraph:
 
 def best_known_s(graph: DataflowGraph, costs: CostModel) -> float:
     """The best makespan of annealing with ten times its default simulations, or until it meets the lower bound."""
-    budget = Budget(ANNEALED * default_budget(graph).most, target_s=lower_bounds(graph, costs).best_s)
-    return anneal(graph, costs, np.random.default_rng(0), budget, None, "fifo").makespan_s
+    problem = Problem(graph, costs)
+    budget, pool = Budget(ANNEALED * default_budget(graph).most), Pool(problem, problem.bounds.best_s)
+    return anneal(problem, np.random.default_rng(0), budget, pool=pool).makespan_s
 
 
 def judge(run: Path, graph: DataflowGraph, costs: CostModel, best_s: float) -> dict[str, float]:

@@ -20,8 +20,8 @@ ROOMS = ("doppler_tf", "data", "runtime", "agents")
 BESIDE = {"doppler_tf": ("doppler_tf.api.calibration.Calibration", "doppler_tf.api.capturing.CapturedGraph",
                          "doppler_tf.api.comparison.comparing.Comparison", "doppler_tf.api.distribution.distributed.Distributed",
                          "doppler_tf.api.measuring.Measured", "doppler_tf.api.traces.Executed", "doppler_tf.graph.costs.CostModel",
-                         "doppler_tf.schedule.executor.Executor", "doppler_tf.placement.Placement", "doppler_tf.schedule.trace.Trace",
-                         "doppler_tf.schedule.validation.TraceReport")}
+                         "doppler_tf.schedule.executor.Executor", "doppler_tf.heuristics.problem.Problem", "doppler_tf.placement.Placement",
+                         "doppler_tf.schedule.trace.Trace", "doppler_tf.schedule.validation.TraceReport")}
 HEAD = """# Reference
 
 The public names of the four rooms, their signatures and docstrings. `.venv/bin/python -m docs.reference` writes this page;
@@ -84,11 +84,11 @@ def _class(kind: type) -> Iterator[str]:
         yield from ("", *_prose(own["__init__"].__doc__, parameters))
     for name, member in own.items():
         function = getattr(member, "__func__", member)
-        if name.startswith("_"):
+        if name.startswith("_") or not function.__doc__:
             continue
         if isinstance(function, property | cached_property):
             yield from ("", f"#### {kind.__name__}.{name}", "", *_prose(function.__doc__, ()))
-        elif inspect.isfunction(function) and function.__doc__:
+        elif inspect.isfunction(function):
             yield from ("", f"#### {kind.__name__}.{name}()", "", *_signature(name, function),
                         *_prose(function.__doc__, inspect.signature(function).parameters))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
-from doppler_tf.placement import Placement, place
+from doppler_tf.placement import Placement, as_problem, place
 from doppler_tf.schedule.assignment import AUTO
 
 
@@ -47,18 +47,17 @@ def place_alternatives(graphs: Mapping[str, DataflowGraph], topology: Topology, 
       All alternatives by name, the fastest first. Of equally fast ones the one with fewer vertices is first.
     """
     started, half, found = time.perf_counter(), math.ceil(len(graphs) / 2), dict[str, Alternative]()
-    total = len(graphs) + half
-    for name, graph in graphs.items():
-        progress(len(found), total)
+    problems = {name: as_problem(graph, topology, dispatch) for name, graph in graphs.items()}
+    for name, problem in problems.items():
+        progress(len(found), len(graphs) + half)
         try:
-            found[name] = Alternative(graph, place(graph, topology, seed=seed, dispatch=dispatch))
+            found[name] = Alternative(graphs[name], place(problem, seed=seed))
         except DeadlockError:
-            found[name] = Alternative(graph, None)
+            found[name] = Alternative(graphs[name], None)
     by_makespan = sorted(found, key=lambda name: found[name].makespan_s)
     searched = [name for name in by_makespan if (name in by_makespan[:half] or name in always) and found[name].constructed is not None]
     share_s = max(0.0, budget_s - (time.perf_counter() - started)) / max(1, len(searched))
     for i, name in enumerate(searched):
         progress(len(graphs) + i, len(graphs) + len(searched))
-        placed = place(found[name].graph, topology, seed=seed, dispatch=dispatch, budget_s=share_s)
-        found[name] = Alternative(found[name].graph, found[name].constructed, placed)
+        found[name] = replace(found[name], searched=place(problems[name], seed=seed, budget_s=share_s))
     return dict(sorted(found.items(), key=lambda item: (item[1].makespan_s, item[1].graph.num_vertices)))

@@ -12,7 +12,8 @@ import numpy as np
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.judging import judge
+from doppler_tf.heuristics import Problem
+from doppler_tf.heuristics.judging import fastest, judge
 from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import Placement, place
 from doppler_tf.schedule.assignment import AUTO, Assignment, what_runs
@@ -62,17 +63,16 @@ class Choice:
     chosen: str | None
 
 
-def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: str = AUTO) -> dict[str, Assignment]:
+def baselines(problem: Problem, seed: int = 0) -> dict[str, Assignment]:
     """The simple placements that a user would try first, by method; only those that can run, without duplicates.
 
     They are `one_device` (the one that takes least by simulation), `round_robin`, `critical_path` (the best of 50), and the best of what
     `place` finds without a budget.
     """
-    single = [all_on(graph, costs, device) for device in range(costs.num_devices)]
-    makespan_s, fastest = min(judge(graph, costs, single, dispatch), key=lambda pair: pair[0])
-    found = {"one_device": fastest} if math.isfinite(makespan_s) else {}
+    makespan_s, single = fastest(judge(problem, [all_on(problem, device) for device in range(problem.costs.num_devices)]))
+    found = {"one_device": single} if math.isfinite(makespan_s) else {}
     try:
-        placed = place(graph, costs, seed=seed, dispatch=dispatch)
+        placed = place(problem, seed=seed)
     except DeadlockError:
         return found
     for name in ("round_robin", "critical_path", placed.assignment.method):
@@ -83,7 +83,7 @@ def baselines(graph: DataflowGraph, costs: CostModel, seed: int = 0, dispatch: s
 
 def batch_baselines(batches: Batches, seed: int = 0) -> dict[str, Assignment]:
     """As `baselines`, of batches in flight: all batches on one device."""
-    single = baselines(batches.single, batches.single_costs, seed)
+    single = baselines(Problem(batches.single, batches.single_costs, AUTO), seed)
     return {name: batches.assignment([single[name]], method=name) for name in ("one_device",) if name in single}
 
 
@@ -100,7 +100,8 @@ def finalists_of(placed: Placement, always: Mapping[str, Assignment]) -> dict[st
 
 def simulated_makespans(graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment]) -> dict[str, float]:
     """Simulated seconds by name, each under its own rule; infinite where memory runs out."""
-    return {name: judge(graph, costs, [a], a.dispatch)[0][0] for name, a in assignments.items()}
+    problem = Problem(graph, costs)
+    return {name: judge(problem, [a], a.dispatch)[0][0] for name, a in assignments.items()}
 
 
 def _different(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:

@@ -18,6 +18,7 @@ from doppler_tf.graph.costs import CostModel, Noise, build_costs, draw_noise
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.dispatch import queue_keys
 from doppler_tf.schedule.simulator import simulate
@@ -47,6 +48,11 @@ class Case:
         """The argument of compiled loops."""
         keys = queue_keys(self.graph, self.costs, self.assignment, self.rule) if self.rule == "order" else None
         return FastSimulator(self.graph, self.costs, self.rule).prepared(keys)
+
+    @property
+    def problem(self) -> Problem:
+        """Without noise."""
+        return Problem(self.graph, self.costs, self.rule)
 
     @property
     def without_shares(self) -> Case:

@@ -18,6 +18,7 @@ from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Budget
 from doppler_tf.heuristics.mending import legal
 from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import Assignment, assignment_from_devices, runnable
 from doppler_tf.schedule.bounds import lower_bounds
@@ -83,7 +84,7 @@ def test_against_brute_force(case):
     assert lower_bounds(graph, costs).best_s <= min(optimum, placement.makespan_s) * (1 + 1e-12)
     assert runnable(graph, costs, placement.assignment.device)
     rng = np.random.default_rng(0)
-    exact = SEARCHES["cp_sat"](graph, costs, rng, Budget(200))
+    exact = SEARCHES["cp_sat"](Problem(graph, costs), rng, Budget(200))
     assert exact.lower_bound_s <= optimum * (1 + 1e-12)
     assert min(placement.makespan_s, exact.makespan_s) <= optimum * 1.5
 
@@ -96,11 +97,11 @@ def test_every_method_uses_eligible_devices_and_existing_links(name, case):
     try:
         costs = build_costs(graph, topology)
         if name in SEARCHES:
-            found = SEARCHES[name](graph, costs, np.random.default_rng(7), Budget(50))
+            found = SEARCHES[name](Problem(graph, costs), np.random.default_rng(7), Budget(50))
             assignment = found.assignment
             assert math.isfinite(found.makespan_s)
         else:
-            assignment = HEURISTICS[name](graph, costs, np.random.default_rng(7))
+            assignment = HEURISTICS[name](Problem(graph, costs), np.random.default_rng(7))
     except CostError:
         reject()
     assert assignment_from_devices(graph, costs, assignment.device.tolist()).device.tolist() == assignment.device.tolist()
@@ -123,7 +124,7 @@ def test_the_fast_simulator_refuses_by_infinity_what_the_exact_one_refuses_in_wo
             refusal(AssignmentError, Simulator().execute, graph, costs, Assignment(device))
         else:
             assert Simulator().execute(graph, costs, Assignment(device)).makespan_s == makespan_s
-    for mixture in spread_assignments(graph, costs, 6, np.random.default_rng(seed)):
+    for mixture in spread_assignments(Problem(graph, costs), 6, np.random.default_rng(seed)):
         assert runnable(graph, costs, mixture.device)
 
 

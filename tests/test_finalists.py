@@ -24,6 +24,7 @@ from doppler_tf.finalists import (
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
+from doppler_tf.heuristics import Problem
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.simulator import Simulator
@@ -76,7 +77,7 @@ def test_halving_drops_nobody_unseen_while_there_are_runs_for_all():
 
 
 def test_baselines_are_different_and_one_device_is_one_that_fits(diamond):
-    found = baselines(diamond, build_costs(diamond, ideal(2)))
+    found = baselines(Problem(diamond, build_costs(diamond, ideal(2)), "auto"))
     assert next(iter(found)) == "one_device"
     assert {name: a.method for name, a in found.items()} == {name: name for name in found}
     assert found["one_device"].device.tolist() == [-1, 0, 0, 0]
@@ -84,10 +85,10 @@ def test_baselines_are_different_and_one_device_is_one_that_fits(diamond):
     devices = [tuple(a.device.tolist()) for a in found.values()]
     assert len(set(devices)) == len(devices)
     pair = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 4} for v in range(2)], [])  # outputs that nothing uses stay
-    assert baselines(pair, build_costs(pair, on([7, 8])))["one_device"].device.tolist() == [1, 1]
-    assert "one_device" not in baselines(pair, build_costs(pair, on([7, 7])))
-    assert baselines(pair, build_costs(pair, on([3, 3]))) == {}
-    assert list(baselines(diamond, build_costs(diamond, ideal(1)))) == ["one_device"]
+    assert baselines(Problem(pair, build_costs(pair, on([7, 8])), "auto"))["one_device"].device.tolist() == [1, 1]
+    assert "one_device" not in baselines(Problem(pair, build_costs(pair, on([7, 7])), "auto"))
+    assert baselines(Problem(pair, build_costs(pair, on([3, 3])), "auto")) == {}
+    assert list(baselines(Problem(diamond, build_costs(diamond, ideal(1)), "auto"))) == ["one_device"]
 
 
 def test_finalists_are_the_baselines_and_the_best_other_members(diamond):

@@ -12,6 +12,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, YARDSTICKS
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import place
 from doppler_tf.schedule.memory import never_fits
@@ -55,7 +56,7 @@ def test_what_never_fits_is_proven_and_said(graph, topology, words):
     for method in ("auto", "heft", "local_search", "one_device"):
         assert_says(refusal(DeadlockError, place, graph, topology, method), "out of memory with any assignment: ", words, "more memory")
     costs = build_costs(graph, topology)
-    assert_says(refusal(DeadlockError, simulate, graph, costs, all_on(graph, costs, 0)), words)
+    assert_says(refusal(DeadlockError, simulate, graph, costs, all_on(Problem(graph, costs), 0)), words)
 
 
 @examples(0.3)

@@ -16,10 +16,10 @@ from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal, preset
-from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, heft
+from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, Pool, Problem, heft
 from doppler_tf.heuristics import portfolio as portfolio_module
-from doppler_tf.heuristics.judging import Steadiness, noisy_means
 from doppler_tf.heuristics.portfolio import TOGETHER, search_together
+from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.bounds import lower_bounds
@@ -131,7 +131,7 @@ def test_noise_shows_what_hangs_on_a_tie():
     graph, costs = tied(), build_costs(tied(), ideal(3))
     by_chance = Assignment(np.array([1, 2, 0, 0, 1], np.int32))
     assert simulate(graph, costs, by_chance).makespan_s == 7.0
-    means_s = noisy_means(graph, costs, [by_chance, replace(by_chance, method="the same")], 0.01, seed=0)
+    means_s = noisy_means(Problem(graph, costs), [by_chance, replace(by_chance, method="the same")], 0.01, seed=0)
     assert means_s[0] == means_s[1] > 8.0  # if a ends before b, the long vertex delays the short one, and it takes 12 s
     placed = place(graph, costs, "one_device", noise=0.01)
     assert placed.makespans_s.keys() == placed.noisy_means_s.keys() > {"one_device", "one_device, order"}
@@ -144,7 +144,7 @@ def test_the_steadiest_does_not_hang_on_a_tie():
     costs = build_costs(graph, ideal(3))
     by_chance, apart, one = (Assignment(np.array(device, np.int32)) for device in ([1, 2, 0, 0, 1], [1, 2, 0, 2, 1], [0] * 5))
     assert [simulate(graph, costs, a).makespan_s for a in (by_chance, apart, one)] == [7.0, 7.0, 13.0]
-    steadiness = Steadiness(graph, costs)
+    steadiness = Steadiness(Problem(graph, costs))
     assert [steadiness.offer(7.0, by_chance), steadiness.offer(13.0, one), steadiness.offer(7.0, apart)] == [True, False, True]
     assert not steadiness.offer(7.0, by_chance)
     assert steadiness.offer(6.9, apart)  # among equally steady ones the faster
@@ -226,19 +226,21 @@ def test_an_error_in_one_search_ends_the_others(name):
     def broken(*_):
         raise RuntimeError("broken search")
 
-    graph, costs = knapsack(), build_costs(knapsack(), ideal(2))
+    pool = Pool(Problem(knapsack(), build_costs(knapsack(), ideal(2))))
+    pool.take("heft", [heft(pool.problem, None)])
     with pytest.raises(RuntimeError, match="broken search"):
-        search_together(graph, costs, 0, Budget(seconds=600), [heft(graph, costs, None)], "fifo", {**TOGETHER, name: broken})
+        search_together(pool, 0, Budget(seconds=600), {**TOGETHER, name: broken})
 
 
 def test_of_starts_on_equal_devices_the_first_races(monkeypatch):
     raced = []
-    monkeypatch.setattr(portfolio_module, "race", lambda *arguments: raced.extend(arguments[4]) or 1 / 0)
-    graph, costs = knapsack(), build_costs(knapsack(), ideal(2))
-    first = replace(heft(graph, costs, None), method="first")
-    other = replace(first, device=np.where(first.device < 0, -1, 1 - first.device).astype(np.int32), method="other")
+    monkeypatch.setattr(portfolio_module, "race", lambda *arguments: raced.extend(arguments[3]) or 1 / 0)
+    pool = Pool(Problem(knapsack(), build_costs(knapsack(), ideal(2)), "auto"))
+    first = heft(pool.problem, None)
+    for name, device in (("first", first.device), ("other", np.where(first.device < 0, -1, 1 - first.device)), ("later", first.device)):
+        pool.take(name, [replace(first, device=device.astype(np.int32))])
     with pytest.raises(ZeroDivisionError):
-        search_together(graph, costs, 0, Budget(seconds=1), [first, other, replace(first, method="later")], "auto")
+        search_together(pool, 0, Budget(seconds=1))
     assert "other" in {start.method for start in raced}
     assert "later" not in {start.method for start in raced}
 

@@ -15,7 +15,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal, p100x4, v100x8
-from doppler_tf.heuristics import CONSTRUCTIVE
+from doppler_tf.heuristics import CONSTRUCTIVE, Problem
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.trace import by_link, memory_profiles
@@ -132,7 +132,7 @@ def test_a_thousand_groups_stay_together(method):
     nodes = [{"id": v, "exec_s": 1, "colocate": f"g{v // 3}", **({"pin": v % 4} if v % 30 == 29 else {})} for v in range(COUNT)]
     graph = graph_from_records(nodes, [{"source": v, "target": v + 7, "bytes": 1} for v in range(COUNT - 7)])
     costs = build_costs(graph, p100x4())
-    device = CONSTRUCTIVE[method](graph, costs, np.random.default_rng(0)).device
+    device = CONSTRUCTIVE[method](Problem(graph, costs), np.random.default_rng(0)).device
     rows = device.reshape(-1, 3)
     assert (rows == rows[:, :1]).all()
     assert device[29::30].tolist() == [v % 4 for v in range(29, COUNT, 30)]

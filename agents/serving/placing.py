@@ -19,6 +19,7 @@ from agents.policies.rollout import STEPS_WORTH_COMPILING, Episodes
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.tied_graph import tie
 from doppler_tf.schedule.assignment import Assignment
 
@@ -85,7 +86,7 @@ def load_policy(path: str | Path, kept: KeptSamplers | None = None, batch_bytes:
     weights, trained_on = sampler.restored(checkpoint), stored_graphs(checkpoint.parent.parent)
 
     def policy(graph: DataflowGraph, costs: CostModel, samples: int, seed: int) -> Iterator[Assignment]:
-        tied = None if graph.graph_hash in trained_on else tie(graph, costs)
+        tied = None if graph.graph_hash in trained_on else tie(Problem(graph, costs))
         if tied is not None:
             found = [tied.whole(assignment) for assignment in draw(tied.graph, tied.costs, samples, seed)]
             simulator = FastSimulator(graph, costs)

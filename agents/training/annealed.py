@@ -14,7 +14,7 @@ from agents.training.learner import MOST_REPEATED
 from agents.training.stages import Training
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics import Budget, anneal
+from doppler_tf.heuristics import Budget, Pool, Problem, anneal
 from doppler_tf.heuristics.search import ROUNDING, Found, default_budget
 
 # For every two devices, the annealing is this many times as long as that of `place`. Then come the step of the first random numbers, the
@@ -34,7 +34,8 @@ def annealing(graph: DataflowGraph, costs: CostModel, seed: int, target_s: float
     """
     most = default_budget(graph).most if most is None else most
     simulations = _LENGTH * costs.num_devices * most // 2 * math.ceil(costs.num_devices / 4)
-    return anneal(graph, costs, np.random.default_rng(seed), Budget(simulations, target_s=target_s), None, dispatch)
+    problem = Problem(graph, costs, dispatch)
+    return anneal(problem, np.random.default_rng(seed), Budget(simulations), pool=Pool(problem, target_s))
 
 
 def learn_annealed(training: Training, teacher: Teacher = annealing, most_updates: int = MOST_REPEATED) -> list[int]:

@@ -9,8 +9,7 @@ from tf_agents.trajectories import Trajectory
 
 from agents.policies.trajectories import seconds_of
 from agents.training.stages import Training
-from doppler_tf.heuristics.local_search import climb
-from doppler_tf.heuristics.search import Budget
+from doppler_tf.heuristics import Budget, Pool, Problem, climb
 
 
 class Polish:
@@ -30,11 +29,12 @@ class Polish:
             return
         for g, (graph, costs, rows) in enumerate(zip(task.graphs, training.costs, task.rows_by_graph, strict=True)):
             b = rows.start + 1 + int(np.argmin(seconds[rows][1:]))
-            budget = Budget(task.config.polish, target_s=task.bounds_s[g] if costs is task.costs[g] else 0.0)
-            if not np.isfinite(seconds[b]) or budget.reached(training.best.episodes[g].makespan_s):
+            problem = Problem(graph, costs, task.config.rule)
+            pool = Pool(problem, task.bounds_s[g] if costs is task.costs[g] else 0.0)
+            if not np.isfinite(seconds[b]) or pool.reached(training.best.episodes[g].makespan_s):
                 continue  # no sample fits in memory, or nothing can be faster than the best
             rng, start = np.random.default_rng([task.config.seed, step, g]), task.assignment(g, task.episode(experience, b))
-            found = climb(graph, costs, rng, budget, start, task.config.rule)
+            found = climb(problem, rng, Budget(task.config.polish), start, pool)
             training.climbed[g] += found.simulations
             if found.makespan_s < training.best.episodes[g].makespan_s:
                 training.best.offer(g, task.as_episode(g, replace(found.assignment, method="policy, climbed"), costs))

@@ -16,6 +16,7 @@ from agents.training.stages import Training
 from agents.training.task import Episode
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.finalists import Choice, baselines, choose, clearly_faster, median_s
+from doppler_tf.heuristics import Problem
 from doppler_tf.schedule.executor import Executor
 
 # The share of the budget for the choice; the rest is for learning.
@@ -190,7 +191,8 @@ class RealStage:
             name_of[name] = same(episode) or name
             candidates[name_of[name]] = episode  # what a policy found as well counts as its own
 
-        for name, assignment in baselines(task.graphs[g], task.costs[g], task.config.seed, task.config.dispatch).items():
+        problem = Problem(task.graphs[g], task.costs[g], task.config.dispatch)
+        for name, assignment in baselines(problem, task.config.seed).items():
             add(name, task.as_episode(g, assignment))
         for name, network in ((_BEFORE, learner.earlier_network), (_AFTER, learner.best_network)):
             add(name, self._training.greedy(network)[g])

@@ -31,6 +31,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics.judging import judge
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.report.gantt import gantt_png
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.schedule.assignment import AUTO
@@ -241,7 +242,7 @@ class Run:
         """Writes an assignment of graph g, under `auto` with its fastest rule unless runs have chosen it; returns its simulated seconds."""
         graph, costs, assignment, makespan_s = self.task.graphs[g], self.task.costs[g], self.task.assignment(g, best), best.makespan_s
         if self.config.dispatch == AUTO and self.progress.measured is None:
-            makespan_s, assignment = judge(graph, costs, [assignment], AUTO)[0]
+            makespan_s, assignment = judge(Problem(graph, costs, AUTO), [assignment])[0]
         write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}{ending}", graph, costs, assignment, makespan_s)
         return makespan_s
 

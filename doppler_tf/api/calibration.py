@@ -24,6 +24,7 @@ from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.report.calibration import GIVEN, PROFILED, Durations, compare_models, link_records, markdown, number
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.report.scatter import write_scatter
@@ -107,7 +108,7 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
 def _feasible_assignments(graph: DataflowGraph, costs: CostModel, count: int, seed: int) -> tuple[list[Assignment], list[float]]:
     """Good and bad assignments that fit in memory, and their simulated makespans. Raises DeadlockError if none fits."""
     feasible, simulated_s = [], []
-    for assignment in spread_assignments(graph, costs, count, np.random.default_rng(seed)):
+    for assignment in spread_assignments(Problem(graph, costs), count, np.random.default_rng(seed)):
         with contextlib.suppress(DeadlockError):
             simulated_s.append(Simulator().execute(graph, costs, assignment).makespan_s)
             feasible.append(assignment)

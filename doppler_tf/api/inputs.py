@@ -22,11 +22,12 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics.judging import by_order
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.notes import announce_compiling, note
-from doppler_tf.placement import Policy
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment, as_assignment
 from doppler_tf.schedule.batches import Batches, repeat_graph
+from doppler_tf.stages import Policy
 
 if TYPE_CHECKING:
     from agents.serving.placing import KeptSamplers
@@ -137,7 +138,7 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
     record = read_json(given) if isinstance(given, str | os.PathLike) else None
     placed = record.get("batches") if isinstance(record, Mapping) else None
     if placed is None:
-        assignment = batches.assignment([by_order(graph, costs, load_assignment(given, graph, costs, dispatch))])
+        assignment = batches.assignment([by_order(Problem(graph, costs), load_assignment(given, graph, costs, dispatch))])
         return batches, batches.graph, batches.costs, assignment
     if dispatch is not None:
         raise ConfigError(f"--dispatch {dispatch}: expected none beside {given}, which has an order of batches; leave it out")

@@ -21,10 +21,11 @@ from doppler_tf.finalists import (
     what_runs,
     why_one_device,
 )
+from doppler_tf.heuristics import Problem
 from doppler_tf.notes import note
 from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
-from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.batches import Batches
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
     """
     graph, costs = placed.graph, placed.costs
     cluster = load_cluster(cluster, costs.topology)
-    simple = baselines(graph, costs, seed) if batches is None else batch_baselines(batches, seed)
+    simple = baselines(Problem(graph, costs, AUTO), seed) if batches is None else batch_baselines(batches, seed)
     if time_scale is not None:
         program = None
     elif program is None:

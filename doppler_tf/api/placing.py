@@ -19,13 +19,14 @@ from doppler_tf.formats.files import check_writable, held
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.notes import note
-from doppler_tf.placement import Placement, Policy, check_method, place, place_batches
+from doppler_tf.placement import Placement, check_method, place, place_batches
 from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.report.verdict import batch_figures
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.batches import Batches, repeat_graph
 from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.stages import Policy
 from doppler_tf.tasks import each_done, open_tasks
 
 if TYPE_CHECKING:

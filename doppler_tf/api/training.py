@@ -21,6 +21,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics.judging import judge
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.tied_graph import TiedGraph
 from doppler_tf.heuristics.tied_graph import tie as tie_graph
 from doppler_tf.notes import bars_wanted, note
@@ -107,7 +108,7 @@ def _tied(graphs: Sequence[GraphLike], loaded: Loaded, wanted: bool, resume: boo
     """If they are wanted the small graphs, else none. Raises ConfigError if nothing repeats in a graph."""
     found = []
     for given, (graph, costs) in zip(graphs, loaded, strict=True):
-        tied, where = tie_graph(graph, costs), _where(given, graph)
+        tied, where = tie_graph(Problem(graph, costs)), _where(given, graph)
         if wanted and tied is None:
             raise ConfigError(f"{where}: --tie: expected a graph in which something repeats at least three times, such as layers, and some "
                               "of it can be left out, got none; leave out --tie")
@@ -122,7 +123,7 @@ def _repeat(run_dir: Path, graph: DataflowGraph, costs: CostModel, tied: TiedGra
     """Writes the best assignment of a small graph for the whole graph; returns its figures. What does not fit in memory is not written."""
     small = run_dir / "assignments" / f"{file_name(tied.graph.name)}.json"
     best = tied.whole(read_assignment(small, tied.graph, tied.costs))
-    makespan_s, best = judge(graph, costs, [best], dispatch)[0]
+    makespan_s, best = judge(Problem(graph, costs), [best], dispatch)[0]
     path = run_dir / "whole" / f"{file_name(graph.name)}.json" if math.isfinite(makespan_s) else None
     if path is not None:
         write_assignment(path, graph, costs, best, makespan_s)

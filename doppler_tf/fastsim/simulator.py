@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +43,7 @@ class FastSimulator:
         """
         if dispatch not in DISPATCH_RULES:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
-        self._graph, self._costs, self._dispatch, self._noisy = graph, costs, dispatch, noise is not None
+        self._graph, self._costs, self._dispatch, self._noisy = graph, costs, dispatch, False
         out, into, topology = graph.successors, graph.predecessors, costs.topology
         rank = -b_levels(graph, costs).value_s if dispatch == "b_level" else np.zeros(graph.num_vertices)
         incoming = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices).astype(np.int32)
@@ -53,10 +54,10 @@ class FastSimulator:
             priority=rank[None], fifo=dispatch == "fifo", patience=self._size * (_PATIENCE if patience is None else patience),
             patience_limited=self._size * (_PATIENCE_LIMITED if patience is None else patience),
             ptr=out.ptr.astype(np.int32), edges=edge_records(graph, out, costs), maker=graph.tensor_producer, incoming=incoming,
-            exec_s=np.ascontiguousarray(costs.exec_s if noise is None else costs.exec_s * noise.vertex[:, None]),
+            exec_s=np.ascontiguousarray(costs.exec_s),
             latency_s=np.where(topology.linked, topology.latency_s, 0.0), bandwidth=topology.bandwidth_bytes_per_s,
             partial=not topology.linked.all(),
-            factor=np.ones((1, 1)) if noise is None else noise.transfer, slots=costs.slots,
+            factor=np.ones((1, 1)), slots=costs.slots,
             link_slots=-1 if topology.link_slots is None else topology.link_slots, link_lane=topology.lanes,
             num_link_lanes=int(topology.lanes.max()) + 1, shared=topology.shares_cards,
             shares=np.empty((0, 0, 0)) if topology.shares is None else topology.shares,
@@ -65,6 +66,18 @@ class FastSimulator:
             in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,
             memory_bytes=costs.memory_bytes, by_bytes=np.argsort(item_bytes, kind="stable").astype(np.int32),
             topological=np.empty(0, np.int32), least_tail=np.empty(0))
+        if noise is not None:
+            self._take(noise)
+
+    def _take(self, noise: Noise) -> None:
+        exec_s = np.ascontiguousarray(self._costs.exec_s * noise.vertex[:, None])
+        self._noisy, self._prepared = True, self._prepared._replace(exec_s=exec_s, factor=noise.transfer)
+
+    def under(self, noise: Noise) -> FastSimulator:
+        """The same simulator with other factors on the modelled times."""
+        other = copy.copy(self)
+        other._take(noise)
+        return other
 
     def makespans(self, devices: np.ndarray, orders: np.ndarray | None = None) -> np.ndarray:
         """Simulates a batch.

@@ -165,13 +165,13 @@ class DataflowGraph:
     @cached_property
     def topological_order(self) -> np.ndarray:
         """int32 [N]: every vertex after its predecessors, level by level, index order within a level."""
-        order = np.argsort(self._level, kind="stable").astype(np.int32)
-        return order[self._level[order] >= 0]
+        order = np.argsort(self.level, kind="stable").astype(np.int32)
+        return order[self.level[order] >= 0]
 
     @cached_property
     def levels(self) -> tuple[np.ndarray, ...]:
         """Vertices by the length of the longest path (in edges) that leads to them."""
-        ends = np.cumsum(np.bincount(self._level[self.topological_order])).tolist()
+        ends = np.cumsum(np.bincount(self.level[self.topological_order])).tolist()
         return tuple(self.topological_order[begin:end] for begin, end in zip([0, *ends], ends, strict=False))
 
     @cached_property
@@ -181,7 +181,7 @@ class DataflowGraph:
         return int(_longest_paths(self.sources[edges], self.targets[edges], self.num_vertices)[work].max(initial=-1)) + 1
 
     @cached_property
-    def _level(self) -> np.ndarray:
+    def level(self) -> np.ndarray:
         """int32 [N]: the length of the longest path that leads to a vertex, -1 on or behind a cycle."""
         return _longest_paths(self.sources, self.targets, self.num_vertices)
 

@@ -1,32 +1,34 @@
-"""Heuristics by name; each takes (graph, costs, rng) and returns one Assignment that honours pins and colocation groups."""
+"""Heuristics by name; each takes (problem, rng) and returns one Assignment that honours pins and colocation groups."""
 
-from doppler_tf.heuristics.annealing import anneal, annealing
-from doppler_tf.heuristics.cp_sat import cp_sat, solve
-from doppler_tf.heuristics.critical_path import CriticalPath, critical_path
+from doppler_tf.heuristics.annealing import anneal
+from doppler_tf.heuristics.cp_sat import solve
+from doppler_tf.heuristics.critical_path import CriticalPath
 from doppler_tf.heuristics.enumerative import enumerative
 from doppler_tf.heuristics.list_schedulers import cpop, etf, fcp, heft, min_min, peft
-from doppler_tf.heuristics.local_search import climb, local_search
+from doppler_tf.heuristics.local_search import climb
 from doppler_tf.heuristics.partition import partition
-from doppler_tf.heuristics.random_search import draw_best, random_search
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
+from doppler_tf.heuristics.random_search import draw_best
 from doppler_tf.heuristics.search import Budget
-from doppler_tf.heuristics.simple import one_device, random, round_robin
-from doppler_tf.heuristics.tied_search import search_tied, tied_search
+from doppler_tf.heuristics.simple import critical_path, one_device, random, round_robin
+from doppler_tf.heuristics.tied_search import search_tied
 
 # Constructive heuristics, in the order in which `place` tries them. If two are equally good, the first wins.
-CONSTRUCTIVE = {"critical_path": critical_path, "heft": heft, "cpop": cpop, "peft": peft, "etf": etf, "fcp": fcp, "min_min": min_min,
-                "enumerative": enumerative, "partition": partition, "round_robin": round_robin, "one_device": one_device,
-                "random": random}
-# Searches spend a budget of simulations or seconds: (graph, costs, rng, budget, start, dispatch, ...) -> Found.
-SEARCHES = {"annealing": anneal, "local_search": climb, "tied_search": search_tied, "random_search": draw_best,
-            "cp_sat": solve}
-HEURISTICS = {**CONSTRUCTIVE, "annealing": annealing, "local_search": local_search, "tied_search": tied_search,
-              "random_search": random_search, "cp_sat": cp_sat}
+CONSTRUCTIVE = {
+    "critical_path": critical_path, "heft": heft, "cpop": cpop, "peft": peft, "etf": etf, "fcp": fcp, "min_min": min_min,
+    "enumerative": enumerative, "partition": partition, "round_robin": round_robin, "one_device": one_device, "random": random}
+# Searches spend a budget of simulations or seconds: (problem, rng, budget, start, pool) -> Found.
+SEARCHES = {
+    "annealing": anneal, "local_search": climb, "tied_search": search_tied, "random_search": draw_best, "cp_sat": solve}
 # Constructive heuristics to compare with, which look at neither time nor memory.
 YARDSTICKS = ("round_robin", "one_device", "random")
 # Heuristics that take a second at most for 100,000 vertices.
 FAST = ("critical_path", "heft", "cpop", "peft", "fcp", "round_robin", "one_device", "random")
 # Constructive heuristics that always make the same assignment.
 DETERMINISTIC = ("heft", "cpop", "peft", "etf", "fcp", "min_min", "enumerative", "round_robin", "one_device")
+# All of them; searches with their default budget.
+HEURISTICS = CONSTRUCTIVE | {name: lambda problem, rng, search=search: search(problem, rng).assignment for name, search in SEARCHES.items()}
 
-__all__ = ["CONSTRUCTIVE", "DETERMINISTIC", "FAST", "HEURISTICS", "SEARCHES", "YARDSTICKS", "Budget", "CriticalPath", *HEURISTICS,
-           "anneal", "climb", "draw_best", "search_tied", "solve"]
+__all__ = ["CONSTRUCTIVE", "DETERMINISTIC", "FAST", "HEURISTICS", "SEARCHES", "YARDSTICKS", "Budget", "CriticalPath", "Pool", "Problem",
+           *CONSTRUCTIVE, "anneal", "climb", "draw_best", "search_tied", "solve"]

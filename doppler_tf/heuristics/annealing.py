@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.search import Budget, Found, Incumbent
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
+from doppler_tf.heuristics.search import Budget, Found
 from doppler_tf.heuristics.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 
@@ -16,15 +16,10 @@ _FIRST_STEPS, _GROWTH = 300, 1.5
 _HOT, _COLD = 0.3, 0.001
 
 
-def annealing(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """`anneal` from the best of some heuristics, with the default budget."""
-    return anneal(graph, costs, rng).assignment
-
-
-def anneal(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-           start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Found:
+def anneal(problem: Problem, rng: np.random.Generator, budget: Budget | None = None, start: Assignment | None = None,
+           pool: Pool | None = None) -> Found:
     """Anneals from a start, by `cool`; never worse than the start. (Kirkpatrick, Gelatt and Vecchi, Science 220, 1983.)"""
-    walker = Walker("annealing", graph, costs, rng, budget, start, dispatch, incumbent)
+    walker = Walker("annealing", problem, rng, budget, start, pool)
     cool(walker)
     return walker.found()
 

@@ -8,9 +8,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.move_sets import units
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.trace import Trace
 
 # Ticks of the horizon. A duration is rounded down by less than one tick. More ticks make bounds tighter and the solver slower.
@@ -26,11 +24,12 @@ class Model:
     all times of a real schedule gives a solution of the model, so the model's optimum is never later than the real one.
     """
 
-    def __init__(self, graph: DataflowGraph, costs: CostModel, latest_s: float, earliest_s: float):
+    def __init__(self, problem: Problem, latest_s: float, earliest_s: float):
         """Args: latest_s: a makespan that is reachable; earliest_s: a lower bound."""
         from ortools.sat.python import cp_model
 
-        self._graph, self._costs, self.units = graph, costs, units(graph, costs)
+        graph, costs, self.units = problem.graph, problem.costs, problem.units
+        self._graph, self._costs = graph, costs
         durations = np.concatenate([costs.exec_s[graph.work_vertices].ravel(), costs.explicit_transfer_s[graph.work_edges]])
         integral = np.isnan(costs.explicit_transfer_s[graph.work_edges]).sum() == 0 and np.array_equal(durations, np.round(durations))
         self.unit_s = 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled, prefetch
@@ -49,22 +51,18 @@ class CriticalPath:
             edges.append(records)
         uniform = bool((costs.exec_s == costs.exec_s[:, :1]).all())
         constrained = bool((costs.colocate >= 0).any() or not costs.allowed.all())
-        self._graph, self._costs = graph, costs
+        self._graph, self._costs, self._lock = graph, costs, threading.Lock()
         # Every sample reuses these arrays. Allocating them would cost more than filling them.
         self._device_tie, self._vertices = np.empty((graph.num_vertices, costs.num_devices)), np.empty_like(vertices)
         self._arrays = (vertices, edges[0], edges[1]["vertex"].copy(), uniform, costs.exec_s, constrained, costs.allowed, costs.colocate,
                         costs.memory_bytes, costs.planned_latency_s, costs.topology.bandwidth_bytes_per_s)
 
     def sample(self, rng: np.random.Generator) -> Assignment:
-        """One assignment with the order in which the vertices were chosen. Only one thread at a time may call this."""
-        choice_tie = rng.random(len(self._vertices))
-        device, order = _schedule(choice_tie, rng.random(out=self._device_tie), self._vertices, *self._arrays)
+        """One assignment with the order in which the vertices were chosen."""
+        with self._lock:
+            choice_tie = rng.random(len(self._vertices))
+            device, order = _schedule(choice_tie, rng.random(out=self._device_tie), self._vertices, *self._arrays)
         return legal(self._graph, self._costs, Assignment(device, order, "critical_path"))
-
-
-def critical_path(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """One randomised critical-path assignment. For many on one graph, `CriticalPath` is faster."""
-    return CriticalPath(graph, costs).sample(rng)
 
 
 @compiled

@@ -8,11 +8,11 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import edge_cost
-from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
-from doppler_tf.heuristics.mending import over_links
-from doppler_tf.heuristics.planning import PlanningData, planning_data
+from doppler_tf.heuristics.balancing import linear_sum_assignment
+from doppler_tf.heuristics.judging import over_links
+from doppler_tf.heuristics.planning import PlanningData
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import Assignment
 
 # The most distributions that are enumerated, and the most vertices that are distributed together.
@@ -20,7 +20,7 @@ _MOST_DISTRIBUTIONS, _MOST_AT_ONCE = 50_000, 128
 
 
 @over_links
-def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+def enumerative(problem: Problem, rng: np.random.Generator) -> Assignment:
     """Takes meta-ops in topological order, and distributes first their shards, then their other vertices, evenly with the least transfer.
 
     (EnumerativeOptimizer of DOPPLER, Yao et al. 2026.) The number of vertices on a device is proportional to its speed, within one. A copy
@@ -30,21 +30,16 @@ def enumerative(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator
     count towards their device's share. Vertices that only some devices can run are distributed first, over these. If a device's memory is
     full, its vertices go to the cheapest device with room.
     """
-    p = planning_data(graph, costs)
-    state = _State(p, np.full(graph.num_vertices, -1, np.int32), np.zeros((graph.num_tensors, costs.num_devices)),
-                   np.zeros(costs.num_devices), costs.memory_bytes.copy(), np.full(len(graph.groups) + 1, -1, np.int64))
-    share = work_shares(graph, costs)
-    for members in _groups(graph):
+    state = _State(problem.planning, len(problem.graph.groups))
+    for members in _groups(problem.graph):
         for begin in range(0, len(members), _MOST_AT_ONCE):
-            state.place(members[begin:begin + _MOST_AT_ONCE], share)
-    return Assignment(state.device, graph.topological_order[~graph.is_input[graph.topological_order]], "enumerative")
+            state.place(members[begin:begin + _MOST_AT_ONCE], problem.work_shares)
+    return Assignment(state.device, problem.order, "enumerative")
 
 
 def _groups(graph: DataflowGraph) -> list[np.ndarray]:
     """Groups of vertices that are distributed together, in the order in which they are placed."""
-    level = np.empty(graph.num_vertices, np.int64)
-    for depth, vertices in enumerate(graph.levels):
-        level[vertices] = depth
+    level = graph.level
     first: dict[str, int] = {}
     for v in graph.topological_order.tolist():
         if not graph.is_input[v] and graph.meta_op[v] is not None:
@@ -67,11 +62,11 @@ def _groups(graph: DataflowGraph) -> list[np.ndarray]:
 class _State:
     """A partial assignment."""
 
-    def __init__(self, p: PlanningData, device: np.ndarray, sent_s: np.ndarray, load_s: np.ndarray, room: np.ndarray,
-                 group_device: np.ndarray):
-        """Args: sent_s: float64 [T, D], the cost of the copies that have been sent, by tensor and device."""
-        self.device = device
-        self._p, self._sent_s, self._load_s, self._room, self._group_device = p, sent_s, load_s, room, group_device
+    def __init__(self, p: PlanningData, groups: int):
+        (count, devices), self._p = p.exec_s.shape, p
+        self.device, self._group_device = np.full(count, -1, np.int32), np.full(groups + 1, -1, np.int64)
+        self._sent_s = np.zeros((p.num_tensors, devices))  # the cost of the copies that have been sent
+        self._load_s, self._room = np.zeros(devices), p.memory_bytes.copy()
 
     def place(self, vertices: np.ndarray, share: np.ndarray) -> None:
         """Distributes one group. Args: share: float64 [D], sums to 1."""

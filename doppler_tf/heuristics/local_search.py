@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.search import Budget, Found, Incumbent
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
+from doppler_tf.heuristics.search import Budget, Found
 from doppler_tf.heuristics.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 
@@ -14,18 +14,13 @@ from doppler_tf.schedule.assignment import Assignment
 PATIENCE, _KICK = 30, 3
 
 
-def local_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """`climb` from the best of some heuristics, with the default budget."""
-    return climb(graph, costs, rng).assignment
-
-
-def climb(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-          start: Assignment | None = None, dispatch: str = "fifo", incumbent: Incumbent | None = None) -> Found:
+def climb(problem: Problem, rng: np.random.Generator, budget: Budget | None = None, start: Assignment | None = None,
+          pool: Pool | None = None) -> Found:
     """Repeats climbs, which accept changes that are not worse, and kicks, a few random changes to the best; never worse than its start.
 
     (Iterated local search: Lourenço, Martin and Stützle, Handbook of Metaheuristics, 2003.)
     """
-    walker = Walker("local_search", graph, costs, rng, budget, start, dispatch, incumbent)
+    walker = Walker("local_search", problem, rng, budget, start, pool)
     climb_and_kick(walker)
     return walker.found()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numba
@@ -56,16 +55,6 @@ def _mutually_linked(linked: np.ndarray) -> Iterator[np.ndarray]:
         for d in np.flatnonzero(both[first]).tolist():
             group[d] |= both[d][group].all()
         yield group
-
-
-def over_links(make: Callable) -> Callable:
-    """The heuristic `make` with `legal` assignments."""
-
-    @functools.wraps(make)
-    def made(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-        return legal(graph, costs, make(graph, costs, rng))
-
-    return made
 
 
 def frugal_orders(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Iterator[Assignment]:

@@ -6,11 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
-from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import FEATURES, Proposals, new_schedule, read_move, read_schedule
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.walker import Walker
@@ -37,13 +34,12 @@ def untrained() -> Proposals:
     return Proposals(np.zeros((len(FEATURES), HIDDEN)), np.zeros(HIDDEN), np.zeros((HIDDEN, HIDDEN)), np.zeros(HIDDEN), np.zeros(HIDDEN))
 
 
-def examples(graph: DataflowGraph, costs: CostModel, dispatch: str, seed: int) -> Examples:
-    """Random moves from where hill climbing with an untrained network comes by, each simulated. Args: dispatch: `fifo` or `order`."""
-    rng = np.random.default_rng(seed)
-    walker = Walker("examples", graph, costs, rng, Budget(2**40), None, dispatch, proposals=untrained())
-    sets, prepared = move_sets(graph, costs), FastSimulator(graph, costs, dispatch).prepared(
-        walker.state.priority[0] if dispatch == "order" else None)
-    simulator, steps, features, shortens = FastSimulator(graph, costs, dispatch), _FIRST * sets.num_units, [], []
+def examples(problem: Problem, seed: int) -> Examples:
+    """Random moves from where hill climbing with an untrained network comes by, each simulated under `fifo` or `order`."""
+    rng, ordered = np.random.default_rng(seed), problem.dispatch == "order"
+    walker = Walker("examples", problem, rng, Budget(2**40), proposals=untrained())
+    sets, prepared = problem.move_sets, problem.prepared(problem.dispatch, walker.state.priority[0] if ordered else None)
+    simulator, steps, features, shortens = problem.simulator(problem.dispatch), _FIRST * sets.num_units, [], []
     for _ in range(_LOOKS):
         if walker.steps + steps > _MOST_STEPS:
             break
@@ -56,7 +52,7 @@ def examples(graph: DataflowGraph, costs: CostModel, dispatch: str, seed: int) -
         schedule.begun_s[:] = walker.state.begun_s[0]
         current, level_s = walker.state.current, float(walker.state.levels[0])
         read_schedule(current, prepared, level_s, walker.state.critical[0], schedule)
-        priority = ranks(walker.state.priority[0]) if dispatch == "order" else None
+        priority = ranks(walker.state.priority[0]) if ordered else None
         x, moved = np.zeros((len(moves), len(FEATURES))), []
         for row, (unit, device) in zip(x, moves, strict=True):
             members = sets.member[sets.member_ptr[unit]:sets.member_ptr[unit + 1]]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.balancing import linear_sum_assignment, work_shares
-from doppler_tf.heuristics.mending import over_links
-from doppler_tf.heuristics.move_sets import units
+from doppler_tf.heuristics.balancing import linear_sum_assignment
+from doppler_tf.heuristics.judging import over_links
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import Assignment
 
 # METIS needs integer weights. The largest is scaled to this.
@@ -19,22 +17,22 @@ _FEW_UNITS, _MANY_UNITS = 2, 8
 
 
 @over_links
-def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
+def partition(problem: Problem, rng: np.random.Generator) -> Assignment:
     """METIS: one part per device, with the device's share of the work and the least transfer between parts.
 
     (Karypis and Kumar, SIAM J. Scientific Computing 20(1), 1998.) With up to two units per device it balances the work only. Weights are
     the mean exec and transfer. Each part then goes to the device that suits its pins and exec best. What may not go there goes to the
     fastest device that may run it. If a device is full, vertices move to the device with most room.
     """
-    own = units(graph, costs)
+    graph, costs, own = problem.graph, problem.costs, problem.units
     unit_of = own.unit_of[graph.work_vertices]
     exec_s = np.zeros((own.num_units, costs.num_devices))
     np.add.at(exec_s, unit_of, costs.exec_s[graph.work_vertices])
     part = np.zeros(own.num_units, np.int64)
     if own.num_units <= _FEW_UNITS * costs.num_devices:
-        part = _balanced_parts(exec_s.mean(axis=1), work_shares(graph, costs))
+        part = _balanced_parts(exec_s.mean(axis=1), problem.work_shares)
     elif costs.num_devices > 1:
-        part = _metis_parts(graph, costs, own.unit_of, exec_s, int(rng.integers(2**31 - 1)))
+        part = _metis_parts(problem, exec_s, int(rng.integers(2**31 - 1)))
     cost = np.zeros((costs.num_devices, costs.num_devices))
     # Breaking a pin costs more than the exec of everything.
     unit_cost = np.where(own.allowed, exec_s, 1.0 + exec_s.sum())
@@ -46,7 +44,7 @@ def partition(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) 
     _relieve_full_devices(device, own.allowed, output_bytes, costs.memory_bytes)
     placed = np.full(graph.num_vertices, -1, np.int32)
     placed[graph.work_vertices] = device[unit_of]
-    return Assignment(placed, graph.topological_order[~graph.is_input[graph.topological_order]], "partition")
+    return Assignment(placed, problem.order, "partition")
 
 
 def _balanced_parts(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -58,15 +56,15 @@ def _balanced_parts(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return part
 
 
-def _metis_parts(graph: DataflowGraph, costs: CostModel, unit_of: np.ndarray, exec_s: np.ndarray, seed: int) -> np.ndarray:
+def _metis_parts(problem: Problem, exec_s: np.ndarray, seed: int) -> np.ndarray:
     """int64 [U]: METIS's part of each unit."""
     from scipy.sparse import csr_array
 
-    edges = graph.work_edges
+    graph, unit_of, edges = problem.graph, problem.units.unit_of, problem.graph.work_edges
     ends = unit_of[graph.sources[edges]], unit_of[graph.targets[edges]]
     across = ends[0] != ends[1]
-    one_way = csr_array((costs.mean_transfer_s[edges][across], (ends[0][across], ends[1][across])), (len(exec_s), len(exec_s)))
-    transfer_s, unit_s, shares = (one_way + one_way.T).tocsr(), exec_s.mean(axis=1), work_shares(graph, costs)
+    one_way = csr_array((problem.costs.mean_transfer_s[edges][across], (ends[0][across], ends[1][across])), (len(exec_s), len(exec_s)))
+    transfer_s, unit_s, shares = (one_way + one_way.T).tocsr(), exec_s.mean(axis=1), problem.work_shares
     if len(unit_s) > _MANY_UNITS * len(shares) and unit_s.max() < shares.min() * unit_s.sum() / 2:
         return _metis(transfer_s, unit_s, shares, seed)
     part = np.zeros(len(unit_s), np.int64)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.annealing import anneal
 from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.local_search import climb
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.race import race
-from doppler_tf.heuristics.search import Budget, Found, Incumbent
+from doppler_tf.heuristics.search import Budget, Found
 from doppler_tf.heuristics.starting_point import starting_point
 from doppler_tf.schedule.assignment import Assignment
 
@@ -29,54 +29,49 @@ _RACE = 0.4
 TOGETHER = {"annealing": anneal, "local_search": climb, "cp_sat": solve}
 
 
-def _time_to_search(graph: DataflowGraph, seconds: float) -> bool:
+def _time_to_search(problem: Problem, seconds: float) -> bool:
     """Whether setting up a search leaves time for it."""
-    return seconds >= _SETUP_S * (graph.num_vertices + graph.num_edges)
+    return seconds >= _SETUP_S * problem.size
 
 
-def search_together(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, known: Sequence[Assignment],
-                    dispatch: str, searches: Mapping[str, Callable[..., Found]] = TOGETHER) -> dict[str, Found]:
-    """Annealing, hill climbing and, on a small graph, CP-SAT, each in a thread, from the winner of a race.
+def search_together(pool: Pool, seed: int, budget: Budget, searches: Mapping[str, Callable[..., Found]] = TOGETHER) -> None:
+    """Annealing, hill climbing and, on a small graph, CP-SAT, each in a thread, from the winner of a race of what is in the pool.
 
     When a search returns to its best, it takes the best of all searches. If simulations are counted, it keeps to its own best instead, so
-    that the result depends on the seed alone. All searches end when one of them meets the lower bound.
+    that the result depends on the seed alone. All searches end when one of them meets the lower bound. The pool gets the best of each.
+    Searches whose best another one found come last.
 
     Args:
-      known: assignments to start from, the fastest first; then others, the most promising first.
       budget: with seconds; `simulations` limits each search separately.
       searches: by name, with the arguments of `anneal`.
-
-    Returns:
-      The best of each search by its name. An assignment's `method` names the search that found it, which may be another one. Searches that
-      found theirs come first.
     """
-    started = time.perf_counter()
-    if not _time_to_search(graph, budget.seconds):
-        return {}
-    small = small_enough(graph, costs) and pairs(graph, costs) <= _MOST_PAIRS
+    started, problem, counted = time.perf_counter(), pool.problem, budget.simulations is not None
+    if not _time_to_search(problem, budget.seconds):
+        return
+    small = small_enough(problem) and pairs(problem) <= _MOST_PAIRS
     searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}
-    incumbent = Incumbent(budget.target_s, shared=budget.simulations is None)
-    for_starts_s = _RACE * budget.seconds if budget.simulations is None else math.inf
-    start = starting_point(graph, costs, np.random.default_rng(seed), dispatch, known[0], for_starts_s)
+    pool.alone, pool.shared = False, not counted
+    known = pool.starts()
+    start = starting_point(problem, np.random.default_rng(seed), known[0], math.inf if counted else _RACE * budget.seconds)
     distinct = dict[bytes, Assignment]()
     for each in (start, *known):
         distinct.setdefault(each.device.tobytes(), each)
-    starts = list(distinct.values())
     seconds = _RACE * (budget.seconds - (time.perf_counter() - started))
-    if budget.simulations is None and len(starts) > 1 and _time_to_search(graph, seconds):
-        start = race(graph, costs, seed, Budget(seconds=seconds, target_s=budget.target_s), starts, dispatch).assignment
+    if not counted and len(distinct) > 1 and _time_to_search(problem, seconds):
+        start = race(pool, seed, seconds, list(distinct.values())).assignment
 
     def run(name: str) -> Found:
         left_s = max(0.0, budget.seconds - (time.perf_counter() - started))
-        return searches[name](graph, costs, np.random.default_rng(seed), replace(budget, seconds=left_s), start, dispatch, incumbent)
+        return searches[name](problem, np.random.default_rng(seed), replace(budget, seconds=left_s), start, pool)
 
-    with ThreadPoolExecutor(len(searches), "portfolio") as pool:
-        running = {name: pool.submit(run, name) for name in searches}
+    with ThreadPoolExecutor(len(searches), "portfolio") as threads:
+        running = {name: threads.submit(run, name) for name in searches}
         try:
             for ended in as_completed(running.values()):
                 ended.result()
         except BaseException:
-            incumbent.stop()  # because the pool waits for all threads
+            pool.stop()  # because the executor waits for all threads
             raise
     found = {name: future.result() for name, future in running.items()}
-    return dict(sorted(found.items(), key=lambda item: item[1].assignment.method != item[0]))
+    for name in sorted(found, key=lambda name: found[name].assignment.method != name):
+        pool.enter(name, found[name])

@@ -11,9 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.search import Budget, Found, Incumbent
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.search import Budget, Found
 from doppler_tf.heuristics.walker import Standing, Walker
 from doppler_tf.schedule.assignment import Assignment
 
@@ -21,26 +20,23 @@ from doppler_tf.schedule.assignment import Assignment
 _TRIAL = 30
 
 
-def race(graph: DataflowGraph, costs: CostModel, seed: int, budget: Budget, starts: Sequence[Assignment], dispatch: str) -> Found:
-    """The best assignment met in a race of starts, the most promising first; on two cores, if there are.
-
-    Args: budget: with seconds.
-    """
+def race(pool: Pool, seed: int, seconds: float, starts: Sequence[Assignment]) -> Found:
+    """The best assignment met in a race of starts, the most promising first; on two cores, if there are."""
     lanes = [starts[i::2] for i in range(2)] if len(starts) > 2 and (os.cpu_count() or 1) > 1 else [starts]
-
-    incumbent = Incumbent(budget.target_s, shared=False)
+    apart = Pool(pool.problem, pool.bound_s)
 
     def run(number: int) -> Found:
-        walker = Walker("local_search", graph, costs, np.random.default_rng([seed, number]), budget, lanes[number][0], dispatch, incumbent)
+        rng = np.random.default_rng([seed, number])
+        walker = Walker("local_search", pool.problem, rng, Budget(seconds=seconds), lanes[number][0], apart)
         _halve(walker, lanes[number])
         return walker.found()
 
-    with ThreadPoolExecutor(len(lanes), "race") as pool:
-        running = pool.map(run, range(len(lanes)))
+    with ThreadPoolExecutor(len(lanes), "race") as threads:
+        running = threads.map(run, range(len(lanes)))
         try:
             return min(running, key=lambda found: found.makespan_s)
         except BaseException:
-            incumbent.stop()  # because the pool waits for all threads
+            apart.stop()  # because the executor waits for all threads
             raise
 
 

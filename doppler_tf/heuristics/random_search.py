@@ -8,11 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.fastsim import FastSimulator
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import judge
-from doppler_tf.heuristics.move_sets import units
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.search import Budget, Found, default_budget
 from doppler_tf.schedule.assignment import AUTO, Assignment
 
@@ -20,40 +18,35 @@ from doppler_tf.schedule.assignment import AUTO, Assignment
 _BATCH_SIZE = 50_000
 
 
-def random_search(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator) -> Assignment:
-    """`draw_best` with the default budget."""
-    return draw_best(graph, costs, rng).assignment
-
-
-def draw_best(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None = None,
-              start: Assignment | None = None, dispatch: str = "fifo") -> Found:
+def draw_best(problem: Problem, rng: np.random.Generator, budget: Budget | None = None, start: Assignment | None = None,
+              pool: Pool | None = None) -> Found:
     """The best of `start`, if given, and random assignments; every permitted device of a unit is equally likely.
 
     Under `auto` a random assignment is simulated under `fifo` and `b_level`.
     """
-    started, budget = time.perf_counter(), budget or default_budget(graph)
-    own = units(graph, costs)
-    simulators = {rule: FastSimulator(graph, costs, rule) for rule in (("fifo", "b_level") if dispatch == AUTO else (dispatch,))}
-    order = graph.topological_order[~graph.is_input[graph.topological_order]] if start is None else start.order
+    graph, own, started, pool = problem.graph, problem.units, time.perf_counter(), pool or Pool(problem)
+    budget = budget or default_budget(graph)
+    rules = ("fifo", "b_level") if problem.dispatch == AUTO else (problem.dispatch,)
+    order = problem.order if start is None else start.order
     best, best_s, made, batch = None, math.inf, 0, max(1, _BATCH_SIZE // graph.num_vertices)
     if start is not None:
-        (best_s, best), made = judge(graph, costs, [replace(start, method="random_search")], dispatch)[0], 1
+        (best_s, best), made = judge(problem, [replace(start, method="random_search")])[0], 1
     choices = own.allowed.sum(axis=1)
     # Row u lists the permitted devices of unit u first.
     ranked = np.argsort(~own.allowed, axis=1, kind="stable")
     deadline = math.inf if budget.seconds is None else started + budget.seconds
-    while best is None or (made < budget.most and not budget.reached(best_s) and time.perf_counter() < deadline):
+    while best is None or (made < budget.most and not pool.reached(best_s) and time.perf_counter() < deadline):
         count = int(min(batch, budget.most - made))
         drawn = (rng.random((count, own.num_units)) * choices).astype(np.int64)
         devices = np.full((count, graph.num_vertices), -1, np.int32)
         devices[:, graph.work_vertices] = ranked[np.arange(own.num_units), drawn][:, own.unit_of[graph.work_vertices]]
         orders = None if order is None else np.broadcast_to(order, (count, order.size))
-        for rule, fast in simulators.items():
-            makespans = fast.makespans(devices, orders)
+        for rule in rules:
+            makespans = problem.simulator(rule).makespans(devices, orders)
             first = int(np.argmin(makespans))
             if best is None or makespans[first] < best_s:
                 best, best_s = Assignment(devices[first], order, "random_search", rule), float(makespans[first])
         made += count
     if not math.isfinite(best_s):
-        best_s, best = judge(graph, costs, [best], dispatch)[0]
-    return Found(best, best_s, made, time.perf_counter() - started)
+        best_s, best = judge(problem, [best])[0]
+    return Found(best, best_s, made)

@@ -61,7 +61,7 @@ def find_repetition(graph: DataflowGraph, costs: CostModel) -> Repetition | None
     own = own_colours(graph, costs)
     source, target, label = joined(graph, costs)
     outward, inward = _by_vertex(source, target, label, len(own)), _by_vertex(target, source, label, len(own))
-    colours, level, work = refined(own, source, target, label), _levels(graph), graph.work_vertices
+    colours, level, work = refined(own, source, target, label), graph.level, graph.work_vertices
     shift, back = np.full((2, len(own)), -1, np.int32)
     tried = np.zeros(len(own), bool)
     for _ in range(_ATTEMPTS):
@@ -82,14 +82,6 @@ def _by_vertex(keys: np.ndarray, others: np.ndarray, label: np.ndarray, count: i
     """The other ends and the labels of the edges of vertex v, from `ptr[v]` to `ptr[v + 1]`, in ascending order: ptr, others, labels."""
     order = np.lexsort((others, keys))
     return np.concatenate([[0], np.cumsum(np.bincount(keys, minlength=count))]), others[order], label[order]
-
-
-def _levels(graph: DataflowGraph) -> np.ndarray:
-    """int64 [N]: edges on the longest path that leads to a vertex."""
-    level = np.empty(graph.num_vertices, np.int64)
-    for depth, vertices in enumerate(graph.levels):
-        level[vertices] = depth
-    return level
 
 
 def _begin(colours: np.ndarray, level: np.ndarray, free: np.ndarray) -> tuple[int, np.ndarray]:

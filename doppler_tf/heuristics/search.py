@@ -1,10 +1,8 @@
-"""Shared by the searches: the budget, the result, and the best of several searches."""
+"""Shared by the searches: the budget and the result."""
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +20,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Budget:
-    """A search ends after this many simulations or seconds (None: no limit), or at the makespan `target_s`, which cannot be beaten.
+    """A search ends after this many simulations or seconds (None: no limit), or earlier, when its `Pool` is over.
 
     With a number of simulations the result depends on the seed alone. A larger number is never worse, because the search first takes the
     same steps.
@@ -30,7 +28,6 @@ class Budget:
 
     simulations: int | None = None
     seconds: float | None = None
-    target_s: float = 0.0
 
     def __post_init__(self):
         number = self.simulations
@@ -46,10 +43,6 @@ class Budget:
         """The limit of simulations; infinity without one."""
         return math.inf if self.simulations is None else self.simulations
 
-    def reached(self, makespan_s: float) -> bool:
-        """Whether a makespan is at most the target, apart from rounding."""
-        return makespan_s <= self.target_s * (1 + ROUNDING)
-
 
 def default_budget(graph: DataflowGraph) -> Budget:
     """About a second of simulations: 200,000, or fewer for a graph with more than 200 vertices and edges."""
@@ -64,63 +57,13 @@ class Found:
       assignment: the best; `method` names the search that found it.
       makespan_s: simulated; infinite if no assignment fits in memory.
       simulations: the number made, including that of the start.
-      seconds: wall-clock time.
       lower_bound_s: the bound that the search proved; 0 if it proved none.
-      improvements: makespans and assignments that were the best for a while, the last ones.
-      steadiest: makespan and assignment of those judged under noise (see `judging.Steadiness`) the steadiest; None: none was judged.
+      optimal: whether CP-SAT solved its model to optimality. The makespan may still be above the bound, because schedules of the model may
+        wait on purpose and start vertices in any order, which the rules of time do not allow.
     """
 
     assignment: Assignment
     makespan_s: float
     simulations: int
-    seconds: float
     lower_bound_s: float = 0.0
-    improvements: Sequence[tuple[float, Assignment]] = ()
-    steadiest: tuple[float, Assignment] | None = None
-
-
-class Incumbent:
-    """The best assignment of searches in several threads. All searches end when it meets the target.
-
-    Attributes:
-      target_s: the largest known lower bound.
-      shared: whether every search may continue from it.
-      best: its level (see `Walker.levels`) and the assignment, whose `method` names the search.
-    """
-
-    def __init__(self, target_s: float, shared: bool = True):
-        self.target_s, self.shared = target_s, shared
-        self.best: tuple[float, Assignment | None] = math.inf, None
-        self._lock, self._at_end = threading.Lock(), []
-
-    def offer(self, makespan_s: float, assignment: Assignment) -> None:
-        """Keeps the assignment if it is the best so far."""
-        with self._lock:
-            if makespan_s < self.best[0]:
-                self.best = makespan_s, assignment
-        self._end_if_over()
-
-    def raise_target(self, target_s: float) -> None:
-        """Raises the target to a proven lower bound."""
-        with self._lock:
-            self.target_s = max(self.target_s, target_s)
-        self._end_if_over()
-
-    def at_end(self, stop: Callable[[], None]) -> None:
-        """Registers `stop`, which some thread calls when all searches must end. For a search that cannot check `over`."""
-        self._at_end.append(stop)
-        self._end_if_over()
-
-    def stop(self) -> None:
-        """Ends all searches."""
-        self.raise_target(math.inf)
-
-    @property
-    def over(self) -> bool:
-        """Whether all searches must end."""
-        return self.best[0] <= self.target_s * (1 + ROUNDING)
-
-    def _end_if_over(self) -> None:
-        if self.over:
-            for stop in self._at_end:
-                stop()
+    optimal: bool = False

@@ -7,25 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.repetition import Repetition
+from doppler_tf.heuristics.problem import Problem
 
 
 class Shortened(NamedTuple):
     """A graph with fewer copies.
 
     Attributes:
-      graph, costs: of what is left, without kernels.
+      problem: what is left, without kernels.
       vertex: int32 [N], the vertices of the whole graph that these are.
     """
 
-    graph: DataflowGraph
-    costs: CostModel
+    problem: Problem
     vertex: np.ndarray
 
 
-def shorten(graph: DataflowGraph, costs: CostModel, repetition: Repetition, copies: int) -> Shortened | None:
+def shorten(problem: Problem, copies: int) -> Shortened | None:
     """The graph with as many copies left of what most chains repeat.
 
     Half of the copies are the first, the others the last ones. The last follow the first as the vertices in between did. Chains that would
@@ -35,8 +32,11 @@ def shorten(graph: DataflowGraph, costs: CostModel, repetition: Repetition, copi
       copies: at least two.
 
     Returns:
-      None: there are no more copies; or a vertex that repeats would lose a predecessor; or a cycle would arise.
+      None: nothing repeats; or there are no more copies; or a vertex that repeats would lose a predecessor; or a cycle would arise.
     """
+    graph, costs, repetition = problem.graph, problem.costs, problem.repetition
+    if repetition is None:
+        return None
     longest = int(np.argmax(np.bincount(repetition.lengths)))
     cut, first = longest - copies, (copies + 1) // 2
     if cut <= 0:
@@ -72,4 +72,5 @@ def shorten(graph: DataflowGraph, costs: CostModel, repetition: Repetition, copi
         costs, exec_s=costs.exec_s[kept], edge_bytes=costs.edge_bytes[edges], explicit_transfer_s=costs.explicit_transfer_s[edges],
         tensor_bytes=costs.tensor_bytes[tensors], output_bytes=costs.output_bytes[kept], eligible=costs.eligible[kept],
         allowed=costs.allowed[kept], colocate=costs.colocate[kept])
-    return Shortened(short_graph, short_costs, kept.astype(np.int32)) if short_graph.topological_order.size == kept.size else None
+    short = Problem(short_graph, short_costs, problem.dispatch)
+    return Shortened(short, kept.astype(np.int32)) if short_graph.topological_order.size == kept.size else None

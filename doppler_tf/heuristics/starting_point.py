@@ -11,13 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from doppler_tf.errors import CostError
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.critical_path import critical_path
 from doppler_tf.heuristics.enumerative import enumerative
-from doppler_tf.heuristics.judging import judge, judge_frugal
+from doppler_tf.heuristics.judging import fastest, judge, judge_frugal
 from doppler_tf.heuristics.list_schedulers import etf, heft
 from doppler_tf.heuristics.partition import partition
+from doppler_tf.heuristics.problem import Problem
+from doppler_tf.heuristics.simple import critical_path
 from doppler_tf.schedule.assignment import Assignment
 
 # A larger graph gets only the first two heuristics, on all devices. They take a second for 100,000 vertices.
@@ -27,8 +26,7 @@ _CONSTRUCTORS = (critical_path, heft, etf, enumerative, partition)
 _ON_FEWER = (critical_path, heft, etf)
 
 
-def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, dispatch: str,
-                   known: Assignment | None = None, seconds: float = math.inf) -> Assignment:
+def starting_point(problem: Problem, rng: np.random.Generator, known: Assignment | None = None, seconds: float = math.inf) -> Assignment:
     """The fastest of some constructed assignments by `judge`; ties go to the first.
 
     They are one assignment each by critical path, HEFT, ETF, the enumerative optimizer and METIS, or `known` instead of the five; and the
@@ -37,34 +35,35 @@ def starting_point(graph: DataflowGraph, costs: CostModel, rng: np.random.Genera
 
     Args: seconds: after so many, none is made on fewer devices.
     """
-    started, small = time.perf_counter(), graph.num_vertices <= _MOST_VERTICES
-    found = [make(graph, costs, rng) for make in _CONSTRUCTORS[:None if small else 2]] if known is None else [known]
-    for fewer in _on_fewer_devices(graph, costs) if small else ():
+    started, small = time.perf_counter(), problem.graph.num_vertices <= _MOST_VERTICES
+    found = [make(problem, rng) for make in _CONSTRUCTORS[:None if small else 2]] if known is None else [known]
+    for fewer in _on_fewer_devices(problem) if small else ():
         for make in _ON_FEWER:
             if time.perf_counter() - started < seconds:
                 with contextlib.suppress(CostError):  # what is linked with what may need more devices
-                    found.append(make(graph, fewer, rng))
-    makespan_s, best = min(judge(graph, costs, found, dispatch), key=lambda pair: pair[0])
-    return best if math.isfinite(makespan_s) else judge_frugal(graph, costs, best, dispatch)[1]
+                    found.append(make(fewer, rng))
+    makespan_s, best = fastest(judge(problem, found))
+    return best if math.isfinite(makespan_s) else judge_frugal(problem, best)[1]
 
 
-def _on_fewer_devices(graph: DataflowGraph, costs: CostModel) -> Iterator[CostModel]:
-    """The same costs with only half of the devices permitted, a quarter, and so on to one. The devices are fast and close to each other.
+def _on_fewer_devices(problem: Problem) -> Iterator[Problem]:
+    """The same problem with only half of the devices permitted, a quarter, and so on to one. The devices are fast and close to each other.
     Vertices pinned elsewhere stay there."""
-    order = _by_proximity(graph, costs)
+    costs, order = problem.costs, _by_proximity(problem)
     count = costs.num_devices // 2
     while count:
         group = np.zeros(costs.num_devices, bool)
         group[order[:count]] = True
         inside = costs.allowed & group
-        yield replace(costs, allowed=np.where(inside.any(axis=1, keepdims=True), inside, costs.allowed))
+        yield Problem(problem.graph, replace(costs, allowed=np.where(inside.any(axis=1, keepdims=True), inside, costs.allowed)))
         count //= 2
 
 
-def _by_proximity(graph: DataflowGraph, costs: CostModel) -> list[int]:
+def _by_proximity(problem: Problem) -> list[int]:
     """All devices. The fastest comes first, then always the one with the least time for a mean vertex plus a mean transfer to and from the
     devices before it."""
-    work_s = costs.exec_s[graph.work_vertices].sum(axis=0) / max(1, graph.work_vertices.size)
+    costs, work = problem.costs, problem.graph.work_vertices
+    work_s = costs.exec_s[work].sum(axis=0) / max(1, work.size)
     sent_bytes, link_s = costs.edge_bytes[np.isnan(costs.explicit_transfer_s)], np.zeros((costs.num_devices, costs.num_devices))
     if sent_bytes.size:
         bandwidth = np.where(costs.topology.linked, costs.topology.bandwidth_bytes_per_s, np.inf)

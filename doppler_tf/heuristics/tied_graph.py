@@ -10,7 +10,7 @@ import numpy as np
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.move_sets import units
-from doppler_tf.heuristics.repetition import find_repetition
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.shortened import shorten
 from doppler_tf.schedule.assignment import Assignment
 
@@ -40,23 +40,21 @@ class TiedGraph(NamedTuple):
         return Assignment(device[self.of_whole], self.order, assignment.method)
 
 
-def tie(graph: DataflowGraph, costs: CostModel) -> TiedGraph | None:
+def tie(problem: Problem) -> TiedGraph | None:
     """The small graph; None if nothing repeats often enough (see `find_repetition`), or no copy can be left out (see `shorten`).
 
     All that its costs depend on is written into it, as what is left out may have decided it.
     """
-    repetition = find_repetition(graph, costs)
-    short = None if repetition is None else shorten(graph, costs, repetition, _COPIES)
+    short = shorten(problem, _COPIES)
     if short is None:
         return None
-    of_whole = units(graph, costs, repetition.chain).unit_of
+    of_whole = units(problem.graph, problem.costs, problem.repetition.chain).unit_of
     group, digits = of_whole[short.vertex], len(str(of_whole.max()))
-    allowed = short.costs.allowed
+    graph, costs, allowed = short.problem.graph, short.problem.costs, short.problem.costs.allowed
     pin = (int(np.argmax(row)) if row.sum() == 1 < row.size else None for row in allowed)
-    may_run = allowed | (short.costs.eligible & (allowed.sum(axis=1, keepdims=True) == 1))  # a pin says the rest
+    may_run = allowed | (costs.eligible & (allowed.sum(axis=1, keepdims=True) == 1))  # a pin says the rest
     small = replace(
-        short.graph, name=f"{graph.name}_tied", colocate=group, groups=tuple(f"{g:0{digits}}" for g in range(of_whole.max() + 1)),
-        pin=tuple(pin), exec_s=np.where(may_run, short.costs.exec_s, np.inf),
-        tensor_bytes=np.where(np.isnan(short.graph.tensor_bytes), short.costs.tensor_bytes, short.graph.tensor_bytes))
-    order = graph.topological_order[~graph.is_input[graph.topological_order]]
-    return TiedGraph(small, replace(short.costs, colocate=group), of_whole, order)
+        graph, name=f"{problem.graph.name}_tied", colocate=group, groups=tuple(f"{g:0{digits}}" for g in range(of_whole.max() + 1)),
+        pin=tuple(pin), exec_s=np.where(may_run, costs.exec_s, np.inf),
+        tensor_bytes=np.where(np.isnan(graph.tensor_bytes), costs.tensor_bytes, graph.tensor_bytes))
+    return TiedGraph(small, replace(costs, colocate=group), of_whole, problem.order)

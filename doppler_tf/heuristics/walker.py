@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import makespan_bound
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.judging import Steadiness, judge, ranks, static_priority
+from doppler_tf.heuristics.judging import judge, ranks, static_priority
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.pool import Candidate, Pool
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import Proposals, shipped_proposals
-from doppler_tf.heuristics.search import Budget, Found, Incumbent, default_budget
+from doppler_tf.heuristics.search import Budget, Found, default_budget
 from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.steadiness import Steadiness
 from doppler_tf.schedule.assignment import AUTO, Assignment
 
 # Vertices and edges simulated between two checks of the clock (some milliseconds).
 _SLICE_SIZE = 200_000
-# Improvements that a walk remembers.
-_REMEMBERED = 64
 # Up to which size of graph assignments are judged under noise, and steps between two judgements: twenty for each simulation in one.
 _MOST_JUDGED, _BETWEEN = 50_000, 160
 
@@ -52,35 +49,36 @@ class Walker:
       steps: simulations so far, without those under noise.
     """
 
-    def __init__(self, method: str, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, budget: Budget | None,
-                 start: Assignment | None, dispatch: str, incumbent: Incumbent | None = None, tied: np.ndarray | None = None,
+    def __init__(self, method: str, problem: Problem, rng: np.random.Generator, budget: Budget | None = None,
+                 start: Assignment | None = None, pool: Pool | None = None, tied: np.ndarray | None = None,
                  proposals: Proposals | None = None):
-        """Args: start: None: `starting_point`; dispatch: rule of the simulations. Under `order`, which `auto` becomes, priorities are
-        searched, too; tied: see `move_sets.units`, of which `start` places each on one device;
-        proposals: None: those that come with the project."""
+        """Under the rule `order`, which `auto` becomes, priorities are searched, too.
+
+        Args:
+          start: None: `starting_point`; pool: gets all improvements; None: one of its own.
+          tied: see `move_sets.units`, of which `start` places each on one device; proposals: None: those that come with the project.
+        """
         self._started = time.perf_counter()
         self._method = self._found_by = method
-        self._budget, self._rng, self._incumbent = budget or default_budget(graph), rng, incumbent
-        self._sets = move_sets(graph, costs, tied)
+        self._problem, self._rng, self._pool = problem, rng, pool or Pool(problem)
+        self._budget = budget or default_budget(problem.graph)
+        self._sets = problem.move_sets if tied is None else move_sets(problem.graph, problem.costs, tied)
         self._proposals = shipped_proposals() if proposals is None else proposals
-        self._start = starting_point(graph, costs, rng, dispatch) if start is None else start
-        self._graph, self._costs = graph, costs
-        self._rule = "order" if dispatch == AUTO else dispatch
-        self._ceiling_s = 1.0 + 2.0 * costs.longest_s
-        self._slice = max(1, min(1000, _SLICE_SIZE // (graph.num_vertices + graph.num_edges)))
+        self._start = starting_point(problem, rng) if start is None else start
+        self._rule, self._ceiling_s = "order" if problem.dispatch == AUTO else problem.dispatch, problem.ceiling_s
+        self._slice = max(1, min(1000, _SLICE_SIZE // problem.size))
         ordered = self._rule == "order"
         if ordered:  # a priority can change where a device cannot
             self._sets = self._sets._replace(movable=np.ones(self.num_units, bool))
         self._immovable = not self._sets.movable.any()
-        self.state, self.steps = walk_state(self._start.device, graph.num_edges, ordered), 0
-        self._prepared = FastSimulator(graph, costs, self._rule).prepared(self.state.priority[0] if ordered else None)
+        self.state, self.steps = walk_state(self._start.device, problem.graph.num_edges, ordered), 0
+        self._prepared = problem.prepared(self._rule, self.state.priority[0] if ordered else None)
         self._start_s = math.inf
-        self._steadiness = Steadiness(graph, costs) if graph.num_vertices + graph.num_edges <= _MOST_JUDGED else None
-        self._steadiest: tuple[Standing, Assignment] | None = None
+        self._steadiness = Steadiness(problem) if problem.size <= _MOST_JUDGED else None
+        self._steadiest: Standing | None = None
         self._judged, self._next_judged = b"", _BETWEEN
-        self._improvements: deque[tuple[float, Assignment]] = deque(maxlen=_REMEMBERED)
         if ordered:
-            self._begin_ordered(dispatch)
+            self._begin_ordered()
         else:
             self._simulate()
         self._offer()
@@ -93,12 +91,11 @@ class Walker:
 
     @property
     def over(self) -> bool:
-        """Whether the budget is spent, the target is reached, or no unit can move."""
+        """Whether the budget is spent, the pool is over, or no unit can move."""
         budget = self._budget
-        if self._incumbent is not None and self._incumbent.over:
-            return True
         late = budget.seconds is not None and time.perf_counter() - self._started >= budget.seconds
-        return late or self.steps >= budget.most or budget.reached(self.state.levels[1]) or self._immovable
+        reached = self._pool.over or self._pool.reached(self.state.levels[1])
+        return reached or late or self.steps >= budget.most or self._immovable
 
     @property
     def affordable(self) -> int | float:
@@ -138,10 +135,10 @@ class Walker:
         return float(np.exp(log_loss / losses)) if losses else 0.0
 
     def return_to_best(self) -> None:
-        """Continues from the steadiest of those judged, the best so far and, if the incumbent is shared, the best of all searches."""
+        """Continues from the steadiest of those judged, the best so far and, if the pool is shared, the best of all searches."""
         state = self.state
-        if self._incumbent is not None and self._incumbent.shared:
-            (shared_s, shared), before = self._incumbent.best, state.levels[1]
+        if self._pool.shared:
+            (shared_s, shared), before = self._pool.best, state.levels[1]
             if shared_s < before:
                 self.begin_at(shared)
                 if state.levels[1] < before:  # under another rule it may be slower
@@ -151,7 +148,7 @@ class Walker:
         if self.steps >= _BETWEEN:
             self._judge()
         if self._steadiest is not None:
-            self.resume(self._steadiest[0])
+            self.resume(self._steadiest)
 
     def _judge(self) -> None:
         """Judges the current assignment, if it may be the steadiest."""
@@ -163,7 +160,7 @@ class Walker:
         priority = ranks(standing.keys) if self._rule == "order" else None
         assignment = Assignment(standing.device, self._start.order, self._method, self._rule, priority)
         if self._steadiness.offer(standing.level_s, assignment):
-            self._steadiest = standing, assignment
+            self._steadiest, self._pool.steadiest[self._method] = standing, Candidate(standing.level_s, assignment)
 
     def begin_at(self, start: Assignment) -> None:
         """Continues from another assignment and, where priorities are searched, from its order."""
@@ -184,10 +181,10 @@ class Walker:
         state = self.state
         state.current[0], state.priority[0], state.begun_s[0], state.critical[0], state.levels[0] = standing
 
-    def _begin_ordered(self, dispatch: str) -> None:
+    def _begin_ordered(self) -> None:
         """Simulates the start in its own order, then with the most urgent first, and begins with the faster of the two."""
-        if dispatch == AUTO:
-            self._start_s = judge(self._graph, self._costs, [self._start], self._start.dispatch)[0][0]
+        if self._problem.dispatch == AUTO:
+            self._start_s = judge(self._problem, [self._start], self._start.dispatch)[0][0]
         elif self._start.order is not None or self._start.priority is not None:
             self._start = replace(self._start, dispatch="order")
         self._take_order(self._start)
@@ -198,14 +195,14 @@ class Walker:
 
     def _take_order(self, assignment: Assignment) -> None:
         """Takes the order of an assignment with the current devices, and simulates. Keys are spaced like seconds to the end."""
-        position = static_priority(self._graph, self._costs, assignment)
-        spaced = np.sort(self._levels()) + np.arange(len(position)) * 1e-9 * self._costs.exec_s.mean()
+        position = static_priority(self._problem, assignment)
+        spaced = np.sort(self._levels()) + np.arange(len(position)) * 1e-9 * self._problem.costs.exec_s.mean()
         self.state.priority[0] = spaced[position.astype(np.int64)]
         self._simulate()
 
     def _levels(self) -> np.ndarray:
         """float64 [N]: minus the seconds from a vertex's start to the end of everything that depends on it, under the current devices."""
-        tail_s = np.zeros(self._graph.num_vertices)
+        tail_s = np.zeros(self._problem.graph.num_vertices)
         makespan_bound(self.state.current, self._prepared, math.inf, tail_s)
         return -tail_s
 
@@ -216,10 +213,7 @@ class Walker:
         self.steps += 1
 
     def _offer(self) -> None:
-        makespan_s, assignment = min(float(self.state.levels[1]), self._start_s), self._best_assignment()
-        self._improvements.append((makespan_s, assignment))
-        if self._incumbent is not None:
-            self._incumbent.offer(makespan_s, assignment)
+        self._pool.offer(min(float(self.state.levels[1]), self._start_s), self._best_assignment())
 
     def _best_assignment(self) -> Assignment:
         if self._start_s < self.state.levels[1]:  # a priority comes close to `fifo`, but is not always as fast
@@ -230,6 +224,4 @@ class Walker:
     def found(self) -> Found:
         """The best so far."""
         makespan_s = math.inf if self.state.levels[1] >= self._ceiling_s else float(self.state.levels[1])
-        steadiest = None if self._steadiest is None else (self._steadiest[0].level_s, self._steadiest[1])
-        return Found(self._best_assignment(), min(makespan_s, self._start_s), self.steps, time.perf_counter() - self._started,
-                     improvements=tuple(self._improvements), steadiest=steadiest)
+        return Found(self._best_assignment(), min(makespan_s, self._start_s), self.steps)

@@ -8,8 +8,9 @@ from typing import Any
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics import CONSTRUCTIVE, FAST
-from doppler_tf.placement import place, tried
+from doppler_tf.heuristics import CONSTRUCTIVE, FAST, Problem
+from doppler_tf.placement import place
+from doppler_tf.stages import tried
 
 BEST, GREEDY = "learned, best", "learned, greedy"
 # Up to so many vertices all constructive heuristics run; above, those that take a second at most for 100,000 vertices.
@@ -24,9 +25,10 @@ def compared_methods(graph: DataflowGraph, costs: CostModel, best_s: float, gree
     """
     rows = [{"name": BEST, "makespan_s": best_s, "samples": None, "learned": True},
             {"name": GREEDY, "makespan_s": greedy_s, "samples": 1, "learned": True}]
+    problem = Problem(graph, costs, dispatch)
     for method in CONSTRUCTIVE if graph.num_vertices <= MOST_FOR_ALL else FAST:
         try:
-            makespan_s = place(graph, costs, method, seed=seed, dispatch=dispatch).makespan_s
+            makespan_s = place(problem, method=method, seed=seed).makespan_s
         except DeadlockError:
             makespan_s = None
         rows.append({"name": method, "makespan_s": makespan_s, "samples": tried(method, graph, None), "learned": False})

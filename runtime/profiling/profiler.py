@@ -19,7 +19,7 @@ from doppler_tf.errors import DeadlockError, ExecutionError, GraphError
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
-from doppler_tf.heuristics import CriticalPath
+from doppler_tf.heuristics import CriticalPath, Problem
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.schedule.assignment import Assignment
 from runtime.calls import KernelCall, kernel_calls
@@ -182,9 +182,9 @@ class Profiler:
             yield Assignment(device)
         if costs.num_devices == 1 or not spread:
             return
-        teacher = CriticalPath(graph, costs)
-        yield from (teacher.sample(rng) for _ in range(spread - spread // 2))
-        yield from spread_assignments(graph, costs, spread // 2 + 1, rng)[1:]
+        problem = Problem(graph, costs)
+        yield from (problem.teacher.sample(rng) for _ in range(spread - spread // 2))
+        yield from spread_assignments(problem, spread // 2 + 1, rng)[1:]
 
 
 def profile(graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], effort: Effort | None = None,

@@ -10,6 +10,7 @@ from benchmarks import pretrain
 from benchmarks.pretrain import kept, write_proposals
 from data.generated import generated_problem
 from doppler_tf.heuristics.move_examples import Examples, examples, untrained
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import FEATURES, read_proposals
 
 
@@ -21,7 +22,7 @@ def network(proposals, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("dispatch", ["fifo", "order"])
 def test_examples_of_a_graph_repeat_and_some_shorten_it(dispatch):
     graph, costs, _ = generated_problem(2, (60, 90), 4, "layered")
-    found, again = examples(graph, costs, dispatch, 0), examples(graph, costs, dispatch, 0)
+    found, again = (examples(Problem(graph, costs, dispatch), 0) for _ in range(2))
     assert found.features.shape == (len(found.shortens), len(FEATURES))
     assert np.isfinite(found.features).all()
     assert 0 < found.shortens.mean() < 0.5

@@ -31,6 +31,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records, graph_to_records
 from doppler_tf.graph.topology import Topology, ideal, preset
 from doppler_tf.heuristics import CriticalPath
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.search import Found
 from doppler_tf.heuristics.tied_graph import tie
@@ -129,7 +130,7 @@ def test_what_fits_in_memory_twice_but_not_often_is_placed_as_it_is(trained):
     graph = graph_from_records(nodes, edges, attributes)
     costs = build_costs(graph, Topology.from_json({"devices": [{"name": f"d{d}", "memory_bytes": 230} for d in range(2)],
                                                    "links": {"bandwidth_bytes_per_s": 1e9, "latency_s": 0.1}}))
-    simulator, tied = FastSimulator(graph, costs), tie(graph, costs)
+    simulator, tied = FastSimulator(graph, costs), tie(Problem(graph, costs))
     alike = [tied.whole(CriticalPath(tied.graph, tied.costs).sample(np.random.default_rng(seed))) for seed in range(8)]
     assert not np.isfinite(simulator.makespans_of(alike)).any()
     assert np.isfinite(simulator.makespans_of(list(load_policy(trained[1])(graph, costs, 64, 0)))).any()
@@ -276,7 +277,7 @@ def training_of(graphs, topology, config) -> Training:
 def test_an_annealed_teacher_of_a_graph_that_never_fits_in_memory(chains):
     def annealed(graph, *_):
         every = np.arange(graph.num_vertices, dtype=np.int32)
-        return Found(Assignment(0 * every, every), np.inf if graph.name == "large" else 1.0, simulations=1, seconds=0.0)
+        return Found(Assignment(0 * every, every), np.inf if graph.name == "large" else 1.0, simulations=1)
 
     large = graph_from_records([{"id": v, "exec_s": 1.0, "output_bytes": 8.0} for v in range(4)], [], {"name": "large"})
     graphs = [chains(2, "small"), large]

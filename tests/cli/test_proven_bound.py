@@ -12,7 +12,7 @@ from doppler_tf.formats.assignment_json import assignment_from_json, assignment_
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
-from doppler_tf.heuristics.search import Budget, Incumbent
+from doppler_tf.heuristics import Pool
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.bounds import lower_bounds
 from tests.cli.test_bad_input import refused
@@ -76,12 +76,12 @@ def test_an_assignment_without_a_bound_is_written_as_before():
 
 
 def test_searches_end_at_a_bound_that_differs_in_the_last_digits_of_ticks():
-    assert Budget(1, target_s=0.032343317).reached(0.032343333)
-    incumbent = Incumbent(0.0)
-    incumbent.offer(0.032343333, Assignment(np.zeros(1, np.int32)))
-    assert not incumbent.over
-    incumbent.raise_target(0.032343317)
-    assert incumbent.over
+    assert Pool(None, 0.032343317).reached(0.032343333)
+    pool = Pool(None)
+    pool.offer(0.032343333, Assignment(np.zeros(1, np.int32)))
+    assert not pool.over
+    pool.raise_bound(0.032343317)
+    assert pool.over
 
 
 def test_the_portfolio_ends_when_cp_sat_has_proved_the_best(cli, placed):

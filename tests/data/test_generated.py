@@ -7,6 +7,7 @@ import pytest
 
 from data.generated import FAMILIES, generated_problem
 from doppler_tf.heuristics import critical_path
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.simulator import Simulator
 
 
@@ -17,7 +18,7 @@ def test_problems_of_every_kind_are_as_large_as_asked_and_can_be_placed(family):
         assert problem.family == family
         assert 20 <= problem.graph.work_vertices.size <= 80
         assert np.isfinite(problem.costs.exec_s).all()
-        assigned = critical_path(problem.graph, problem.costs, np.random.default_rng(0))
+        assigned = critical_path(Problem(problem.graph, problem.costs), np.random.default_rng(0))
         assert Simulator().execute(problem.graph, problem.costs, assigned).makespan_s > 0
 
 

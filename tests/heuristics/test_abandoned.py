@@ -19,6 +19,7 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import shipped_proposals
 from doppler_tf.heuristics.starting_point import starting_point
 from tests.heuristics.one_simulation import simulated
@@ -103,7 +104,7 @@ def test_a_walk_decides_as_if_nothing_were_abandoned(case, hot):
 def test_a_long_walk_decides_so_too_and_measures_nothing(name):
     graph = layered_graph(Layered(60, 8, 1.8, 2, 6, 1e10, 8e6, 0.5), 1)
     costs = build_costs(graph, preset(name))
-    start = starting_point(graph, costs, np.random.default_rng(0), "fifo")
+    start = starting_point(Problem(graph, costs), np.random.default_rng(0))
     related, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared()
     draws, started_s = np.random.default_rng(1).random((3000, DRAWS)), FastSimulator(graph, costs).makespans(start.device[None])[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import Budget, solve
 from doppler_tf.heuristics.cp_sat import small_enough
-from doppler_tf.heuristics.search import Incumbent
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import DISPATCH_RULES, plan_transfers
 from doppler_tf.schedule.bounds import lower_bounds
 from tests.messages import assert_says, refusal
@@ -53,7 +55,7 @@ def every_assignment(graph, costs) -> np.ndarray:
 @given(case=tiny(memory=True))
 def test_no_assignment_beats_the_bound(case):
     graph, costs = case
-    proven = solve(graph, costs, np.random.default_rng(0), Budget(20_000))
+    proven = solve(Problem(graph, costs), np.random.default_rng(0), Budget(20_000))
     devices = every_assignment(graph, costs)
     for rule in DISPATCH_RULES[:2]:
         best_s = FastSimulator(graph, costs, rule).makespans(devices).min()
@@ -95,7 +97,7 @@ def whole_numbers(draw):
 
 @given(case=whole_numbers())
 def test_the_model_is_exact_where_links_never_wait(case):
-    proven = solve(*case, np.random.default_rng(0), Budget(50_000))
+    proven = solve(Problem(*case), np.random.default_rng(0), Budget(50_000))
     assert proven.lower_bound_s == pytest.approx(best_schedule_s(*case), rel=1e-12)  # the solver's bound is a sum in another order
     assert proven.optimal or proven.makespan_s == best_schedule_s(*case)
 
@@ -106,7 +108,7 @@ def test_links_are_scarce():
     graph = graph_from_records(nodes, [{"source": u, "target": v, "transfer_s": 3} for u, v in ("ac", "bd")])
     for link_slots, makespan_s in ((1, 8), (2, 6), (None, 6)):
         topology = Topology.from_json({"devices": [{"name": "p"}, {"name": "q"}], "link_slots": link_slots})
-        proven = solve(graph, build_costs(graph, topology), np.random.default_rng(0), Budget(50_000))
+        proven = solve(Problem(graph, build_costs(graph, topology)), np.random.default_rng(0), Budget(50_000))
         assert (proven.makespan_s, proven.lower_bound_s, proven.optimal) == (makespan_s, makespan_s, True)
 
 
@@ -116,7 +118,7 @@ def test_cards_are_scarce():
     graph = graph_from_records(nodes, [{"source": u, "target": v, "transfer_s": 3} for u, v in ("ac", "bd")])
     for card, makespan_s in ((None, 6), ([[None, 0, 0], [None] * 3, [None] * 3], 8)):
         topology = Topology.from_json({"devices": [{"name": name} for name in "pqr"], "links": {"card": card}})
-        proven = solve(graph, build_costs(graph, topology), np.random.default_rng(0), Budget(50_000))
+        proven = solve(Problem(graph, build_costs(graph, topology)), np.random.default_rng(0), Budget(50_000))
         assert (proven.makespan_s, proven.lower_bound_s, proven.optimal) == (makespan_s, makespan_s, True)
 
 
@@ -125,15 +127,15 @@ def test_memory_forbids_devices():
     nodes = [{"id": "w", "input": True, "output_bytes": 6}, {"id": "v", "exec_s": [1, 9], "output_bytes": 5}]
     graph = graph_from_records(nodes, [{"source": "w", "target": "v"}])
     topology = Topology.from_json({"devices": [{"name": "p", "memory_bytes": 10}, {"name": "q"}]})
-    proven = solve(graph, build_costs(graph, topology), np.random.default_rng(0), Budget(20_000))
+    proven = solve(Problem(graph, build_costs(graph, topology)), np.random.default_rng(0), Budget(20_000))
     assert (proven.makespan_s, proven.lower_bound_s, proven.assignment.device.tolist()) == (9, 9, [-1, 1])
 
 
 def test_large_graphs_are_refused():
     graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(301)], [])
     costs = build_costs(graph, ideal(2))
-    assert not small_enough(graph, costs)
-    refused = refusal(ConfigError, solve, graph, costs, np.random.default_rng(0))
+    assert not small_enough(Problem(graph, costs))
+    refused = refusal(ConfigError, solve, Problem(graph, costs), np.random.default_rng(0))
     assert_says(refused, "cp_sat", "at most 300 vertices", "got 301", "annealing")
 
 
@@ -146,7 +148,7 @@ def chained_pairs(count: int):
 
 
 def test_a_budget_in_simulations_repeats():
-    first, second = (solve(*chained_pairs(12), np.random.default_rng(5), Budget(3000)) for _ in range(2))
+    first, second = (solve(Problem(*chained_pairs(12)), np.random.default_rng(5), Budget(3000)) for _ in range(2))
     assert first.assignment.device.tolist() == second.assignment.device.tolist()
     assert (first.makespan_s, first.lower_bound_s, first.simulations) == (second.makespan_s, second.lower_bound_s, second.simulations)
 
@@ -159,14 +161,15 @@ def hard(count: int = 40):
 
 
 def test_it_ends_with_the_searches_beside_it():
-    incumbent = Incumbent(0.0)
-    watch = threading.Timer(1.0, incumbent.stop)
+    problem = Problem(*hard())
+    pool, started = Pool(problem), time.perf_counter()
+    pool.alone, watch = False, threading.Timer(1.0, pool.stop)
     watch.start()
-    proven = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), incumbent=incumbent)
+    proven = solve(problem, np.random.default_rng(0), Budget(seconds=600), pool=pool)
     watch.join()
-    assert proven.seconds < 300
+    assert time.perf_counter() - started < 300
     assert proven.lower_bound_s <= proven.makespan_s
-    too_late = solve(*hard(), np.random.default_rng(0), Budget(seconds=600), incumbent=incumbent)
+    too_late = solve(problem, np.random.default_rng(0), Budget(seconds=600), pool=pool)
     assert (too_late.simulations, too_late.optimal) == (1, False)
     assert 0 < too_late.lower_bound_s <= too_late.makespan_s < math.inf
 
@@ -175,13 +178,16 @@ def test_it_tells_the_searches_beside_it_of_its_bounds():
     """While it works, and at the end."""
     told_s = []
 
-    class Listening(Incumbent):
-        def raise_target(self, target_s: float) -> None:
-            told_s.append(target_s)
-            super().raise_target(target_s)
+    class Listening(Pool):
+        alone = property(lambda _: False, lambda _, value: None)
+
+        def raise_bound(self, bound_s: float) -> None:
+            told_s.append(bound_s)
+            super().raise_bound(bound_s)
 
     graph, costs = chained_pairs(16)
-    proven = solve(graph, costs, np.random.default_rng(0), Budget(10_000), incumbent=Listening(0.0))
+    problem = Problem(graph, costs)
+    proven = solve(problem, np.random.default_rng(0), Budget(10_000), pool=Listening(problem))
     assert told_s == sorted(told_s)
     assert lower_bounds(graph, costs).best_s < told_s[-2] <= told_s[-1] == proven.lower_bound_s
     assert len(told_s) > 2
@@ -190,7 +196,7 @@ def test_it_tells_the_searches_beside_it_of_its_bounds():
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_little_time_still_gives_an_assignment_and_a_bound(seconds):
     graph, costs = hard()
-    proven = solve(graph, costs, np.random.default_rng(5), Budget(seconds=seconds))
+    proven = solve(Problem(graph, costs), np.random.default_rng(5), Budget(seconds=seconds))
     assert lower_bounds(graph, costs).best_s <= proven.lower_bound_s <= proven.makespan_s
 
 

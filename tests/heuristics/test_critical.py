@@ -15,6 +15,7 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics.metropolis import ANYWHERE, ANYWHERE_CRITICAL, DRAWS, WalkState, kind_shares, walk, walk_state
 from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import shipped_proposals
 from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.walker import Walker
@@ -90,7 +91,7 @@ def test_the_chain_is_that_of_where_the_search_stands_and_of_its_best(link_slots
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), 0)
     costs = build_costs(graph, replace(preset("p100x4"), link_slots=link_slots))
     start = Assignment(np.zeros(graph.num_vertices, np.int32), graph.work_vertices)
-    walker = Walker("walk", graph, costs, np.random.default_rng(0), Budget(10_000), start, "fifo")
+    walker = Walker("walk", Problem(graph, costs), np.random.default_rng(0), Budget(10_000), start)
 
     def chains(critical):
         return [row[1:1 + row[0]].tolist() for row in critical]

@@ -14,11 +14,12 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import enumerative
 from doppler_tf.heuristics.balancing import linear_sum_assignment
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import plan_transfers
 
 
 def place(graph, topology):
-    return enumerative(graph, build_costs(graph, topology), np.random.default_rng(0)).device
+    return enumerative(Problem(graph, build_costs(graph, topology)), np.random.default_rng(0)).device
 
 
 def two_meta_ops(transfer_s: dict[tuple[int, int], float], width: int):

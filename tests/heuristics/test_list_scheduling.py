@@ -14,6 +14,7 @@ from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import HEURISTICS, by_priority, by_ready
 from doppler_tf.heuristics.list_schedulers import optimistic_costs
 from doppler_tf.heuristics.planning import planning_data
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import plan_transfers
 from doppler_tf.schedule.ranks import b_levels
 from doppler_tf.schedule.simulator import simulate
@@ -22,7 +23,7 @@ from tests.strategies import cases
 
 def made(name: str, graph, costs):
     """The assignment of a heuristic that draws nothing."""
-    return HEURISTICS[name](graph, costs, np.random.default_rng(0))
+    return HEURISTICS[name](Problem(graph, costs), np.random.default_rng(0))
 
 
 def planned_starts(name: str, graph, costs) -> np.ndarray:
@@ -73,7 +74,7 @@ def test_the_papers_makespans(name, example, makespan_s):
 def test_the_papers_ranks():
     """Upward ranks of HEFT's table 2; the optimistic cost table of PEFT."""
     assert b_levels(*topcuoglu()).value_s == pytest.approx([108, 77, 80, 80, 69, 63.333, 42.667, 35.667, 44.333, 14.667], abs=1e-3)
-    table = optimistic_costs(*arabnejad())
+    table = optimistic_costs(Problem(*arabnejad()))
     assert table[[0, 2, 4, 9]].tolist() == [[64, 68, 86], [27, 41, 43], [28, 37, 28], [0, 0, 0]]
 
 

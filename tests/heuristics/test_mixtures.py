@@ -10,13 +10,14 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics.mixtures import FAMILIES, spread_assignments
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import check_constraints
 from tests.strategies import cases
 
 
 @given(case=cases(constrained=True, noise=False))
 def test_legal_whatever_the_constraints(case):
-    for assignment in spread_assignments(case.graph, case.costs, 7, np.random.default_rng(1)):
+    for assignment in spread_assignments(case.problem, 7, np.random.default_rng(1)):
         assert (assignment.device[case.graph.is_input] == -1).all()
         check_constraints(case.graph, case.costs, assignment.device, "spread")
 
@@ -25,7 +26,7 @@ def test_legal_whatever_the_constraints(case):
 def test_from_one_device_to_all(count):
     graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(64)], [])
     costs = build_costs(graph, ideal(4))
-    made = spread_assignments(graph, costs, count, np.random.default_rng(0))
+    made = spread_assignments(Problem(graph, costs), count, np.random.default_rng(0))
     assert [assignment.method for assignment in made[:3]] == list(FAMILIES)[:count]
     assert len(made) == count
     away = [float((assignment.device != 0).mean()) for assignment in made if assignment.method == FAMILIES[0]]
@@ -39,5 +40,5 @@ def test_from_one_device_to_all(count):
 def test_the_same_for_a_seed():
     graph = graph_from_records([{"id": v, "exec_s": 1} for v in range(16)], [])
     costs = build_costs(graph, ideal(3))
-    first, second = ([a.device.tolist() for a in spread_assignments(graph, costs, 9, np.random.default_rng(5))] for _ in range(2))
+    first, second = ([a.device.tolist() for a in spread_assignments(Problem(graph, costs), 9, np.random.default_rng(5))] for _ in range(2))
     assert first == second

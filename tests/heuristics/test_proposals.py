@@ -20,6 +20,7 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics.metropolis import KINDS, PROPOSED, SWAP, _kind, kind_shares
 from doppler_tf.heuristics.move_sets import move_sets
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.proposals import (
     FEATURES,
     SCHEMA,
@@ -41,7 +42,7 @@ from tests.strategies import cases
 
 def schedule_of(graph, costs, device: list[int]):
     """Sets, prepared arrays and the schedule of an assignment under `fifo`."""
-    walker = Walker("walk", graph, costs, np.random.default_rng(0), Budget(1), Assignment(np.array(device, np.int32)), "fifo")
+    walker = Walker("walk", Problem(graph, costs), np.random.default_rng(0), Budget(1), Assignment(np.array(device, np.int32)))
     sets, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared()
     schedule = new_schedule(prepared, sets.num_units)
     schedule.begun_s[:] = walker.state.begun_s[0]
@@ -165,7 +166,7 @@ def test_shipped_proposals_shorten_a_run_more_often_than_random_ones():
     shortened = {"trained": [], "random": []}
     for seed in range(HELD_OUT, HELD_OUT + 10):
         graph, costs, _ = generated_problem(seed, (300, 400), 8, FAMILIES[seed % len(FAMILIES)])
-        walker = Walker("walk", graph, costs, np.random.default_rng(0), Budget(10**6), None, "fifo", proposals=untrained)
+        walker = Walker("walk", Problem(graph, costs), np.random.default_rng(0), Budget(10**6), proposals=untrained)
         walker.walk(np.zeros(graph.num_vertices // 2))
         sets, prepared = move_sets(graph, costs), FastSimulator(graph, costs).prepared()
         schedule = new_schedule(prepared, sets.num_units)

@@ -12,8 +12,9 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics import race as race_module
 from doppler_tf.heuristics import walker as walker_module
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.race import race
-from doppler_tf.heuristics.search import Budget
 from doppler_tf.heuristics.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 
@@ -29,7 +30,7 @@ def test_the_winner_is_simulated_truly_and_never_slower_than_any_start():
     rng = np.random.default_rng(0)
     starts = [Assignment(rng.integers(2, size=12).astype(np.int32), np.arange(12, dtype=np.int32)) for _ in range(5)]
     starts.sort(key=lambda start: FastSimulator(graph, costs).makespans(start.device[None])[0])
-    found = race(graph, costs, 0, Budget(seconds=5.0, target_s=39.0), starts, "fifo")
+    found = race(Pool(Problem(graph, costs), 39.0), 0, 5.0, starts)
     assert found.makespan_s == FastSimulator(graph, costs).makespans_of([found.assignment])[0]
     assert found.makespan_s <= FastSimulator(graph, costs).makespans(starts[0].device[None])[0]
     assert found.makespan_s == 39  # half of the work, which ends the race
@@ -39,7 +40,7 @@ def test_without_time_the_fastest_start_is_returned():
     graph, costs = two_sums()
     starts = [Assignment((np.arange(12) % 2).astype(np.int32), np.arange(12, dtype=np.int32)),
               *(Assignment(np.full(12, d, np.int32), np.arange(12, dtype=np.int32)) for d in range(2))]
-    found = race(graph, costs, 0, Budget(seconds=0.0), starts, "fifo")
+    found = race(Pool(Problem(graph, costs)), 0, 0.0, starts)
     assert found.assignment.device.tolist() == starts[0].device.tolist()
     assert found.makespan_s == 42
 
@@ -83,7 +84,7 @@ class Raced:
         monkeypatch.setattr(Walker, "_judge", lambda walker: None)
         monkeypatch.setattr(race_module.os, "cpu_count", lambda: 1)
         self.starts = [Assignment((np.arange(12) < split).astype(np.int32), np.arange(12, dtype=np.int32)) for split in range(starts)]
-        race(graph, costs, 0, Budget(seconds=seconds), self.starts, "fifo")
+        race(Pool(Problem(graph, costs)), 0, seconds, self.starts)
 
 
 def test_the_better_half_goes_on_twice_as_long_until_one_is_left(monkeypatch):

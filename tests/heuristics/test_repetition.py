@@ -13,6 +13,7 @@ from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_to_records
 from doppler_tf.graph.topology import ideal, preset
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repetition import Repetition, find_repetition
 from doppler_tf.heuristics.shortened import shorten
 from tests.heuristics.stacks import shuffled, stack, stacks
@@ -92,16 +93,17 @@ def test_nothing_is_found_where_nothing_repeats():
 def test_a_shorter_stack_is_the_stack_of_fewer_layers(seed, layers, copies):
     graph, shorter = stack(layers, 7, seed), stack(copies, 7, seed)
     costs = build_costs(graph, ideal(3))
-    short = shorten(graph, costs, find_repetition(graph, costs), copies)
-    assert _edges(short.graph) == _edges(shorter)
-    assert short.graph.is_input.tolist() == shorter.is_input.tolist()
-    assert short.costs.exec_s.tolist() == build_costs(shorter, ideal(3)).exec_s.tolist()
-    assert [graph.ids[v] for v in short.vertex.tolist()] == list(short.graph.ids)
+    short = shorten(Problem(graph, costs), copies)
+    left = short.problem
+    assert _edges(left.graph) == _edges(shorter)
+    assert left.graph.is_input.tolist() == shorter.is_input.tolist()
+    assert left.costs.exec_s.tolist() == build_costs(shorter, ideal(3)).exec_s.tolist()
+    assert [graph.ids[v] for v in short.vertex.tolist()] == list(left.graph.ids)
 
 
 def test_a_stack_is_not_made_longer():
     costs = build_costs(graph := stack(4), ideal(2))
-    assert shorten(graph, costs, find_repetition(graph, costs), 4) is None
+    assert shorten(Problem(graph, costs), 4) is None
 
 
 def _edges(graph: DataflowGraph) -> list:

@@ -21,7 +21,8 @@ from doppler_tf.heuristics import walker as walker_module
 from doppler_tf.heuristics.annealing import cool
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.move_sets import move_sets
-from doppler_tf.heuristics.search import Incumbent
+from doppler_tf.heuristics.pool import Pool
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.simple import round_robin
 from doppler_tf.heuristics.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
@@ -34,7 +35,7 @@ every_search = pytest.mark.parametrize("name", SEARCHES)
 
 
 def search(name: str, case, simulations: int, seed: int = 3):
-    return SEARCHES[name](case.graph, case.costs, np.random.default_rng(seed), Budget(simulations), case.assignment, case.rule)
+    return SEARCHES[name](case.problem, np.random.default_rng(seed), Budget(simulations), case.assignment)
 
 
 def judged(case, assignment: Assignment) -> float:
@@ -54,9 +55,10 @@ def test_never_worse_than_the_start_and_true_to_the_simulator(name, case):
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
 @given(case=st.one_of(cases(max_devices=5, constrained=True, noise=False), cases_short_of_memory()))
 def test_the_steadiest_is_true_to_the_simulator(name, case):
-    found = search(name, case, 1000)
-    if found.steadiest is not None:
-        assert found.steadiest[0] == judged(case, found.steadiest[1])
+    pool = Pool(case.problem)
+    SEARCHES[name](case.problem, np.random.default_rng(3), Budget(1000), case.assignment, pool)
+    if name in pool.steadiest:
+        assert pool.steadiest[name].makespan_s == judged(case, pool.steadiest[name].assignment)
 
 
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
@@ -85,7 +87,7 @@ def test_components_are_found(name, seed, link_slots):
     graph = components()
     topology = Topology.from_json({"devices": [{"name": f"d{d}"} for d in range(4)], "link_slots": link_slots})
     start = Assignment(np.arange(36, dtype=np.int32) % 4, np.arange(36, dtype=np.int32))
-    found = SEARCHES[name](graph, build_costs(graph, topology), np.random.default_rng(seed), Budget(30_000), start)
+    found = SEARCHES[name](Problem(graph, build_costs(graph, topology)), np.random.default_rng(seed), Budget(30_000), start)
     assert found.makespan_s == 9
     assert sorted(np.bincount(found.assignment.device).tolist()) == [9] * 4
 
@@ -95,7 +97,7 @@ def test_a_start_that_runs_out_of_memory_is_left(name):
     """All on one device that holds 3 of 9 outputs; only three a device fit."""
     graph = graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 1} for v in range(9)], [])
     costs = build_costs(graph, Topology.from_json({"devices": [{"name": f"d{d}", "memory_bytes": 3} for d in range(3)]}))
-    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(3000), Assignment(np.zeros(9, np.int32), np.arange(9)))
+    found = SEARCHES[name](Problem(graph, costs), np.random.default_rng(0), Budget(3000), Assignment(np.zeros(9, np.int32), np.arange(9)))
     assert found.makespan_s == 3
     assert np.bincount(found.assignment.device).tolist() == [3, 3, 3]
 
@@ -104,12 +106,12 @@ def test_a_start_that_runs_out_of_memory_is_left(name):
 def test_seconds_are_kept_and_a_target_ends_it(name):
     graph = components(6, 30)
     costs = build_costs(graph, ideal(4))
-    SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10))  # compiles
+    SEARCHES[name](Problem(graph, costs), np.random.default_rng(0), Budget(10))  # compiles
     started = time.perf_counter()
-    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(seconds=0.3))
+    found = SEARCHES[name](Problem(graph, costs), np.random.default_rng(0), Budget(seconds=0.3))
     assert 0.25 < time.perf_counter() - started < 20  # its budget of simulations has no end
     assert found.simulations > 100
-    at_once = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10**9, target_s=math.inf))
+    at_once = SEARCHES[name](Problem(graph, costs), np.random.default_rng(0), Budget(10**9), pool=Pool(None, math.inf))
     assert at_once.simulations <= 1000
 
 
@@ -117,8 +119,8 @@ def test_seconds_are_kept_and_a_target_ends_it(name):
 def test_a_bound_is_reached_but_for_rounding(name):
     """Two equal tasks on two devices: the start takes 1 s, as the bound says up to its last digits."""
     costs = build_costs(graph := graph_from_records([{"id": v, "exec_s": 1} for v in "ab"], []), ideal(2))
-    assert SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(10**6, target_s=1 - 1e-7)).simulations < 10**6
-    assert not Budget(1, target_s=1.0).reached(1 + 1e-5)
+    assert SEARCHES[name](Problem(graph, costs), np.random.default_rng(0), Budget(10**6), pool=Pool(None, 1 - 1e-7)).simulations < 10**6
+    assert not Pool(None, 1.0).reached(1 + 1e-5)
 
 
 def test_units_and_sets_by_hand():
@@ -165,10 +167,10 @@ def planted(count: int = 20):
 def test_side_by_side_and_not_shared_a_search_takes_its_own_steps_until_nothing_can_be_better(name):
     graph, best, best_s = planted()
 
-    def run(incumbent: Incumbent | None):
-        return SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), incumbent=incumbent)
+    def run(pool: Pool | None):
+        return SEARCHES[name](Problem(graph, build_costs(graph, ideal(2))), np.random.default_rng(0), Budget(14_000), pool=pool)
 
-    alone, beside, over = run(None), Incumbent(0.0, shared=False), Incumbent(best_s, shared=False)
+    alone, beside, over = run(None), Pool(None), Pool(None, best_s)
     beside.offer(best_s, best)
     apart = run(beside)
     assert (apart.makespan_s, apart.assignment.device.tolist()) == (alone.makespan_s, alone.assignment.device.tolist())
@@ -181,9 +183,9 @@ def test_side_by_side_and_not_shared_a_search_takes_its_own_steps_until_nothing_
 @pytest.mark.parametrize("name", ["annealing", "local_search"])
 def test_what_is_shared_is_taken_over_and_keeps_the_name_of_its_finder(name):
     graph, best, best_s = planted()
-    incumbent = Incumbent(0.0)
-    incumbent.offer(best_s, best)
-    found = SEARCHES[name](graph, build_costs(graph, ideal(2)), np.random.default_rng(0), Budget(14_000), incumbent=incumbent)
+    pool = Pool(None, shared=True)
+    pool.offer(best_s, best)
+    found = SEARCHES[name](Problem(graph, build_costs(graph, ideal(2))), np.random.default_rng(0), Budget(14_000), pool=pool)
     assert (found.makespan_s, found.assignment.device.tolist()) == (best_s, best.device.tolist())
     assert found.assignment.method == best.method == "planted"
 
@@ -191,36 +193,37 @@ def test_what_is_shared_is_taken_over_and_keeps_the_name_of_its_finder(name):
 def test_what_is_found_from_anothers_best_is_its_own_and_is_shared():
     """15 is the best there is; what is offered last is worse than what the walker has."""
     graph = graph_from_records([{"id": v, "exec_s": s} for v, s in enumerate((8, 7, 6, 5, 4))], [])
-    costs, incumbent = build_costs(graph, ideal(2)), Incumbent(0.0)
+    problem = Problem(graph, build_costs(graph, ideal(2)))
+    pool = Pool(problem, shared=True)
     order = np.arange(5, dtype=np.int32)
     start = Assignment(np.zeros(5, np.int32), order)
-    walker = Walker("own", graph, costs, np.random.default_rng(1), Budget(1000), start, "fifo", incumbent)
+    walker = Walker("own", problem, np.random.default_rng(1), Budget(1000), start, pool)
     assert (walker.found().makespan_s, walker.found().assignment.method) == (30, "own")
-    incumbent.offer(19.0, Assignment(np.array([0, 0, 1, 1, 0], np.int32), order, "other"))
+    pool.offer(19.0, Assignment(np.array([0, 0, 1, 1, 0], np.int32), order, "other"))
     walker.return_to_best()
     assert walker.state.current[0].tolist() == [0, 0, 1, 1, 0]
     assert (walker.found().makespan_s, walker.found().assignment.method) == (19, "other")
     while walker.state.levels[1] == 19:
         walker.walk(np.zeros(1))
     own = walker.found()
-    assert own.makespan_s == incumbent.best[0] < 19
-    assert own.assignment.method == incumbent.best[1].method == "own"
-    assert incumbent.best[1].device.tolist() == own.assignment.device.tolist()
-    incumbent.offer(18.5, start)
+    assert own.makespan_s == pool.best[0] < 19
+    assert own.assignment.method == pool.best[1].method == "own"
+    assert pool.best[1].device.tolist() == own.assignment.device.tolist()
+    pool.offer(18.5, start)
     walker.return_to_best()
     assert walker.found().assignment.device.tolist() == own.assignment.device.tolist()
 
 
 def test_all_that_cannot_ask_are_called_at_the_end():
-    incumbent, called = Incumbent(5.0), []
-    incumbent.at_end(lambda: called.append("early"))
-    incumbent.offer(6.0, None)
-    assert not incumbent.over
+    pool, called = Pool(None, 5.0), []
+    pool.at_end(lambda: called.append("early"))
+    pool.offer(6.0, Assignment(np.zeros(1, np.int32)))
+    assert not pool.over
     assert not called
-    incumbent.raise_target(6.0)
-    assert incumbent.over
+    pool.raise_bound(6.0)
+    assert pool.over
     assert called == ["early"]
-    incumbent.at_end(lambda: called.append("late"))
+    pool.at_end(lambda: called.append("late"))
     assert called[-1] == "late"
 
 
@@ -237,7 +240,7 @@ def test_how_many_steps_the_seconds_left_afford(monkeypatch):
     monkeypatch.setattr(walker_module, "walk", slow)
 
     def walker(budget: Budget) -> Walker:
-        found = Walker("own", graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo")
+        found = Walker("own", Problem(graph, build_costs(graph, ideal(2))), np.random.default_rng(0), budget)
         found.walk(np.zeros(80))
         return found
 
@@ -264,7 +267,7 @@ def test_a_round_of_annealing_is_shortened_to_the_seconds_left():
             return super().walk(temperature_s)
 
     graph, budget = planted()[0], Budget(1 + 12_000 + 18_000 + 5_000)
-    cool(Noting("noting", graph, build_costs(graph, ideal(2)), np.random.default_rng(0), budget, None, "fifo"))
+    cool(Noting("noting", Problem(graph, build_costs(graph, ideal(2))), np.random.default_rng(0), budget))
     assert walked == [(steps, pytest.approx(0.3), pytest.approx(0.001)) for steps in (12_000, 18_000, 5_000)]
 
 
@@ -285,9 +288,9 @@ def pinned_chains(count: int = 3):
 def test_priorities_are_found_where_devices_are_given(name, dispatch):
     graph = pinned_chains()
     costs = build_costs(graph, ideal(2))
-    start = replace(round_robin(graph, costs, np.random.default_rng(0)), order=None, dispatch="fifo")
+    start = replace(round_robin(Problem(graph, costs), np.random.default_rng(0)), order=None, dispatch="fifo")
     assert simulate(graph, costs, start).makespan_s == 24.0  # fifo runs the longest first vertex first
-    found = SEARCHES[name](graph, costs, np.random.default_rng(0), Budget(400), start, dispatch)
+    found = SEARCHES[name](Problem(graph, costs, dispatch), np.random.default_rng(0), Budget(400), start)
     assert found.makespan_s == simulate(graph, costs, found.assignment).makespan_s == 22.0  # Johnson's rule: a0, a1, a2
     assert found.assignment.dispatch == "order"
     assert found.assignment.priority.tolist() == ranks(found.assignment.priority).tolist()  # small numbers are written
@@ -296,7 +299,7 @@ def test_priorities_are_found_where_devices_are_given(name, dispatch):
 @given(case=cases(max_devices=5, noise=False))
 def test_under_auto_the_result_is_never_worse_than_the_start_and_true_to_the_simulator(case):
     start = replace(case.assignment, dispatch=case.rule)
-    found = climb(case.graph, case.costs, np.random.default_rng(0), Budget(50), start, "auto")
+    found = climb(Problem(case.graph, case.costs, "auto"), np.random.default_rng(0), Budget(50), start)
     assert found.makespan_s == simulate(case.graph, case.costs, found.assignment).makespan_s
     assert found.makespan_s <= simulate(case.graph, case.costs, start).makespan_s
 
@@ -314,5 +317,5 @@ def test_ties_of_priorities_stay_ties():
     links = {"bandwidth_bytes_per_s": 1.0, "latency_s": 0.0}
     costs = build_costs(graph, Topology.from_json({"name": "two", "devices": devices, "links": links, "link_slots": 1}))
     for seed in range(20):
-        found = climb(graph, costs, np.random.default_rng(seed), Budget(3000), dispatch="order")
+        found = climb(Problem(graph, costs, "order"), np.random.default_rng(seed), Budget(3000))
         assert simulate(graph, costs, found.assignment).makespan_s == found.makespan_s

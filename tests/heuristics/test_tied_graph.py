@@ -15,6 +15,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records, graph_to_records
 from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics import Budget, CriticalPath, climb
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.shortened import shorten
 from doppler_tf.heuristics.tied_graph import tie
@@ -29,9 +30,9 @@ from tests.strategies import examples
 @given(graph=stacks(constrained=True), seed=st.integers(0, 10**6))
 def test_an_assignment_of_the_small_graph_places_the_whole_within_its_constraints(graph, seed):
     costs = build_costs(graph, ideal(3))
-    tied, repetition = tie(graph, costs), find_repetition(graph, costs)
+    tied, repetition = tie(Problem(graph, costs)), find_repetition(graph, costs)
     if tied is None:
-        assert repetition is None or shorten(graph, costs, repetition, 2) is None
+        assert repetition is None or shorten(Problem(graph, costs), 2) is None
         return
     same_when_read(tied, costs.topology)
     small = CriticalPath(tied.graph, tied.costs).sample(np.random.default_rng(seed))
@@ -64,7 +65,7 @@ def test_a_pin_holds_even_where_its_vertex_is_left_out():
         if node["id"] == "4.0":
             node["pin"] = 1
     graph = graph_from_records(nodes, edges, attributes)
-    tied = tie(graph, build_costs(graph, ideal(3)))
+    tied = tie(Problem(graph, build_costs(graph, ideal(3))))
     assert "4.0" not in tied.graph.ids
     assert all(tied.graph.pin[v] == 1 for v, name in enumerate(tied.graph.ids) if name.endswith(".0"))
     same_when_read(tied, ideal(3))
@@ -72,7 +73,7 @@ def test_a_pin_holds_even_where_its_vertex_is_left_out():
 
 def test_the_small_graph_has_two_copies():
     graph = stack(9, 6, constrained=True)
-    tied = tie(graph, build_costs(graph, ideal(3)))
+    tied = tie(Problem(graph, build_costs(graph, ideal(3))))
     assert tied.graph.name == "stack_tied"
     assert tied.graph.num_vertices == 2 + 2 * 7
     assert len(tied.graph.groups) == 2 + 5  # a vertex at each end; six of a layer, two of which are a group
@@ -82,7 +83,7 @@ def test_stacks_of_any_height_have_the_same_small_graph():
     small = []
     for layers in (5, 12):
         graph = build_workload("llama_stack", 4, layers=layers)
-        tied = tie(graph, build_costs(graph, preset("p100x4")))
+        tied = tie(Problem(graph, build_costs(graph, preset("p100x4"))))
         same_when_read(tied, preset("p100x4"))
         small.append(tied.graph)
     for name in ("exec_s", "colocate", "sources", "targets", "transfer_s", "edge_bytes", "flops", "tensor_bytes", "is_input"):
@@ -93,9 +94,9 @@ def test_stacks_of_any_height_have_the_same_small_graph():
 def test_what_is_found_for_two_copies_is_as_good_for_many(layers):
     graph = build_workload("llama_stack", 4, layers=layers)
     costs = build_costs(graph, preset("p100x4"))
-    tied = tie(graph, costs)
+    tied = tie(Problem(graph, costs))
     start = CriticalPath(tied.graph, tied.costs).sample(np.random.default_rng(0))
-    small = climb(tied.graph, tied.costs, np.random.default_rng(0), Budget(3000), start, "b_level").assignment
+    small = climb(Problem(tied.graph, tied.costs, "b_level"), np.random.default_rng(0), Budget(3000), start).assignment
     over = [simulate(g, c, a, dispatch="b_level").makespan_s / c.exec_s[g.work_vertices].min(axis=1).sum()
             for g, c, a in ((tied.graph, tied.costs, small), (graph, costs, tied.whole(small)))]
     assert over[1] == pytest.approx(over[0], rel=0.03)
@@ -103,4 +104,4 @@ def test_what_is_found_for_two_copies_is_as_good_for_many(layers):
 
 def test_without_repetition_there_is_none():
     graph = build_workload("llama_layer", 4)
-    assert tie(graph, build_costs(graph, preset("p100x4"))) is None
+    assert tie(Problem(graph, build_costs(graph, preset("p100x4")))) is None

@@ -13,6 +13,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import Topology, ideal, preset
 from doppler_tf.heuristics import Budget, climb, search_tied
 from doppler_tf.heuristics.move_sets import units
+from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repetition import find_repetition
 from doppler_tf.heuristics.simple import round_robin
 from doppler_tf.heuristics.tied_search import _rank_correlation, _short_enough, place_tied
@@ -34,7 +35,7 @@ def test_chains_share_a_device_and_pins_groups_and_rules_hold(graph, topology, r
     repetition = find_repetition(graph, costs)
     if repetition is None:
         return
-    found = place_tied(graph, costs, np.random.default_rng(0), Budget(400), None, rule, repetition)
+    found = place_tied(Problem(graph, costs, rule), np.random.default_rng(0), Budget(400))
     device = found.assignment.device
     check_constraints(graph, costs, device, "tied")
     assert all(len(set(device[repetition.chain == c].tolist())) == 1 for c in range(len(repetition.lengths)))
@@ -47,8 +48,8 @@ def test_chains_share_a_device_and_pins_groups_and_rules_hold(graph, topology, r
 @given(graph=stacks(constrained=True), topology=st.sampled_from([ideal(3), limited]), rule=st.sampled_from(RULES))
 def test_never_worse_than_the_start_repeatable_and_true_to_the_simulator(graph, topology, rule):
     costs = build_costs(graph, topology)
-    start = round_robin(graph, costs, np.random.default_rng(0))
-    first, second = (search_tied(graph, costs, np.random.default_rng(0), Budget(600), start, rule) for _ in range(2))
+    start = round_robin(Problem(graph, costs), np.random.default_rng(0))
+    first, second = (search_tied(Problem(graph, costs, rule), np.random.default_rng(0), Budget(600), start) for _ in range(2))
     assert first.assignment.device.tolist() == second.assignment.device.tolist()
     assert first.makespan_s == second.makespan_s <= FastSimulator(graph, costs, "fifo" if rule == "auto" else rule).makespans_of([start])[0]
     if np.isfinite(first.makespan_s):
@@ -62,9 +63,9 @@ def test_memory_that_the_whole_lacks_is_found_out():
     graph = stack(30, 6)
     devices = [{"name": f"d{d}", "memory_bytes": 100} for d in range(2)]
     costs = build_costs(graph, Topology.from_json({"devices": devices, "links": {"bandwidth_bytes_per_s": 1, "latency_s": 100}}))
-    repetition = find_repetition(graph, costs)
-    assert place_tied(graph, costs, np.random.default_rng(0), Budget(2000), None, "fifo", repetition).makespan_s == np.inf
-    assert np.isfinite(search_tied(graph, costs, np.random.default_rng(0), Budget(4000)).makespan_s)
+    problem = Problem(graph, costs)
+    assert place_tied(problem, np.random.default_rng(0), Budget(2000)).makespan_s == np.inf
+    assert np.isfinite(search_tied(problem, np.random.default_rng(0), Budget(4000)).makespan_s)
 
 
 def test_tied_vertices_are_one_unit_with_the_groups_of_all():
@@ -83,12 +84,12 @@ def test_tied_vertices_are_one_unit_with_the_groups_of_all():
 def test_as_few_copies_as_rank_like_the_whole(monkeypatch):
     graph = stack(16, 8)
     costs = build_costs(graph, ideal(3))
-    repetition = find_repetition(graph, costs)
-    tied = units(graph, costs, repetition.chain).unit_of
+    problem = Problem(graph, costs)
+    tied = units(graph, costs, problem.repetition.chain).unit_of
 
     def copies(least: float) -> int:
         monkeypatch.setitem(_short_enough.__globals__, "_AGREES", least)
-        return int((_short_enough(graph, costs, np.random.default_rng(0), repetition, tied, "fifo").graph.num_vertices - 2) / 9)
+        return int((_short_enough(problem, np.random.default_rng(0), tied, "fifo").problem.graph.num_vertices - 2) / 9)
 
     assert copies(0.0) == 2
     assert copies(1.1) == 16
@@ -106,7 +107,7 @@ def test_a_stack_is_placed_far_better_than_by_climbing_with_as_many_simulations(
     """1.74 and 1.75 times the bound; hill climbing 2.05 and 2.00."""
     graph = build_workload("llama_stack", 8, layers=6)
     costs = build_costs(graph, preset("v100x8"))
-    tied, free = (search(graph, costs, np.random.default_rng(seed), Budget(2000), None, "b_level") for search in (search_tied, climb))
+    tied, free = (search(Problem(graph, costs, "b_level"), np.random.default_rng(seed), Budget(2000)) for search in (search_tied, climb))
     assert tied.makespan_s < 0.9 * free.makespan_s
 
 

@@ -23,12 +23,13 @@ from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import plain
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics import HEURISTICS, SEARCHES
-from doppler_tf.heuristics.judging import judge
-from doppler_tf.placement import Policy, learned_samples, made, place
+from doppler_tf.heuristics import HEURISTICS, SEARCHES, Problem
+from doppler_tf.heuristics.judging import fastest, judge
+from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.bounds import lower_bounds
 from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.stages import Policy, learned_samples, made
 
 if TYPE_CHECKING:
     from agents.serving.placing import KeptSamplers
@@ -136,8 +137,8 @@ def _sampled(folder: Path, cell: Cell, policy: Policy, graph: DataflowGraph, cos
     samples = min(cell.job["samples"], learned_samples(graph))
     started = time.perf_counter()
     found = list(policy(graph, costs, samples, cell.seed))
-    judged = judge(graph, costs, found, cell.job["dispatch"])
-    (best_s, best), seconds = min(judged, key=lambda pair: pair[0]), time.perf_counter() - started
+    judged = judge(Problem(graph, costs, cell.job["dispatch"]), found)
+    (best_s, best), seconds = fastest(judged), time.perf_counter() - started
     if not np.isfinite(best_s):
         Simulator().execute(graph, costs, best)  # raises a DeadlockError that names the vertices and the memory
     return {"greedy_makespan_s": judged[0][0], "best_makespan_s": best_s,

@@ -20,9 +20,10 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
-from doppler_tf.placement import Policy, learned_samples, made, place
+from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.stages import Policy, learned_samples, made
 
 
 @dataclass(frozen=True, eq=False)

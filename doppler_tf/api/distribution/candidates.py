@@ -13,7 +13,9 @@ from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, Stal
 from doppler_tf.finalists import baselines, batch_baselines, finalists_of
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import Topology
+from doppler_tf.heuristics import Problem
 from doppler_tf.placement import place, place_batches
+from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 
@@ -67,8 +69,8 @@ class Candidate:
         self.graph, self.costs = profile.graph, profile.costs
         batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
         if in_flight == 1:
-            placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
-            simple = baselines(self.graph, self.costs, seed)
+            problem = Problem(self.graph, self.costs, AUTO)
+            placed, simple = place(problem, seed=seed, budget_s=budget_s), baselines(problem, seed)
         else:
             placed = place_batches(batches, seed=seed, budget_s=budget_s)
             simple = batch_baselines(batches, seed)

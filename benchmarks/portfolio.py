@@ -22,8 +22,8 @@ from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import Topology, preset
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, Problem
-from doppler_tf.heuristics.cp_sat import small_enough
-from doppler_tf.heuristics.search import ROUNDING
+from doppler_tf.heuristics.exact.cp_sat import small_enough
+from doppler_tf.heuristics.search.budget import ROUNDING
 from doppler_tf.placement import Placement, place
 from doppler_tf.schedule.assignment import AUTO
 

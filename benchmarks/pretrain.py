@@ -19,16 +19,16 @@ from pathlib import Path
 
 import numpy as np
 
-import doppler_tf.heuristics.proposals
+import doppler_tf.heuristics.search.proposals
 from agents.training.proposals import fit
 from data.generated import FAMILIES, generated_problem
 from data.generated import Problem as Generated
 from doppler_tf.cli.options import add_workers
 from doppler_tf.errors import UserError
 from doppler_tf.formats.files import write_bytes, write_json
-from doppler_tf.heuristics.move_examples import Examples, examples
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import FEATURES, SCHEMA, Proposals
+from doppler_tf.heuristics.search.move_examples import Examples, examples
+from doppler_tf.heuristics.search.proposals import FEATURES, SCHEMA, Proposals
 from doppler_tf.notes import set_verbosity
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.tasks import each_done, open_tasks
@@ -36,7 +36,7 @@ from doppler_tf.tasks import each_done, open_tasks
 GRAPHS, HELD_OUT = 400, 1_000_000
 # Vertices and devices of the graphs.
 VERTICES, DEVICES = (60, 5000), (2, 4, 4, 8, 8, 16, 32, 64)
-SHIPPED = Path(doppler_tf.heuristics.proposals.__file__).with_name("proposals.json")
+SHIPPED = Path(doppler_tf.heuristics.search.proposals.__file__).with_name("proposals.json")
 
 
 def main() -> None:

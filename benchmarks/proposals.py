@@ -24,15 +24,15 @@ from agents.training.proposals import fit
 from benchmarks.pretrain import GRAPHS, HELD_OUT, family_of, kept
 from benchmarks.tables import finish, show
 from data.generated import FAMILIES, generated_problem
-from doppler_tf.heuristics.annealing import cool
-from doppler_tf.heuristics.local_search import climb_and_kick
-from doppler_tf.heuristics.metropolis import PROPOSED
-from doppler_tf.heuristics.move_examples import untrained
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import FEATURES, Proposals
-from doppler_tf.heuristics.search import Budget
-from doppler_tf.heuristics.starting_point import starting_point
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.search.annealing import cool
+from doppler_tf.heuristics.search.budget import Budget
+from doppler_tf.heuristics.search.local_search import climb_and_kick
+from doppler_tf.heuristics.search.metropolis import PROPOSED
+from doppler_tf.heuristics.search.move_examples import untrained
+from doppler_tf.heuristics.search.proposals import FEATURES, Proposals
+from doppler_tf.heuristics.search.starting_point import starting_point
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import AUTO, Assignment
 
 NUMBER, BUDGETS = 30, (1.0, 10.0)

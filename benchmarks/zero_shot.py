@@ -34,7 +34,7 @@ from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics import Budget, Pool, Problem, anneal
-from doppler_tf.heuristics.search import default_budget
+from doppler_tf.heuristics.search.budget import default_budget
 
 WORKLOADS, TRAINED_DEVICES, DEVICES = ("chainmm", "ffnn", "llama_block"), (3, 6), 4
 TRANSFER_OVER_EXEC, SAMPLES, ANNEALED = 4.0, 64, 10

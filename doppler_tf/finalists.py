@@ -13,8 +13,8 @@ from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import Problem
+from doppler_tf.heuristics.constructive.simple import all_on
 from doppler_tf.heuristics.judging import fastest, judge
-from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import Placement, place
 from doppler_tf.schedule.assignment import AUTO, Assignment, what_runs
 from doppler_tf.schedule.batches import Batches

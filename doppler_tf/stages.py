@@ -12,11 +12,11 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, Pool, Problem, climb
 from doppler_tf.heuristics.judging import by_order, judge, judge_frugal
-from doppler_tf.heuristics.local_search import PATIENCE
-from doppler_tf.heuristics.portfolio import search_together
-from doppler_tf.heuristics.search import default_budget
+from doppler_tf.heuristics.repeats.tied_search import place_tied
+from doppler_tf.heuristics.search.budget import default_budget
+from doppler_tf.heuristics.search.local_search import PATIENCE
+from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
-from doppler_tf.heuristics.tied_search import place_tied
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]

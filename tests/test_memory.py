@@ -12,8 +12,8 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, YARDSTICKS
+from doppler_tf.heuristics.constructive.simple import all_on
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.simple import all_on
 from doppler_tf.placement import place
 from doppler_tf.schedule.memory import never_fits
 from doppler_tf.schedule.simulator import simulate

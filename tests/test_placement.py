@@ -17,8 +17,8 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal, preset
 from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, Pool, Problem, heft
-from doppler_tf.heuristics import portfolio as portfolio_module
-from doppler_tf.heuristics.portfolio import TOGETHER, search_together
+from doppler_tf.heuristics.search import portfolio as portfolio_module
+from doppler_tf.heuristics.search.portfolio import TOGETHER, search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment

@@ -10,7 +10,7 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.move_sets import clusters
+from doppler_tf.heuristics.search.move_sets import clusters
 from doppler_tf.schedule.ranks import b_levels, t_levels
 
 VERTEX_FEATURES = ("exec", "b_level", "t_level", "in_transfer", "out_transfer")

@@ -20,7 +20,7 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.tied_graph import tie
+from doppler_tf.heuristics.repeats.tied_graph import tie
 from doppler_tf.schedule.assignment import Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterator[Assignment]]

@@ -15,7 +15,7 @@ from agents.training.stages import Training
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import Budget, Pool, Problem, anneal
-from doppler_tf.heuristics.search import ROUNDING, Found, default_budget
+from doppler_tf.heuristics.search.budget import ROUNDING, Found, default_budget
 
 # For every two devices, the annealing is this many times as long as that of `place`. Then come the step of the first random numbers, the
 # updates on each batch, and the factor on the learning rate: a single teacher allows a larger rate, and a fourth of the updates suffices.

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.heuristics.move_examples import HIDDEN, Examples
-from doppler_tf.heuristics.proposals import Proposals
+from doppler_tf.heuristics.search.move_examples import HIDDEN, Examples
+from doppler_tf.heuristics.search.proposals import Proposals
 
 EPOCHS, BATCH, RATE = 10, 1024, 4e-3
 # Examples of a graph count as if this share of its moves shortened the run, but at most so many times.

@@ -22,8 +22,8 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.tied_graph import TiedGraph
-from doppler_tf.heuristics.tied_graph import tie as tie_graph
+from doppler_tf.heuristics.repeats.tied_graph import TiedGraph
+from doppler_tf.heuristics.repeats.tied_graph import tie as tie_graph
 from doppler_tf.notes import bars_wanted, note
 from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schedule.bounds import lower_bounds

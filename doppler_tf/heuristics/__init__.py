@@ -1,18 +1,18 @@
 """Heuristics by name; each takes (problem, rng) and returns one Assignment that honours pins and colocation groups."""
 
-from doppler_tf.heuristics.annealing import anneal
-from doppler_tf.heuristics.cp_sat import solve
-from doppler_tf.heuristics.critical_path import CriticalPath
-from doppler_tf.heuristics.enumerative import enumerative
-from doppler_tf.heuristics.list_schedulers import cpop, etf, fcp, heft, min_min, peft
-from doppler_tf.heuristics.local_search import climb
-from doppler_tf.heuristics.partition import partition
+from doppler_tf.heuristics.constructive.critical_path import CriticalPath
+from doppler_tf.heuristics.constructive.enumerative import enumerative
+from doppler_tf.heuristics.constructive.list_schedulers import cpop, etf, fcp, heft, min_min, peft
+from doppler_tf.heuristics.constructive.partition import partition
+from doppler_tf.heuristics.constructive.simple import critical_path, one_device, random, round_robin
+from doppler_tf.heuristics.exact.cp_sat import solve
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.random_search import draw_best
-from doppler_tf.heuristics.search import Budget
-from doppler_tf.heuristics.simple import critical_path, one_device, random, round_robin
-from doppler_tf.heuristics.tied_search import search_tied
+from doppler_tf.heuristics.repeats.tied_search import search_tied
+from doppler_tf.heuristics.search.annealing import anneal
+from doppler_tf.heuristics.search.budget import Budget
+from doppler_tf.heuristics.search.local_search import climb
+from doppler_tf.heuristics.search.random_search import draw_best
 
 # Constructive heuristics, in the order in which `place` tries them. If two are equally good, the first wins.
 CONSTRUCTIVE = {

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from doppler_tf.heuristics.constructive.simple import critical_path, one_device, random
 from doppler_tf.heuristics.mending import legal
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.simple import critical_path, one_device, random
 from doppler_tf.schedule.assignment import Assignment
 
 ONE_TO_RANDOM, ONE_TO_CRITICAL_PATH = "one device to random", "one device to critical path"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search import ROUNDING, Found
+from doppler_tf.heuristics.search.budget import ROUNDING, Found
 from doppler_tf.schedule.assignment import Assignment
 
 # Improvements of a search that are remembered.

@@ -14,11 +14,11 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.fastsim.prepared import Prepared
 from doppler_tf.graph.costs import CostModel, draw_noise
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.balancing import work_shares
-from doppler_tf.heuristics.critical_path import CriticalPath
-from doppler_tf.heuristics.move_sets import move_sets, units
-from doppler_tf.heuristics.planning import planning_data
-from doppler_tf.heuristics.repetition import find_repetition
+from doppler_tf.heuristics.constructive.balancing import work_shares
+from doppler_tf.heuristics.constructive.critical_path import CriticalPath
+from doppler_tf.heuristics.constructive.planning import planning_data
+from doppler_tf.heuristics.repeats.repetition import find_repetition
+from doppler_tf.heuristics.search.move_sets import move_sets, units
 from doppler_tf.schedule.bounds import lower_bounds
 from doppler_tf.schedule.memory import never_fits
 from doppler_tf.schedule.ranks import b_levels, t_levels

@@ -9,9 +9,9 @@ from agents.training.proposals import fit
 from benchmarks import pretrain
 from benchmarks.pretrain import kept, write_proposals
 from data.generated import generated_problem
-from doppler_tf.heuristics.move_examples import Examples, examples, untrained
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import FEATURES, read_proposals
+from doppler_tf.heuristics.search.move_examples import Examples, examples, untrained
+from doppler_tf.heuristics.search.proposals import FEATURES, read_proposals
 
 
 def network(proposals, x: np.ndarray) -> np.ndarray:

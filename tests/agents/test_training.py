@@ -32,9 +32,9 @@ from doppler_tf.graph.records import graph_from_records, graph_to_records
 from doppler_tf.graph.topology import Topology, ideal, preset
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.repetition import find_repetition
-from doppler_tf.heuristics.search import Found
-from doppler_tf.heuristics.tied_graph import tie
+from doppler_tf.heuristics.repeats.repetition import find_repetition
+from doppler_tf.heuristics.repeats.tied_graph import tie
+from doppler_tf.heuristics.search.budget import Found
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import Assignment, check_constraints
 from doppler_tf.schedule.simulator import Simulator

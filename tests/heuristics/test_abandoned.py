@@ -17,11 +17,11 @@ from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal, preset
-from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
-from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import shipped_proposals
-from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.search.metropolis import DRAWS, walk, walk_state
+from doppler_tf.heuristics.search.move_sets import move_sets
+from doppler_tf.heuristics.search.proposals import shipped_proposals
+from doppler_tf.heuristics.search.starting_point import starting_point
 from tests.heuristics.one_simulation import simulated
 from tests.messages import assert_says, refusal
 from tests.strategies import cases, cases_short_of_memory, makespan_or_inf

@@ -18,7 +18,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import Budget, solve
-from doppler_tf.heuristics.cp_sat import small_enough
+from doppler_tf.heuristics.exact.cp_sat import small_enough
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import DISPATCH_RULES, plan_transfers

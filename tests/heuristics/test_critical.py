@@ -13,12 +13,12 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal, preset
-from doppler_tf.heuristics.metropolis import ANYWHERE, ANYWHERE_CRITICAL, DRAWS, WalkState, kind_shares, walk, walk_state
-from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import shipped_proposals
-from doppler_tf.heuristics.search import Budget
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.search.budget import Budget
+from doppler_tf.heuristics.search.metropolis import ANYWHERE, ANYWHERE_CRITICAL, DRAWS, WalkState, kind_shares, walk, walk_state
+from doppler_tf.heuristics.search.move_sets import move_sets
+from doppler_tf.heuristics.search.proposals import shipped_proposals
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.simulator import simulate
 from tests.heuristics.one_simulation import simulated

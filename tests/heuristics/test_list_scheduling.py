@@ -11,9 +11,10 @@ from hypothesis import assume, given
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
-from doppler_tf.heuristics import HEURISTICS, by_priority, by_ready
-from doppler_tf.heuristics.list_schedulers import optimistic_costs
-from doppler_tf.heuristics.planning import planning_data
+from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.heuristics.constructive import by_priority, by_ready
+from doppler_tf.heuristics.constructive.list_schedulers import optimistic_costs
+from doppler_tf.heuristics.constructive.planning import planning_data
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import plan_transfers
 from doppler_tf.schedule.ranks import b_levels

@@ -11,7 +11,7 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search import Found
+from doppler_tf.heuristics.search.budget import Found
 from doppler_tf.schedule.assignment import Assignment
 
 

@@ -18,10 +18,11 @@ from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
-from doppler_tf.heuristics.metropolis import KINDS, PROPOSED, SWAP, _kind, kind_shares
-from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import (
+from doppler_tf.heuristics.search.budget import Budget
+from doppler_tf.heuristics.search.metropolis import KINDS, PROPOSED, SWAP, _kind, kind_shares
+from doppler_tf.heuristics.search.move_sets import move_sets
+from doppler_tf.heuristics.search.proposals import (
     FEATURES,
     SCHEMA,
     Proposals,
@@ -33,8 +34,7 @@ from doppler_tf.heuristics.proposals import (
     score,
     shipped_proposals,
 )
-from doppler_tf.heuristics.search import Budget
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 from tests.messages import assert_says, refusal
 from tests.strategies import cases

@@ -10,12 +10,12 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
-from doppler_tf.heuristics import race as race_module
-from doppler_tf.heuristics import walker as walker_module
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.race import race
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.search import race as race_module
+from doppler_tf.heuristics.search import walker as walker_module
+from doppler_tf.heuristics.search.race import race
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 
 

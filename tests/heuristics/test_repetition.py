@@ -14,8 +14,8 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_to_records
 from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.repetition import Repetition, find_repetition
-from doppler_tf.heuristics.shortened import shorten
+from doppler_tf.heuristics.repeats.repetition import Repetition, find_repetition
+from doppler_tf.heuristics.repeats.shortened import shorten
 from tests.heuristics.stacks import shuffled, stack, stacks
 from tests.strategies import cases
 

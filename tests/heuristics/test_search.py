@@ -17,14 +17,14 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import Budget, anneal, climb, draw_best
-from doppler_tf.heuristics import walker as walker_module
-from doppler_tf.heuristics.annealing import cool
+from doppler_tf.heuristics.constructive.simple import round_robin
 from doppler_tf.heuristics.judging import ranks
-from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.simple import round_robin
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.search import walker as walker_module
+from doppler_tf.heuristics.search.annealing import cool
+from doppler_tf.heuristics.search.move_sets import move_sets
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.simulator import simulate
 from tests.messages import assert_says, refusal

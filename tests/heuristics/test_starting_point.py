@@ -11,12 +11,12 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, preset
-from doppler_tf.heuristics.enumerative import enumerative
-from doppler_tf.heuristics.list_schedulers import etf, heft
-from doppler_tf.heuristics.partition import partition
+from doppler_tf.heuristics.constructive.enumerative import enumerative
+from doppler_tf.heuristics.constructive.list_schedulers import etf, heft
+from doppler_tf.heuristics.constructive.partition import partition
+from doppler_tf.heuristics.constructive.simple import critical_path
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.simple import critical_path
-from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.search.starting_point import starting_point
 from doppler_tf.schedule.assignment import Assignment
 
 

@@ -16,9 +16,9 @@ from doppler_tf.graph.records import graph_from_records, graph_to_records
 from doppler_tf.graph.topology import ideal, preset
 from doppler_tf.heuristics import Budget, CriticalPath, climb
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.repetition import find_repetition
-from doppler_tf.heuristics.shortened import shorten
-from doppler_tf.heuristics.tied_graph import tie
+from doppler_tf.heuristics.repeats.repetition import find_repetition
+from doppler_tf.heuristics.repeats.shortened import shorten
+from doppler_tf.heuristics.repeats.tied_graph import tie
 from doppler_tf.schedule.assignment import check_constraints
 from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.validation import validate_trace

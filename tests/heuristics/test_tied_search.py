@@ -12,11 +12,11 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import Topology, ideal, preset
 from doppler_tf.heuristics import Budget, climb, search_tied
-from doppler_tf.heuristics.move_sets import units
+from doppler_tf.heuristics.constructive.simple import round_robin
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.repetition import find_repetition
-from doppler_tf.heuristics.simple import round_robin
-from doppler_tf.heuristics.tied_search import _rank_correlation, _short_enough, place_tied
+from doppler_tf.heuristics.repeats.repetition import find_repetition
+from doppler_tf.heuristics.repeats.tied_search import _rank_correlation, _short_enough, place_tied
+from doppler_tf.heuristics.search.move_sets import units
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import check_constraints
 from doppler_tf.schedule.simulator import simulate

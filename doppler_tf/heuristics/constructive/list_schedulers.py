@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
-from doppler_tf.heuristics import by_priority, by_ready
+from doppler_tf.heuristics.constructive import by_priority, by_ready
+from doppler_tf.heuristics.constructive.planning import planned
 from doppler_tf.heuristics.judging import over_links
-from doppler_tf.heuristics.planning import planned
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import Assignment
 

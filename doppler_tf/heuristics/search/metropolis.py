@@ -12,7 +12,7 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound, missing_links
-from doppler_tf.heuristics.proposals import new_schedule, propose, read_schedule
+from doppler_tf.heuristics.search.proposals import new_schedule, propose, read_schedule
 
 # Random numbers in [0, 1) that one step takes.
 DRAWS = 6

@@ -11,12 +11,12 @@ from dataclasses import replace
 import numpy as np
 
 from doppler_tf.errors import CostError
-from doppler_tf.heuristics.enumerative import enumerative
+from doppler_tf.heuristics.constructive.enumerative import enumerative
+from doppler_tf.heuristics.constructive.list_schedulers import etf, heft
+from doppler_tf.heuristics.constructive.partition import partition
+from doppler_tf.heuristics.constructive.simple import critical_path
 from doppler_tf.heuristics.judging import fastest, judge, judge_frugal
-from doppler_tf.heuristics.list_schedulers import etf, heft
-from doppler_tf.heuristics.partition import partition
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.simple import critical_path
 from doppler_tf.schedule.assignment import Assignment
 
 # A larger graph gets only the first two heuristics, on all devices. They take a second for 100,000 vertices.

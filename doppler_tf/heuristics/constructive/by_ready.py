@@ -11,7 +11,7 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import ENTRY, pop, push
-from doppler_tf.heuristics.planning import arrival, permitted, send
+from doppler_tf.heuristics.constructive.planning import arrival, permitted, send
 
 
 @compiled

@@ -11,13 +11,13 @@ import numpy as np
 
 from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.heuristics.judging import judge, ranks, static_priority
-from doppler_tf.heuristics.metropolis import DRAWS, walk, walk_state
-from doppler_tf.heuristics.move_sets import move_sets
 from doppler_tf.heuristics.pool import Candidate, Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import Proposals, shipped_proposals
-from doppler_tf.heuristics.search import Budget, Found, default_budget
-from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.search.budget import Budget, Found, default_budget
+from doppler_tf.heuristics.search.metropolis import DRAWS, walk, walk_state
+from doppler_tf.heuristics.search.move_sets import move_sets
+from doppler_tf.heuristics.search.proposals import Proposals, shipped_proposals
+from doppler_tf.heuristics.search.starting_point import starting_point
 from doppler_tf.heuristics.steadiness import Steadiness
 from doppler_tf.schedule.assignment import AUTO, Assignment
 

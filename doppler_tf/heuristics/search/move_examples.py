@@ -8,9 +8,9 @@ import numpy as np
 
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.proposals import FEATURES, Proposals, new_schedule, read_move, read_schedule
-from doppler_tf.heuristics.search import Budget
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.search.budget import Budget
+from doppler_tf.heuristics.search.proposals import FEATURES, Proposals, new_schedule, read_move, read_schedule
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 
 HIDDEN = 16

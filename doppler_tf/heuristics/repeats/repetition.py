@@ -17,7 +17,7 @@ import numpy as np
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.colours import joined, own_colours, refined
+from doppler_tf.heuristics.repeats.colours import joined, own_colours, refined
 
 # Pairs of vertices from which the matching may begin, one after another, in what is not matched yet. What covers less than one part in so
 # many of the graph is not kept.

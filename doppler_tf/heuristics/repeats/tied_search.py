@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 
 from doppler_tf.heuristics.judging import fastest, judge, static_priority
-from doppler_tf.heuristics.local_search import climb_and_kick
 from doppler_tf.heuristics.mixtures import spread_assignments
-from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search import Budget, Found, default_budget
-from doppler_tf.heuristics.shortened import Shortened, shorten
-from doppler_tf.heuristics.starting_point import starting_point
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.repeats.shortened import Shortened, shorten
+from doppler_tf.heuristics.search.budget import Budget, Found, default_budget
+from doppler_tf.heuristics.search.local_search import climb_and_kick
+from doppler_tf.heuristics.search.move_sets import units
+from doppler_tf.heuristics.search.starting_point import starting_point
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import AUTO, Assignment
 
 _NAME = "tied_search"

@@ -13,12 +13,12 @@ import numpy as np
 
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.cp_model import Model
+from doppler_tf.heuristics.exact.cp_model import Model
 from doppler_tf.heuristics.judging import judge, ranks
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search import ROUNDING, Budget, Found, default_budget
-from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.search.budget import ROUNDING, Budget, Found, default_budget
+from doppler_tf.heuristics.search.starting_point import starting_point
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.bounds import rounding
 from doppler_tf.schedule.simulator import Simulator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.heuristics.balancing import linear_sum_assignment
+from doppler_tf.heuristics.constructive.balancing import linear_sum_assignment
 from doppler_tf.heuristics.judging import over_links
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import Assignment

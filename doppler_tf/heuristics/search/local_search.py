@@ -6,8 +6,8 @@ import numpy as np
 
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search import Budget, Found
-from doppler_tf.heuristics.walker import Walker
+from doppler_tf.heuristics.search.budget import Budget, Found
+from doppler_tf.heuristics.search.walker import Walker
 from doppler_tf.schedule.assignment import Assignment
 
 # A climb ends after this many steps per unit without gain. A kick has this many steps.

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from doppler_tf.heuristics.pool import Pool
-from doppler_tf.heuristics.search import Budget, Found
-from doppler_tf.heuristics.walker import Standing, Walker
+from doppler_tf.heuristics.search.budget import Budget, Found
+from doppler_tf.heuristics.search.walker import Standing, Walker
 from doppler_tf.schedule.assignment import Assignment
 
 # Steps from the first start that tell the pace.

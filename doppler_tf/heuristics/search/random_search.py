@@ -11,7 +11,7 @@ import numpy as np
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search import Budget, Found, default_budget
+from doppler_tf.heuristics.search.budget import Budget, Found, default_budget
 from doppler_tf.schedule.assignment import AUTO, Assignment
 
 # Vertices simulated between two checks of the clock, which take some milliseconds.

@@ -9,9 +9,9 @@ import numpy as np
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import edge_cost
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.balancing import linear_sum_assignment
+from doppler_tf.heuristics.constructive.balancing import linear_sum_assignment
+from doppler_tf.heuristics.constructive.planning import PlanningData
 from doppler_tf.heuristics.judging import over_links
-from doppler_tf.heuristics.planning import PlanningData
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import Assignment
 

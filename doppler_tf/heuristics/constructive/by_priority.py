@@ -6,7 +6,7 @@ import numpy as np
 
 from doppler_tf.fastsim.compiled import compiled
 from doppler_tf.fastsim.queues import ENTRY, edge_cost, pop, push
-from doppler_tf.heuristics.planning import arrival, fill_gap, fitting_gap, permitted, send
+from doppler_tf.heuristics.constructive.planning import arrival, fill_gap, fitting_gap, permitted, send
 
 
 @compiled

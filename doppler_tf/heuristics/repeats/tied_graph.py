@@ -9,9 +9,9 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.heuristics.move_sets import units
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.shortened import shorten
+from doppler_tf.heuristics.repeats.shortened import shorten
+from doppler_tf.heuristics.search.move_sets import units
 from doppler_tf.schedule.assignment import Assignment
 
 # As many copies have transfers from one to the next.

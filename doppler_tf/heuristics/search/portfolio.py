@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from doppler_tf.heuristics.annealing import anneal
-from doppler_tf.heuristics.cp_sat import pairs, small_enough, solve
-from doppler_tf.heuristics.local_search import climb
+from doppler_tf.heuristics.exact.cp_sat import pairs, small_enough, solve
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.race import race
-from doppler_tf.heuristics.search import Budget, Found
-from doppler_tf.heuristics.starting_point import starting_point
+from doppler_tf.heuristics.search.annealing import anneal
+from doppler_tf.heuristics.search.budget import Budget, Found
+from doppler_tf.heuristics.search.local_search import climb
+from doppler_tf.heuristics.search.race import race
+from doppler_tf.heuristics.search.starting_point import starting_point
 from doppler_tf.schedule.assignment import Assignment
 
 # On 24 random graphs with 400 to 1,000 pairs, CP-SAT improved one bound and no assignment, and cost the searches a tenth of their steps.

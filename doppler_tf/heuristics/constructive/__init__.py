@@ -1,0 +1,1 @@
+"""Heuristics that construct an assignment, and what they share."""

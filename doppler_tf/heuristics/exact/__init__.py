@@ -1,0 +1,1 @@
+"""CP-SAT: the model of a problem, and the search on it."""

@@ -1,0 +1,1 @@
+"""Graphs in which something repeats: counterparts, shorter graphs, and the search that ties them."""

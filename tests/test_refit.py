@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,7 +93,10 @@ def test_costs_that_differ_by_one_factor_are_found_whole(case, seed):
     refitted = refitted_costs(case.graph, case.costs, [shown])
     np.testing.assert_allclose(refitted.exec_s, truth.exec_s, rtol=1e-6)
     np.testing.assert_allclose(refitted.topology.latency_s, truth.topology.latency_s, rtol=1e-6)
-    assert simulate(case.graph, refitted, case.assignment, case.rule).makespan_s == pytest.approx(trace.makespan_s, rel=1e-6)
+    source, target = case.assignment.device[case.graph.sources], case.assignment.device[case.graph.targets]
+    edges = np.flatnonzero(~case.graph.is_input[case.graph.sources])
+    took_s = [each.transfer_s(edges, source[edges], target[edges]) for each in (refitted, truth)]
+    np.testing.assert_allclose(*took_s, rtol=1e-6)  # rounding may change who wins a tie, and with it the makespan
 
 
 def test_a_link_takes_three_modelled_seconds_and_six_measured_ones():

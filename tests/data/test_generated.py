@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from data.generated import FAMILIES, generated_problem
-from doppler_tf.heuristics.constructive import critical_path
+from doppler_tf.heuristics import critical_path
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.simulator import Simulator
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
-from doppler_tf.heuristics.constructive import enumerative
+from doppler_tf.heuristics import enumerative
 from doppler_tf.heuristics.constructive.balancing import linear_sum_assignment
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import plan_transfers

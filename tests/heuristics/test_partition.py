@@ -9,7 +9,7 @@ import numpy as np
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
-from doppler_tf.heuristics.constructive import partition
+from doppler_tf.heuristics import partition
 from doppler_tf.heuristics.problem import Problem
 
 

@@ -59,6 +59,7 @@ def _log_likelihood(network, encoded, experience) -> np.ndarray:
     return tf.reduce_sum(sel.chosen + plc.chosen, axis=1).numpy()
 
 
+@pytest.mark.thorough  # a run that is resumed: test_training.py
 def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, tmp_path):
     """TF-Agents' Checkpointer finds weights, both optimizers' moments, the counter and the policies' seeds in the agent."""
     graph = chains(2)

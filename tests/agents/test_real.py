@@ -169,6 +169,7 @@ def test_minutes_end_the_stage_and_a_resumed_one_has_only_what_was_left(fork, tm
     assert 17 <= result["measured"]["runs"] <= 21
 
 
+@pytest.mark.thorough
 def test_several_graphs_share_the_stage(fork, tmp_path, chains):
     executor = Measured()
     result = train([fork, chains(2)], PLANNED, tmp_path / "run", replace(CONFIG, imitation=0, simulated=64, real=16), executor=executor)

@@ -152,7 +152,7 @@ def as_good_as_the_best(seed):
 
 
 def test_nothing_is_better():
-    assert sum(map(as_good_as_the_best, range(60))) >= 15
+    assert sum(map(as_good_as_the_best, range(24))) >= 6
 
 
 @pytest.mark.thorough

@@ -20,7 +20,8 @@ def test_every_way_gives_the_same(tmp_path, name):
     assert modes(tmp_path / "model") == MODES
     for mode in MODES:
         alone = Alone(tmp_path / "model", mode)
-        gc.collect()  # loops keep their variables alive
+        if name == "loop":  # whose graph refers to itself; a collection takes a second
+            gc.collect()
         found = alone({key: tf.constant(value) for key, value in feeds.items()})
         close({key: np.asarray(value) for key, value in found.items()}, expected)
         assert mode == PLAIN or not alone.variables

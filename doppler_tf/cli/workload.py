@@ -15,14 +15,16 @@ MORE_EXAMPLES = (
     "python -m doppler_tf workload llama_layer --devices 8 --tiling auto --topology v100x8 --out layer.json",
     "python -m doppler_tf workload llama_stack --devices 4 --layers 500 --out deep.json",
     "python -m doppler_tf workload llama_layer --devices 4 --training --optimizer adam --out step.json",
+    "python -m doppler_tf workload examples/own_program.py:mixer --devices 4 --training --out mixer.json",
     "python -m doppler_tf workload layered --devices 8 --vertices 100000 --option degree=2.5 --seed 7 --out random.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.epilog = "\n  ".join((parser.epilog or "", *MORE_EXAMPLES))
-    parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row) or layered "
-                                                     "(a random graph with costs but no kernels)")
+    parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row), layered "
+                                                     "(a random graph with costs but no kernels), or file.py:NAME, an EinsumProgram or a "
+                                                     "Workload in a Python file, which is run")
     parser.add_argument("--devices", type=positive, required=True, metavar="N", help="number of devices to cut for")
     parser.add_argument("--scale", default="paper", metavar="small|paper",
                         help="paper: the published shapes; small: shapes that take a CPU milliseconds (default: paper)")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from data.decompose import decompose
 from data.eindecomp import eindecomp, labelled
 from data.einsum_program import EinsumProgram
 from data.layered import Layered, layered_defaults, layered_graph
+from data.parallel import parallel
 from data.python_files import user_code
 from data.tiling import Tiling, check_tiling, extended
 from data.training import TrainingStep, training_step
 from data.workloads.chains import CHAINMM, FFNN
 from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
 from data.workloads.own import fingerprint, in_file, own_workload
-from data.workloads.workload import Workload
+from data.workloads.workload import Workload, near_square
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
 
@@ -24,7 +25,9 @@ WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block
                                   "llama_stack": LLAMA_STACK}
 NAMES = (*WORKLOADS, "layered")  # programs, and random graphs without a program
 MOST_LAYERS = 10_000
-TILINGS = ("published", "eindecomp")
+# Rows and columns of `parallel` by the number of devices.
+PARALLEL: dict[str, Callable[[int], tuple[int, int]]] = {"data": lambda n: (n, 1), "tensor": lambda n: (1, n), "mixed": near_square}
+TILINGS = ("published", *PARALLEL, "eindecomp")
 # `auto` tries EinDecomp's tilings into so many pieces for each device.
 PIECES_A_DEVICE = (1, 2, 4)
 DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times suggest float16; small sizes run in float32
@@ -38,11 +41,11 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
       name: one of NAMES; or `file.py:NAME`, a Workload or an EinsumProgram in a Python file, which is run.
       scale: "paper" for the published shapes, "small" for kernels of about a millisecond on a CPU core.
       seed: for a program, of its input values (`EinsumProgram.draw_inputs`), which do not change the graph; for `layered`, of the graph.
-      tiling: "published", where there is one, or "eindecomp" for the tiling that moves the fewest elements. Inputs are on every device and
-        move nothing.
+      tiling: "published", where there is one; "data" parallel, "tensor" parallel or "mixed", both at once (`data/parallel.py`); or
+        "eindecomp" for the tiling that moves the fewest elements. Inputs are on every device and move nothing.
       pieces: of each expression under "eindecomp"; None: one for each device.
-      optimizer: of a training step, sgd, momentum or adam; None: the program alone. The published tiling is that of the program,
-        and steps of the backward pass are cut like those that they differentiate.
+      optimizer: of a training step, sgd, momentum or adam; None: the program alone. EinDecomp cuts all of the step. Other tilings
+        are those of the program, and steps of the backward pass are cut like those that they differentiate.
       options: the workload's sizes and, for a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
     Raises:
@@ -64,8 +67,8 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         trained = ", ".join(each for each, workload in WORKLOADS.items() if workload.training is not None)
         raise field_error(ConfigError, "workload", name, "training", f"a workload with a loss: one of {trained}, or a data.Workload with "
                           "training=data.Training(...)", name)
-    if tiling == "published" and pieces is not None:
-        raise field_error(ConfigError, "workload", name, "pieces", "none beside the published tiling", pieces, "choose eindecomp")
+    if tiling != "eindecomp" and pieces is not None:
+        raise field_error(ConfigError, "workload", name, "pieces", f"none beside the {tiling} tiling", pieces, "choose eindecomp")
     defaults = (layered_defaults(scale, num_devices) if name == "layered"
                 else {**getattr(workload, scale), "dtype_bytes": DTYPE_BYTES[scale]})
     _check_keys(name, defaults, options)
@@ -79,7 +82,9 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
     made = _made(workload, name, sizes, record)
     if (own := in_file(name)) is not None:
         record |= {"name": own[1], "file": str(own[0]), "program": fingerprint(made.program)}
-    if tiling != "published" or workload.tiling is None:
+    if tiling in PARALLEL:
+        record["tiling"] = {"method": tiling}
+    elif tiling == "eindecomp" or workload.tiling is None:
         record["tiling"] = {"method": "eindecomp", "pieces": num_devices if pieces is None else pieces}
     attributes = {"name": record["name"] + ("" if optimizer is None else "_training"), "workload": record}
     return decompose(made.program, _tiling(workload, made, record), sizes["dtype_bytes"], attributes)
@@ -97,15 +102,15 @@ def named_workload(name: str) -> Workload:
 
 def build_tilings(name: str, num_devices: int, scale: str = "paper", seed: int = 0, optimizer: str | None = None,
                   **options: float) -> dict[str, DataflowGraph]:
-    """A workload cut in several ways, by name: as published, and by EinDecomp into one, two and four pieces for each device.
+    """A workload cut in several ways, by name: as published, as in PARALLEL, and by EinDecomp into 1, 2 and 4 pieces for each device.
 
     Args and raises: as `build_workload`.
     """
-    graphs = {"published": build_workload(name, num_devices, scale, seed, optimizer=optimizer, **options)}
+    graphs = {tiling: build_workload(name, num_devices, scale, seed, tiling, None, optimizer, **options)
+              for tiling in ("published", *PARALLEL)}
     for each in PIECES_A_DEVICE:
         pieces = each * num_devices
-        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, optimizer,
-                                                                          **options)
+        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, optimizer, **options)
     return graphs
 
 
@@ -154,12 +159,16 @@ def workload_cuts(record: Mapping) -> dict[str, dict[str, int]]:
 
 
 def _tiling(workload: Workload, made: TrainingStep, record: Mapping) -> Tiling:
-    if "tiling" in record:
+    method, options = record.get("tiling", {}).get("method", "published"), record["options"]
+    if method == "eindecomp":
         return eindecomp(labelled(made.program), record["tiling"]["pieces"], count_inputs=False)
-    program = workload.program(record["options"])
-    with user_code(record["name"], "a tiling"):
-        tiling = workload.tiling(program, record["options"]["num_devices"])
-        check_tiling(program, tiling)
+    program = workload.program(options)
+    if method in PARALLEL:
+        tiling = parallel(program, *PARALLEL[method](options["num_devices"]))
+    else:
+        with user_code(record["name"], "a tiling"):
+            tiling = workload.tiling(program, options["num_devices"])
+            check_tiling(program, tiling)
     return extended(made.program, tiling, made.sources)
 
 

@@ -33,9 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for key, purpose in (("layers", "llama_stack: layers in a row"), ("vertices", "layered: vertices of the graph")):
         parser.add_argument(f"--{key}", dest="option", type=partial(_pair, key), action="append", default=[], metavar="N",
                             help=f"{purpose}, as --option {key}=N")
-    parser.add_argument("--tiling", default="published", metavar="published|eindecomp|auto",
-                        help="how the program is cut: as published; by EinDecomp, so that the fewest elements move; or in several ways, "
-                             "of which placements on --topology keep the fastest (default: published)")
+    parser.add_argument("--tiling", default="published", metavar="published|data|tensor|mixed|eindecomp|auto",
+                        help="how the program is cut: as published; data parallel, by rows; tensor parallel, by columns and rows of "
+                             "weights in turn; both at once; by EinDecomp, so that the fewest elements move; or in all these ways, of "
+                             "which placements on --topology keep the fastest (default: published)")
     parser.add_argument("--training", action="store_true",
                         help="a step of training: the loss, its gradients, and the updates of the weights")
     parser.add_argument("--optimizer", metavar="sgd|momentum|adam", help="with --training: what updates the weights (default: sgd)")

@@ -23,8 +23,10 @@ from doppler_tf.api.rooms import module_call
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import cpu
 from doppler_tf.placement import place
+from doppler_tf.schedule.trace import Trace
 
 MODES, TILINGS = ("plain", "xla"), ("published", "data", "tensor", "eindecomp")
+ONE_DEVICE = "uncut, one device"
 
 
 def main() -> None:
@@ -39,7 +41,7 @@ def main() -> None:
         return
     from runtime import MergedExecutor
 
-    calls, calls_of, kernels = dict[str, Callable[[], float]](), {}, {}
+    calls, engines, busy = dict[str, Callable[[], float]](), {}, {}
     command, environment = module_call("benchmarks.training_step")
     process = subprocess.Popen([*command, "--alone", "--workload", args.workload], env=environment, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -49,15 +51,19 @@ def main() -> None:
         process.stdin.flush()
         return float(process.stdout.readline())
 
+    def ran(name: str, trace: Trace) -> float:
+        busy[name] = float((trace.end_s - trace.start_s).sum())
+        return trace.makespan_s
+
     for mode in MODES:
         calls[f"TensorFlow alone, {mode}"] = lambda mode=mode: ask(mode)
-    for tiling in TILINGS:
-        graph = build_workload(args.workload, 2, "small", tiling=tiling, optimizer="sgd")
+    for tiling in (ONE_DEVICE, *TILINGS):
+        graph = build_workload(args.workload, 1 if tiling == ONE_DEVICE else 2, "small", optimizer="sgd",
+                               tiling="published" if tiling == ONE_DEVICE else tiling)
         costs, program = build_costs(graph, cpu(2)), load_program(graph)
-        placed, engine = place(graph, costs).assignment, MergedExecutor(program.inputs, program.fetch)
-        calls[tiling] = lambda run=(engine, graph, costs, placed): run[0].execute(*run[1:]).makespan_s
-        calls_of[tiling] = engine
-        kernels[tiling] = len(graph.work_vertices)
+        placed = place(graph, costs, "one_device" if tiling == ONE_DEVICE else "auto").assignment
+        engines[tiling] = MergedExecutor(program.inputs, program.fetch), len(graph.work_vertices)
+        calls[tiling] = lambda run=(engines[tiling][0], graph, costs, placed), name=tiling: ran(name, run[0].execute(*run[1:]))
     rows: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
@@ -69,13 +75,11 @@ def main() -> None:
     seconds = {name: median(found) for name, found in rows.items()}
     best = min(seconds[f"TensorFlow alone, {mode}"] for mode in MODES)
     table = {name: {"median_s": seconds[name], "least_s": min(found), "most_s": max(found), "over_best_ratio": seconds[name] / best,
-                    "vertices": kernels.get(name), "merged_calls": _merged(calls_of.get(name))} for name, found in rows.items()}
+                    "vertices": engines[name][1] if name in engines else None,
+                    "merged_calls": len(engines[name][0].merged().graph.work_vertices) if name in engines else None,
+                    "kernels_s": busy.get(name)} for name, found in rows.items()}
     show(f"a training step of {args.workload} (small, SGD) on two logical CPUs, medians of {args.turns} turns", table)
-    finish({"rows": table, "best_over_tensorflow_ratio": min(seconds[tiling] for tiling in TILINGS) / best})
-
-
-def _merged(engine) -> int | None:
-    return None if engine is None else len(engine.merged().graph.work_vertices)
+    finish({"rows": table, "best_over_tensorflow_ratio": min(seconds[tiling] for tiling in engines) / best})
 
 
 def alone(name: str) -> None:

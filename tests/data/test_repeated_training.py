@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -20,7 +18,6 @@ from tests.data.test_training_step import LOSSES, TRAINED, published, tape_value
 from tests.data.test_workloads import TINY
 
 STEPS = 5
-THOROUGH = os.environ.get("DOPPLER_THOROUGH") == "1"
 CASES = [("chainmm", "momentum", 4, "published"), ("ffnn", "adam", 2, "data"), ("llama_layer", "sgd", 2, "tensor")]
 ALL = [(name, optimizer, devices, "eindecomp" if devices == 4 else "published")
        for name in TRAINED for optimizer in OPTIMIZERS for devices in (1, 2, 4)]

@@ -40,14 +40,15 @@ class BatchState(NamedTuple):
 
         Raises GraphError: the record is incomplete.
         """
-        for key, read, made in (("captured", _captured, "`capture` writes; capture the model"),
-                                ("workload", _updated, "`workload` writes; make the graph")):
+        for key, read, command, what in (("captured", _captured, "capture", "capture the model"),
+                                         ("workload", _updated, "workload", "make the graph")):
             record = graph.attributes.get(key)
             if record is not None:
                 try:
                     return read(graph, record)
                 except (AttributeError, KeyError, TypeError, ValueError) as error:
-                    raise GraphError(f"{graph.name}: {key}: expected the record that {made} again; got another ({error!r})") from None
+                    raise GraphError(f"{graph.name}: {key}: expected the record that `{command}` writes, got another ({error!r}); {what} "
+                                     "again") from None
         return BatchState()
 
 

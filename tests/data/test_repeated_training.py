@@ -80,7 +80,8 @@ def test_steps_on_devices_equal_tensorflows(name, optimizer, devices, tiling):
         tiles = [index for each in outputs for index in [graph.ids.index(x["vertex"]) for x in graph.attributes["outputs"][each]["tiles"]]]
         return assemble_outputs(graph, {v: done.outputs[batches.tensor(b, v)] for v in tiles}, outputs)
 
-    np.testing.assert_allclose([whole(b, ["loss"])["loss"] for b in range(STEPS)], losses, rtol=1e-5)
+    # A small loss is the difference of logits of several units, which float32 rounds by some 5e-7.
+    np.testing.assert_allclose([whole(b, ["loss"])["loss"] for b in range(STEPS)], losses, rtol=1e-5, atol=1e-6)
     found = whole(STEPS - 1, [f"new_{each}" for each in weights])
     assert relative_error({each: found[f"new_{each}"] for each in weights}, weights) <= 1e-5
 

@@ -9,9 +9,9 @@ from data.layered import Layered, layered_graph
 from data.reference import assemble_outputs, evaluate_program, execute_tiles, input_tiles, output_vertices, relative_error
 from data.training import Training, TrainingStep, training_step
 from data.workloads import WORKLOADS, build_tilings, build_workload, workload_cuts, workload_program
+from data.workloads.workload import Workload
 
-__all__ = ["WORKLOADS", "EinsumProgram", "LabelledOperation", "LabelledTensor", "Layered", "Training", "TrainingStep", "assemble_outputs",
-           "build_tilings", "build_workload", "contract", "decompose", "eindecomp", "elementwise", "evaluate_program",
+__all__ = ["WORKLOADS", "EinsumProgram", "LabelledOperation", "LabelledTensor", "Layered", "Training", "TrainingStep", "Workload",
+           "assemble_outputs", "build_tilings", "build_workload", "contract", "decompose", "eindecomp", "elementwise", "evaluate_program",
            "execute_tiles", "fuse", "gradients", "input_tiles", "labelled", "layered_graph", "moved_elements", "normal",
-           "output_vertices", "reduction", "relative_error", "tensor_input", "training_step", "view", "workload_cuts",
-           "workload_program"]
+           "output_vertices", "reduction", "relative_error", "tensor_input", "training_step", "view", "workload_cuts", "workload_program"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -42,17 +42,22 @@ def input_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict
     return tiles
 
 
-def output_vertices(graph: DataflowGraph) -> tuple[int, ...]:
-    """The vertices that hold the program's outputs. Raises GraphError for a graph without `outputs`."""
+def output_vertices(graph: DataflowGraph, names: Collection[str] | None = None) -> tuple[int, ...]:
+    """The vertices that hold the program's outputs: those of these names, or all. Raises GraphError for a graph without `outputs`."""
     index = {key: v for v, key in enumerate(graph.ids)}
-    return tuple(index[tile["vertex"]] for output in _outputs(graph).values() for tile in output["tiles"])
+    return tuple(index[tile["vertex"]] for output in _outputs(graph, names).values() for tile in output["tiles"])
 
 
-def assemble_outputs(graph: DataflowGraph, values: Mapping[int, np.ndarray]) -> dict[str, np.ndarray]:
-    """The program's whole outputs from the arrays of the output vertices. Args: values: by vertex; other vertices are ignored."""
+def assemble_outputs(graph: DataflowGraph, values: Mapping[int, np.ndarray], names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The program's whole outputs from the arrays of the output vertices.
+
+    Args:
+      values: by vertex; other vertices are ignored.
+      names: of the outputs; None: all.
+    """
     index = {key: v for v, key in enumerate(graph.ids)}
     whole = {}
-    for name, output in _outputs(graph).items():
+    for name, output in _outputs(graph, names).items():
         tiles = [(tile["box"], np.asarray(values[index[tile["vertex"]]])) for tile in output["tiles"]]
         whole[name] = np.empty(output["shape"], tiles[0][1].dtype)
         for box, tile in tiles:
@@ -91,8 +96,8 @@ def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndar
     return float(np.max(errors))
 
 
-def _outputs(graph: DataflowGraph) -> Mapping:
+def _outputs(graph: DataflowGraph, names: Collection[str] | None = None) -> Mapping:
     if "outputs" not in graph.attributes:
         raise GraphError(f"{graph.name}: graph: outputs: expected the tiles of the program's outputs, got none; only graphs made with "
                          f"`workload` can be executed")
-    return graph.attributes["outputs"]
+    return {name: output for name, output in graph.attributes["outputs"].items() if names is None or name in names}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from data.einsum_program import EinsumProgram
 from data.steps import Expression, Pad, Step, Use, View
+from doppler_tf.errors import GraphError, field_error
 
 Labels = tuple[str, ...]
 _COMMUTATIVE = ("add", "mul")
@@ -67,7 +68,10 @@ class Writer:
         self._reserved.update(names)
 
     def add_input(self, name: str, tensor) -> Term:
-        """A further input. Args: tensor: an Input."""
+        """A further input. Args: tensor: an Input. Raises GraphError: a tensor has this name."""
+        if name in self.labels:
+            raise field_error(GraphError, "program", f"tensor {name!r}", "name", "one that a training step does not need", name,
+                              "rename it")
         self.inputs[name], self.labels[name] = tensor, tensor.labels
         self._fixed.add(name)
         return self.term(name)

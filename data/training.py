@@ -54,10 +54,16 @@ def training_step(program: EinsumProgram, training: Training, optimizer: str = "
     """One step of an optimizer, the first: its slots are inputs of zeros.
 
     Raises:
-      ConfigError: no such optimizer.
+      ConfigError: no such optimizer, loss or tensor. GraphError: a tensor has a name that the step needs.
     """
     if optimizer not in OPTIMIZERS:
         raise field_error(ConfigError, "training", "", "optimizer", f"one of {', '.join(OPTIMIZERS)}", optimizer)
+    computed = [step.name for step in program.steps]
+    named = {"loss": ((training.loss,), LOSSES), "of": ((training.of,), computed), "data": (training.data, program.inputs)}
+    for what, (given, known) in named.items():
+        for unknown in given:
+            if unknown not in known:
+                raise field_error(ConfigError, "training", "", what, f"one of {', '.join(known)}", unknown)
     writer = Writer(program)
     writer.reserve(("loss",))
     constants = {step.name for step in program.steps if step.name.rpartition(".")[2] in training.constants}

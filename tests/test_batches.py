@@ -13,7 +13,8 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
 from doppler_tf.schedule.assignment import Assignment
-from doppler_tf.schedule.batches import BatchState, repeat_graph
+from doppler_tf.schedule.batch_state import BatchState
+from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.validation import validate_trace
 from tests.strategies import cases

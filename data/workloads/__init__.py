@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 
 from data.decompose import decompose
 from data.eindecomp import eindecomp, labelled
 from data.einsum_program import EinsumProgram
 from data.layered import Layered, layered_defaults, layered_graph
-from data.tiling import Tiling, extended
+from data.parallel import parallel
+from data.python_files import user_code
+from data.tiling import Tiling, check_tiling, extended
 from data.training import TrainingStep, training_step
 from data.workloads.chains import CHAINMM, FFNN
 from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
-from data.workloads.workload import Workload
+from data.workloads.own import fingerprint, in_file, own_workload
+from data.workloads.workload import Workload, near_square
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
 
@@ -21,7 +25,9 @@ WORKLOADS: dict[str, Workload] = {"chainmm": CHAINMM, "ffnn": FFNN, "llama_block
                                   "llama_stack": LLAMA_STACK}
 NAMES = (*WORKLOADS, "layered")  # programs, and random graphs without a program
 MOST_LAYERS = 10_000
-TILINGS = ("published", "eindecomp")
+# Rows and columns of `parallel` by the number of devices.
+PARALLEL: dict[str, Callable[[int], tuple[int, int]]] = {"data": lambda n: (n, 1), "tensor": lambda n: (1, n), "mixed": near_square}
+TILINGS = ("published", *PARALLEL, "eindecomp")
 # `auto` tries EinDecomp's tilings into so many pieces for each device.
 PIECES_A_DEVICE = (1, 2, 4)
 DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times suggest float16; small sizes run in float32
@@ -32,21 +38,21 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
     """The graph of a workload, cut for a number of devices.
 
     Args:
-      name: one of NAMES.
+      name: one of NAMES; or `file.py:NAME`, a Workload or an EinsumProgram in a Python file, which is run.
       scale: "paper" for the published shapes, "small" for kernels of about a millisecond on a CPU core.
       seed: for a program, of its input values (`EinsumProgram.draw_inputs`), which do not change the graph; for `layered`, of the graph.
-      tiling: "published", where there is one, or "eindecomp" for the tiling that moves the fewest elements. Inputs are on every device and
-        move nothing.
+      tiling: "published", where there is one; "data" parallel, "tensor" parallel or "mixed", both at once (`data/parallel.py`); or
+        "eindecomp" for the tiling that moves the fewest elements. Inputs are on every device and move nothing.
       pieces: of each expression under "eindecomp"; None: one for each device.
-      optimizer: of a training step, sgd, momentum or adam; None: the program alone. The published tiling is that of the program,
-        and steps of the backward pass are cut like those that they differentiate.
+      optimizer: of a training step, sgd, momentum or adam; None: the program alone. EinDecomp cuts all of the step. Other tilings
+        are those of the program, and steps of the backward pass are cut like those that they differentiate.
       options: the workload's sizes and, for a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
     Raises:
       ConfigError: a name, scale or option is unknown, or a value is out of range.
+      FormatError: no such file. UserError: what the user's file raises.
     """
-    if name not in NAMES:
-        raise field_error(ConfigError, "workload", "", "name", f"one of {', '.join(NAMES)}", name)
+    workload = None if name == "layered" else named_workload(name)
     if isinstance(num_devices, bool) or not isinstance(num_devices, int) or num_devices < 1:
         raise field_error(ConfigError, "workload", name, "num_devices", "an integer >= 1", num_devices)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
@@ -57,40 +63,54 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         raise field_error(ConfigError, "workload", name, "tiling", f"one of {', '.join(TILINGS)}", tiling)
     if name == "layered" and tiling != "published":
         raise field_error(ConfigError, "workload", name, "tiling", "published: a random graph has no program to cut", tiling)
-    if optimizer is not None and (name not in WORKLOADS or WORKLOADS[name].training is None):
+    if optimizer is not None and (workload is None or workload.training is None):
         trained = ", ".join(each for each, workload in WORKLOADS.items() if workload.training is not None)
-        raise field_error(ConfigError, "workload", name, "training", f"a workload with a loss: one of {trained}", name)
-    if tiling == "published" and pieces is not None:
-        raise field_error(ConfigError, "workload", name, "pieces", "none beside the published tiling", pieces, "choose eindecomp")
+        raise field_error(ConfigError, "workload", name, "training", f"a workload with a loss: one of {trained}, or a data.Workload with "
+                          "training=data.Training(...)", name)
+    if tiling != "eindecomp" and pieces is not None:
+        raise field_error(ConfigError, "workload", name, "pieces", f"none beside the {tiling} tiling", pieces, "choose eindecomp")
     defaults = (layered_defaults(scale, num_devices) if name == "layered"
-                else {**getattr(WORKLOADS[name], scale), "dtype_bytes": DTYPE_BYTES[scale]})
+                else {**getattr(workload, scale), "dtype_bytes": DTYPE_BYTES[scale]})
     _check_keys(name, defaults, options)
     sizes = {**defaults, **options}
-    attributes = {"name": name, "workload": {"name": name, "seed": seed,
-                                             "options": {"num_devices": num_devices, "scale": scale, **sizes}}}
+    record = {"name": name, "seed": seed, "options": {"num_devices": num_devices, "scale": scale, **sizes}}
     if name == "layered":
-        return layered_graph(Layered(**sizes), seed, attributes)
+        return layered_graph(Layered(**sizes), seed, {"name": name, "workload": record})
     _check_sizes(name, sizes)
     if optimizer is not None:
-        attributes["workload"]["training"] = {"optimizer": optimizer}
-        attributes["name"] += "_training"
-    made = _made(name, sizes, attributes["workload"])
-    if tiling != "published" or WORKLOADS[name].tiling is None:
-        attributes["workload"]["tiling"] = {"method": "eindecomp", "pieces": num_devices if pieces is None else pieces}
-    return decompose(made.program, _tiling(made, attributes["workload"]), sizes["dtype_bytes"], attributes)
+        record["training"] = {"optimizer": optimizer}
+    made = _made(workload, name, sizes, record)
+    if (own := in_file(name)) is not None:
+        record |= {"name": own[1], "file": str(own[0]), "program": fingerprint(made.program)}
+    if tiling in PARALLEL:
+        record["tiling"] = {"method": tiling}
+    elif tiling == "eindecomp" or workload.tiling is None:
+        record["tiling"] = {"method": "eindecomp", "pieces": num_devices if pieces is None else pieces}
+    attributes = {"name": record["name"] + ("" if optimizer is None else "_training"), "workload": record}
+    return decompose(made.program, _tiling(workload, made, record), sizes["dtype_bytes"], attributes)
+
+
+def named_workload(name: str) -> Workload:
+    """The workload of this name, or what `file.py:NAME` names. Raises ConfigError: no such name. Also raises as `own_workload`."""
+    own = in_file(name)
+    if own is not None:
+        return own_workload(*own)
+    if name not in WORKLOADS:
+        raise field_error(ConfigError, "workload", "", "name", f"one of {', '.join(NAMES)}, or file.py:NAME", name)
+    return WORKLOADS[name]
 
 
 def build_tilings(name: str, num_devices: int, scale: str = "paper", seed: int = 0, optimizer: str | None = None,
                   **options: float) -> dict[str, DataflowGraph]:
-    """A workload cut in several ways, by name: as published, and by EinDecomp into one, two and four pieces for each device.
+    """A workload cut in several ways, by name: as published, as in PARALLEL, and by EinDecomp into 1, 2 and 4 pieces for each device.
 
     Args and raises: as `build_workload`.
     """
-    graphs = {"published": build_workload(name, num_devices, scale, seed, optimizer=optimizer, **options)}
+    graphs = {tiling: build_workload(name, num_devices, scale, seed, tiling, None, optimizer, **options)
+              for tiling in ("published", *PARALLEL)}
     for each in PIECES_A_DEVICE:
         pieces = each * num_devices
-        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, optimizer,
-                                                                          **options)
+        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, optimizer, **options)
     return graphs
 
 
@@ -98,47 +118,57 @@ def workload_program(record: Mapping) -> EinsumProgram:
     """The unsharded program of a graph's `workload` attribute. `program.draw_inputs(record["seed"])` draws its input values.
 
     Raises:
-      ConfigError: `build_workload` did not write the record.
+      ConfigError: `build_workload` did not write the record, or the program in the user's file is another now.
+      FormatError: the user's file is gone.
     """
-    return _recorded(record).program
+    return _recorded(record)[1].program
 
 
-def _recorded(record: Mapping) -> TrainingStep:
+def _recorded(record: Mapping) -> tuple[Workload, TrainingStep]:
     if not isinstance(record, Mapping) or not isinstance(record.get("options"), Mapping):
         raise field_error(ConfigError, "workload", "", "record", "an object with 'name', 'options' and 'seed'", record)
     name = record.get("name")
-    if name not in WORKLOADS:
-        raise field_error(ConfigError, "workload", "", "name", f"one of {', '.join(WORKLOADS)}", name)
-    workload = WORKLOADS[name]
+    workload = own_workload(Path(record["file"]), name) if "file" in record else named_workload(name)
     sizes = {key: value for key, value in record["options"].items() if key not in ("num_devices", "scale")}
     missing = sorted({*workload.paper} - {*sizes})
     if missing:
         raise field_error(ConfigError, "workload", name, "options", f"all of {', '.join(workload.paper)}", sorted(sizes))
     _check_keys(name, (*workload.paper, "dtype_bytes"), sizes)
     _check_sizes(name, sizes)
-    return _made(name, sizes, record)
+    made = _made(workload, name, sizes, record)
+    if "file" in record and fingerprint(made.program) != record.get("program"):
+        raise ConfigError(f"{record['file']}: {name}: expected the program from which the graph was made, got another, as the file has "
+                          "changed since; make the graph again with `workload`")
+    return workload, made
 
 
-def _made(name: str, sizes: Mapping[str, int], record: Mapping) -> TrainingStep:
+def _made(workload: Workload, name: str, sizes: Mapping[str, int], record: Mapping) -> TrainingStep:
     """The program of a record, and what its steps differentiate."""
-    program = WORKLOADS[name].program(sizes)
+    with user_code(name, "a program"):
+        program = workload.program(sizes)
     if "training" not in record:
         return TrainingStep(program, {})
-    return training_step(program, WORKLOADS[name].training, record["training"]["optimizer"])
+    return training_step(program, workload.training, record["training"]["optimizer"])
 
 
 def workload_cuts(record: Mapping) -> dict[str, dict[str, int]]:
     """Into how many parts each expression of a graph's `workload` attribute cuts each of its labels. Raises: as `workload_program`."""
-    made = _recorded(record)
-    tiling = _tiling(made, record)
+    workload, made = _recorded(record)
+    tiling = _tiling(workload, made, record)
     return {e.name: {label: tiling.get(e.name, {}).get(label, 1) for label in e.space} for e in made.program.expressions}
 
 
-def _tiling(made: TrainingStep, record: Mapping) -> Tiling:
-    if "tiling" in record:
+def _tiling(workload: Workload, made: TrainingStep, record: Mapping) -> Tiling:
+    method, options = record.get("tiling", {}).get("method", "published"), record["options"]
+    if method == "eindecomp":
         return eindecomp(labelled(made.program), record["tiling"]["pieces"], count_inputs=False)
-    workload = WORKLOADS[record["name"]]
-    tiling = workload.tiling(workload.program(record["options"]), record["options"]["num_devices"])
+    program = workload.program(options)
+    if method in PARALLEL:
+        tiling = parallel(program, *PARALLEL[method](options["num_devices"]))
+    else:
+        with user_code(record["name"], "a tiling"):
+            tiling = workload.tiling(program, options["num_devices"])
+            check_tiling(program, tiling)
     return extended(made.program, tiling, made.sources)
 
 

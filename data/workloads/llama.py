@@ -162,8 +162,8 @@ def _tiling(program: EinsumProgram, num_devices: int) -> Tiling:
 
 PAPER, SMALL = {"tokens": 4096, "dim": 4096, "heads": 32, "ffn": 11_008}, {"tokens": 512, "dim": 512, "heads": 8, "ffn": 1376}
 PAPER_HEAD, SMALL_HEAD = {**PAPER, "vocab": 32_000}, {**SMALL, "vocab": 2048}
-DATA = ("x", "cos", "sin", "mask")
-NEXT_TOKEN = Training("softmax_cross_entropy", "head", DATA, ("max",))
+DATA = ("x", "cos", "sin")
+NEXT_TOKEN = Training("softmax_cross_entropy", "head", (*DATA, "mask"), ("max",))
 LLAMA_BLOCK = Workload(PAPER, SMALL, _block_program, _tiling, Training("mean_squared_error", "y", DATA, ("max",)))
 LLAMA_LAYER = Workload(PAPER_HEAD, SMALL_HEAD, _layer_program, _tiling, NEXT_TOKEN)
 LLAMA_STACK = Workload({**PAPER_HEAD, "layers": 32}, {**SMALL_HEAD, "layers": 2}, _stack_program, _tiling, NEXT_TOKEN)

@@ -62,6 +62,7 @@ class Program:
         record = graph.attributes["workload"]
         try:
             self._graph, self._program = graph, workload_program(record)
+            self._trains = "training" in record
             self._tensors = self._program.draw_inputs(record["seed"])
             self.inputs, self.fetch = input_tiles(graph, self._tensors), output_vertices(graph)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -74,21 +75,41 @@ class Program:
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
         """||a - b|| / ||b|| of a run's outputs (by vertex) against the unsharded program, evaluated in NumPy."""
-        return relative_error(assemble_outputs(self._graph, outputs), evaluate_program(self._program, self._tensors))
+        return self.largest_error([outputs])
+
+    @property
+    def passing(self) -> frozenset[str]:
+        """The outputs that the next batch does not take, as it takes a training step's new weights and slots."""
+        return frozenset(name for name in self._program.outputs if self._next_value(name) is None)
+
+    def largest_error(self, batches: Sequence[Mapping[int, np.ndarray]]) -> float:
+        """The largest of batches that follow each other. Args: batches: outputs by vertex: `passing`, and all of the last batch."""
+        tensors, errors = self._tensors, []
+        for b, outputs in enumerate(batches, 1):
+            expected, names = evaluate_program(self._program, tensors), self._program.outputs if b == len(batches) else self.passing
+            errors.append(relative_error(assemble_outputs(self._graph, outputs, names), {name: expected[name] for name in names}))
+            tensors = tensors | {self._next_value(name): value for name, value in expected.items() if name not in self.passing}
+        return float(np.max(errors))
+
+    def _next_value(self, output: str) -> str | None:
+        """The input whose next value an output is."""
+        name = output.removeprefix("new_")
+        return name if self._trains and name != output and name in self._tensors else None
 
 
 class RepeatedProgram:
-    """The program of a workload in each batch, always with the same input values."""
+    """The program of a workload in each batch, always with the same input values, but for weights that the batch before has updated."""
 
     def __init__(self, program: Program, batches: Batches):
         self._program, self._batches = program, batches
         self.inputs = {int(batches.vertex[0, v]): tensor for v, tensor in program.inputs.items()}
-        self.fetch = [batches.tensor(b, t) for b in range(batches.repeats) for t in program.fetch]
+        passing = output_vertices(batches.single, program.passing)
+        self._taken = [*[passing] * (batches.repeats - 1), program.fetch]
+        self.fetch = [batches.tensor(b, t) for b, taken in enumerate(self._taken) for t in taken]
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
         """The largest of all batches."""
-        return max(self._program.relative_error({t: outputs[self._batches.tensor(b, t)] for t in self._program.fetch})
-                   for b in range(self._batches.repeats))
+        return self._program.largest_error([{t: outputs[self._batches.tensor(b, t)] for t in taken} for b, taken in enumerate(self._taken)])
 
 
 class ByGraph:

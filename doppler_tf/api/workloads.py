@@ -11,6 +11,7 @@ from typing import Any
 from data import build_tilings, build_workload
 from data.training import OPTIMIZERS
 from data.workloads import NAMES as NAMES
+from data.workloads import TILINGS as CUTS
 from doppler_tf.alternatives import place_alternatives
 from doppler_tf.api.inputs import load_topology
 from doppler_tf.errors import ConfigError, field_error
@@ -19,7 +20,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.description import describe
 from doppler_tf.report.progress import progress_bar
 
-PUBLISHED, TILINGS = "published", ("published", "eindecomp", "auto")
+PUBLISHED, TILINGS = "published", (*CUTS, "auto")
 # Seconds in which `auto` searches.
 BUDGET_S = 10.0
 

@@ -15,14 +15,16 @@ MORE_EXAMPLES = (
     "python -m doppler_tf workload llama_layer --devices 8 --tiling auto --topology v100x8 --out layer.json",
     "python -m doppler_tf workload llama_stack --devices 4 --layers 500 --out deep.json",
     "python -m doppler_tf workload llama_layer --devices 4 --training --optimizer adam --out step.json",
+    "python -m doppler_tf workload examples/own_program.py:mixer --devices 4 --training --out mixer.json",
     "python -m doppler_tf workload layered --devices 8 --vertices 100000 --option degree=2.5 --seed 7 --out random.json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
     parser.epilog = "\n  ".join((parser.epilog or "", *MORE_EXAMPLES))
-    parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row) or layered "
-                                                     "(a random graph with costs but no kernels)")
+    parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row), layered "
+                                                     "(a random graph with costs but no kernels), or file.py:NAME, an EinsumProgram or a "
+                                                     "Workload in a Python file, which is run")
     parser.add_argument("--devices", type=positive, required=True, metavar="N", help="number of devices to cut for")
     parser.add_argument("--scale", default="paper", metavar="small|paper",
                         help="paper: the published shapes; small: shapes that take a CPU milliseconds (default: paper)")
@@ -31,9 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for key, purpose in (("layers", "llama_stack: layers in a row"), ("vertices", "layered: vertices of the graph")):
         parser.add_argument(f"--{key}", dest="option", type=partial(_pair, key), action="append", default=[], metavar="N",
                             help=f"{purpose}, as --option {key}=N")
-    parser.add_argument("--tiling", default="published", metavar="published|eindecomp|auto",
-                        help="how the program is cut: as published; by EinDecomp, so that the fewest elements move; or in several ways, "
-                             "of which placements on --topology keep the fastest (default: published)")
+    parser.add_argument("--tiling", default="published", metavar="published|data|tensor|mixed|eindecomp|auto",
+                        help="how the program is cut: as published; data parallel, by rows; tensor parallel, by columns and rows of "
+                             "weights in turn; both at once; by EinDecomp, so that the fewest elements move; or in all these ways, of "
+                             "which placements on --topology keep the fastest (default: published)")
     parser.add_argument("--training", action="store_true",
                         help="a step of training: the loss, its gradients, and the updates of the weights")
     parser.add_argument("--optimizer", metavar="sgd|momentum|adam", help="with --training: what updates the weights (default: sgd)")

@@ -2,26 +2,26 @@
 
 A call of the graph is a batch. Batch b + K may begin when batch b is done, so that at most K batches are in flight. A vertex without work
 (`token`) says that a batch is done, and first vertices of later batches wait for it. Variables that a batch updates reach the next batch
-as tensors.
+as tensors. Where its tiles of them are others, it assembles them from those of the batch before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.errors import ConfigError, GraphError, field_error
+from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike, as_graph, as_topology
 from doppler_tf.graph.records import graph_from_records, graph_to_records
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.batch_state import BatchState, Box, Piece
 from doppler_tf.schedule.dispatch import queue_keys
 from doppler_tf.schedule.trace import Trace
 
@@ -38,7 +38,8 @@ class Batches:
       repeats, in_flight: calls, and how many are worked on at once.
       vertex: int32 [repeats, N], the vertex of `graph` that stands for each vertex of `single` in each batch. A variable that the batch
         before has updated has no vertex of its own: -1.
-      tokens: int32 rows (batch, vertex of `graph`, the vertex of `graph` on whose device it runs).
+      tokens, joins: int32 rows (batch, vertex of `graph`, the vertex of `graph` on whose device it runs). Joins assemble what a
+        batch takes from the one before.
     """
 
     single: DataflowGraph
@@ -49,6 +50,7 @@ class Batches:
     in_flight: int
     vertex: np.ndarray
     tokens: np.ndarray
+    joins: np.ndarray
 
     def tensor(self, batch: int, tensor: int) -> int:
         """The tensor of `graph` that stands for one of `single` in a batch."""
@@ -75,10 +77,9 @@ class Batches:
         for b in range(self.repeats):
             mine = pattern[b % len(pattern)]
             device[self.vertex[b, work]] = mine.device[work]
-            order.append(self.vertex[b, self._sequence(mine)])
-            _, tokens, beside = self.tokens[self.tokens[:, 0] == b].T
-            device[tokens] = device[beside]
-            order.append(tokens)
+            (_, joins, reader), (_, tokens, beside) = (rows[rows[:, 0] == b].T for rows in (self.joins, self.tokens))
+            device[joins], device[tokens] = device[reader], device[beside]
+            order += [joins, self.vertex[b, self._sequence(mine)], tokens]
         priority = np.zeros(self.graph.num_vertices)
         priority[np.concatenate(order)] = np.arange(self.graph.work_vertices.size)
         return Assignment(device, None, method, "order", priority)
@@ -114,37 +115,6 @@ class Batches:
         return work[np.lexsort((position[work], keys[work]))]
 
 
-class BatchState(NamedTuple):
-    """Differences between batches.
-
-    Attributes:
-      own: input vertices that differ from batch to batch. All other inputs are shared.
-      carried: by input vertex, the tensor whose value the next batch takes in its place.
-      in_order: vertices that keep a state. Those of a batch run after those of the batch before, and all without a pin on one
-        device.
-    """
-
-    own: Collection[int] = ()
-    carried: Mapping[int, int] = MappingProxyType({})
-    in_order: Sequence[int] = ()
-
-    @staticmethod
-    def of(graph: DataflowGraph) -> BatchState:
-        """As a captured graph records it; another graph shares all inputs. Raises GraphError: the record is incomplete."""
-        record = graph.attributes.get("captured")
-        if record is None:
-            return BatchState()
-        index = {key: v for v, key in enumerate(graph.ids)}
-        try:
-            weights = {x["variable"]: index[x["vertex"]] for x in record["weights"]}
-            carried = {weights[x["variable"]]: int(graph.tensor_ptr[index[x["vertex"]]]) + x.get("output", 0)
-                       for x in record["updates"] if x["variable"] in weights}
-            return BatchState([index[x["vertex"]] for x in record["inputs"]], carried, [index[key] for key in record.get("in_order", ())])
-        except (KeyError, TypeError) as error:
-            raise GraphError(f"{graph.name}: captured: expected the record that `capture` writes, got another ({error!r}); capture the "
-                             f"model again") from None
-
-
 def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flight: int, state: BatchState | None = None) -> Batches:
     """The graph of `repeats` calls, of which `in_flight` are worked on at once.
 
@@ -166,16 +136,20 @@ def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flig
     joined = graph_from_records(builder.nodes, builder.edges, attributes, graph.name)
     index = {key: v for v, key in enumerate(joined.ids)}
     vertex = np.array([[-1 if key is None else index[key] for key in row] for row in builder.keys], np.int32)
-    tokens = np.array([(b, index[token], index[beside]) for b, token, beside in builder.tokens], np.int32).reshape(-1, 3)
-    return Batches(graph, build_costs(graph, topology), joined, build_costs(joined, topology), repeats, in_flight, vertex, tokens)
+    tokens, joins = (np.array([(b, index[key], index[beside]) for b, key, beside in rows], np.int32).reshape(-1, 3)
+                     for rows in (builder.tokens, builder.joins))
+    return Batches(graph, build_costs(graph, topology), joined, build_costs(joined, topology), repeats, in_flight, vertex, tokens,
+                   joins)
 
 
 class _Builder:
-    """Records of the joined graph. A vertex of batch b has the id "b/id", a shared input "shared/id"."""
+    """Records of the joined graph. A vertex of batch b has the id "b/id", a shared input "shared/id", a join for an input "b/join/id"."""
 
     def __init__(self, graph: DataflowGraph, topology: Topology, state: BatchState, repeats: int):
         self.graph, self.repeats = graph, repeats
-        self.own, self.carried, self.in_order = frozenset(state.own), state.carried, tuple(state.in_order)
+        self.own, self.in_order = frozenset(state.own), tuple(state.in_order)
+        self.carried = {v: (Piece(made, None, ()),) if isinstance(made, int | np.integer) else made for v, made in state.carried.items()}
+        self.whole = {v for v, made in state.carried.items() if isinstance(made, int | np.integer)}
         self.launch_s = [device.launch_s for device in topology.devices]
         self.single_nodes, self.single_edges, _ = graph_to_records(graph)
         index = {key: v for v, key in enumerate(graph.ids)}
@@ -192,6 +166,8 @@ class _Builder:
         self.edges: list[dict] = []
         self.keys: list[list[str | None]] = []
         self.tokens: list[tuple[int, str, str]] = []
+        self.joins: list[tuple[int, str, str]] = []
+        self._joined = set[str]()
         self._done: dict[int, str] = {}
 
     def add(self, b: int, gated: bool, done: bool, in_flight: int) -> None:
@@ -214,11 +190,14 @@ class _Builder:
             self.nodes.append(new)
         edges: dict[tuple, dict] = {}
         for edge, (u, w) in zip(self.single_edges, self.ends, strict=True):
-            source, output = self._source(b, u, edge.get("output", 0))
+            source, output, cut = self._source(b, u, edge.get("output", 0))
             new = {**edge, "source": source, "target": self.keys[b][w], "output": output}
-            if source != self.keys[b][u]:  # what came from an input now comes from the batch before
+            if b and u in self.whole:  # what came from an input now comes from the batch before
                 new = {key: new[key] for key in ("source", "target", "output")}
-            edges.setdefault((source, new["target"], output), new)
+            if (known := edges.setdefault((source, new["target"], output), new)) is not new and "bytes" in known and cut is not None:
+                known["bytes"] += new["bytes"]  # two tiles of one
+            if b and len(self.carried.get(u, ())) > 1 and source not in self._joined:
+                self._join(b, u, source, new["target"])
         if b:
             for before, after in zip(self.in_order[-1:], self.in_order[:1], strict=True):
                 edge = {"source": self.keys[b - 1][before], "target": self.keys[b][after], "bytes": 0}
@@ -250,17 +229,40 @@ class _Builder:
         shared = self.graph.is_input[v] and v not in self.own
         return f"shared/{self.graph.ids[v]}" if shared else f"{b}/{self.graph.ids[v]}"
 
-    def _source(self, b: int, v: int, output: int) -> tuple[str, int]:
-        """Id and output of the tensor that stands for an output of v in batch b."""
+    def _source(self, b: int, v: int, output: int) -> tuple[str, int, Box | None]:
+        """Id and output of the tensor that stands for an output of v in batch b, and what of it does; None: all."""
+        cut = None
         while b and v in self.carried:
-            tensor = self.carried[v]
+            pieces = self.carried[v]
+            if len(pieces) > 1:
+                return f"{b}/join/{self.graph.ids[v]}", 0, None
+            tensor, cut, _ = pieces[0]
             v = int(self.graph.tensor_producer[tensor])
             b, output = b - 1, tensor - int(self.graph.tensor_ptr[v])
-        return self.keys[b][v], output
+        return self.keys[b][v], output, cut
 
     def _operand(self, b: int, operand: Mapping) -> dict:
-        source, output = self._source(b, self._index[operand["vertex"]], operand.get("output", 0))
-        return {**operand, "vertex": source, "output": output}
+        source, output, cut = self._source(b, self._index[operand["vertex"]], operand.get("output", 0))
+        box = operand.get("slice")
+        if cut is not None:
+            box = cut if box is None else [[start + a, start + b] for (start, _), (a, b) in zip(cut, box, strict=True)]
+        return {**operand, "vertex": source, "output": output, "slice": box}
+
+    def _join(self, b: int, v: int, key: str, reader: str) -> None:
+        """A vertex that assembles input v of batch b from tensors of the batch before, beside a reader."""
+        self._joined.add(key)
+        pieces, node, kernel = self.carried[v], self.single_nodes[v], self.graph.kernel[v]
+        makers = [int(self.graph.tensor_producer[piece.tensor]) for piece in pieces]
+        shape = [stop - start for start, stop in kernel.params["box"]]
+        self.nodes.append({"id": key, "name": f"batch {b}: {node['name']}", "kind": "retile", "flops": 0, "meta_op": "retile",
+                           "role": "shard", "output_bytes": node["output_bytes"], "kernel": {
+                               "op": "assemble", "params": {"shape": shape, "boxes": [piece.box for piece in pieces]},
+                               "operands": [{"vertex": self.keys[b - 1][maker], "slice": piece.cut}
+                                            for piece, maker in zip(pieces, makers, strict=True)]}})
+        for piece, maker in zip(pieces, makers, strict=True):
+            share = math.prod(stop - start for start, stop in piece.box) / math.prod(shape)
+            self.edges.append({"source": self.keys[b - 1][maker], "target": key, "bytes": node["output_bytes"] * share})
+        self.joins.append((b, key, reader))
 
     @cached_property
     def _index(self) -> dict:

@@ -197,13 +197,15 @@ def test_tilings_are_tried_and_shown(cli, tmp_path):
     command = ("workload", "llama_block", "--devices", 2, "--scale", "small", "--option", "tokens=64", "--tiling", "auto", "--topology",
                "cpu:2", "--budget-s", 0.5, "--out", out)
     made = cli(*command, "--json").json
-    assert {*made["tilings"]} == {"published", "eindecomp, 2 pieces", "eindecomp, 4 pieces", "eindecomp, 8 pieces"}
+    assert {*made["tilings"]} == {"published", "data", "tensor", "mixed",
+                                  "eindecomp, 2 pieces", "eindecomp, 4 pieces", "eindecomp, 8 pieces"}
     assert made["tiling"] == next(iter(made["tilings"])) != "published"
     fastest = made["tilings"][made["tiling"]]["makespan_s"]
     assert all(fastest <= row["makespan_s"] for row in made["tilings"].values())
     assert made["tilings"]["published"]["searched_s"] is not None
-    pieces = int(made["tiling"].split()[1])
-    assert json.loads(out.read_text())["graph"]["workload"]["tiling"] == {"method": "eindecomp", "pieces": pieces}
+    method, _, pieces = made["tiling"].partition(", ")
+    assert json.loads(out.read_text())["graph"]["workload"]["tiling"] == {
+        "method": method, **({"pieces": int(pieces.split()[0])} if pieces else {})}
     assert "tilings of llama_block on cpu:2" in cli(*command).out
     placed = cli("place", out, "--topology", "cpu:2", "--out", tmp_path / "a.json", "--json").json
     assert placed["makespan_s"] == pytest.approx(fastest, rel=0.05)
@@ -213,7 +215,7 @@ def test_tilings_are_tried_and_shown(cli, tmp_path):
 
 @pytest.mark.parametrize(("options", "message"), [
     (("--tiling", "auto"), "--tiling auto: --topology: expected a topology on which to place, got none"),
-    (("--tiling", "best"), "--tiling: expected one of published, eindecomp, auto, got 'best'"),
+    (("--tiling", "best"), "--tiling: expected one of published, data, tensor, mixed, eindecomp, auto, got 'best'"),
     (("--pieces", 4), "--pieces: expected --tiling eindecomp beside it, got --tiling published"),
     (("--topology", "cpu:2"), "--topology: expected --tiling auto beside it"),
     (("--tiling", "auto", "--topology", "cpu:x"), "cpu:x")])

@@ -245,7 +245,7 @@ def test_eindecomp_computes_the_same(name, pieces):
 
 
 def test_a_tiling_is_refused_where_there_is_none():
-    for options, message in (({"tiling": "best"}, "tiling: expected one of published, eindecomp, got 'best'"),
+    for options, message in (({"tiling": "best"}, "tiling: expected one of published, data, tensor, mixed, eindecomp, got 'best'"),
                              ({"pieces": 4}, "pieces: expected none beside the published tiling, got 4; choose eindecomp"),
                              ({"tiling": "eindecomp", "pieces": 0}, "pieces: expected an integer >= 1, got 0")):
         assert message in refusal(ConfigError, build_workload, "ffnn", 2, "small", **options)

@@ -15,7 +15,7 @@ def test_every_example_is_tested():
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {
         "place_networkx", "run_on_devices", "collect_with_dynamic_episode_driver", "evaluate_with_py_driver", "custom_executor",
         "serve_http", "ask_server", "train_with_checkpointer", "save_policy", "keras_model", "training_step", "batches_in_flight",
-        "mobilenet_v2"}
+        "mobilenet_v2", "own_program"}
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "examples").glob("*.py")))
@@ -53,6 +53,10 @@ def test_run_on_devices_computes_what_the_program_says():
     assert "(ok)" in printed
     assert "trace valid: True, work conserving: True" in printed
     assert float(re.search(r"measured ([\d.]+) ms", printed)[1]) > 0
+
+
+def test_a_program_of_ones_own_is_checked():
+    assert re.search(r"mixer_training: \d+ vertices, simulated [\d.]+ ms\n.* relative error \S+ \(ok\)", example("own_program"))
 
 
 def test_a_keras_model_is_placed_and_handed_back_to_tensorflow_alone(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -79,6 +81,21 @@ def test_a_stack_of_tiled_layers_is_matched_and_most_of_it_in_any_order_of_verti
         assert_isomorphism(each, costs, found)
         assert len(found.vertex) > share * each.work_vertices.size
         assert found.lengths.max() in (5, 6)  # the head begins with a norm, as a layer does
+
+
+@pytest.mark.parametrize(("tiling", "optimizer"), [("published", "sgd"), ("data", "adam"), ("eindecomp", "momentum")])
+def test_a_training_step_of_a_stack_repeats_forward_and_backward(tiling, optimizer):
+    """The shift takes forward, backward pass and updates of a layer to those of a neighbour."""
+    graph = build_workload("llama_stack", 4, "small", layers=5, tiling=tiling, optimizer=optimizer)
+    costs = build_costs(graph, preset("p100x4"))
+    found = find_repetition(graph, costs)
+    assert_isomorphism(graph, costs, found)
+    assert len(found.vertex) > 0.95 * graph.work_vertices.size
+    layer = [re.search(r"L(\d+)\.", str(op)) for op in graph.meta_op]
+    steps = [int(layer[w][1]) - int(layer[v][1]) for v, w in enumerate(found.next_vertex().tolist()) if w >= 0 and layer[v] and layer[w]]
+    assert np.mean(np.abs(steps) == 1) > 0.99
+    chained = {graph.meta_op[v] for v in found.vertex.tolist()}
+    assert chained >= {"L2.gate", "d_L2.gated", "d_L2.w1", "new_L2.w1"}
 
 
 def test_nothing_is_found_where_nothing_repeats():

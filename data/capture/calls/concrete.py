@@ -16,11 +16,8 @@ from data.capture.calls.raised import in_one_line
 from data.capture.calls.signature import signature_of
 from data.capture.calls.structure import is_composite, kind, leaves, parts, unique
 from data.capture.program import Variable
+from data.python_files import LIBRARIES, raised_at
 from doppler_tf.errors import ConfigError, field_error
-
-# Files whose lines are not the user's.
-_LIBRARIES = re.compile(r"site-packages/(tensorflow|tf_keras|keras|tf_agents|tensorflow_\w+)/|lib/python3\.\d+/\w+\.py|<|"
-                        rf"__autograph_generated_file|{re.escape(str(Path(__file__).parent))}/")
 
 # Types that NumPy lacks, or holds as others.
 _NO_NUMBERS = (tf.string, tf.resource, tf.variant, tf.qint8, tf.quint8, tf.qint16, tf.quint16, tf.qint32)
@@ -134,7 +131,7 @@ def _held(traced, placeholder: str, tensor, where: str) -> ConfigError:
 
 def users_line(traceback) -> str:
     """Of an operation's traceback, the user's innermost line: " (model.py:12)", or "" if there is none."""
-    frames = [frame for frame in traceback or () if not _LIBRARIES.search(frame.filename)]
+    frames = [frame for frame in traceback or () if not LIBRARIES.search(frame.filename)]
     return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
@@ -210,14 +207,3 @@ def _reason(error: Exception) -> str:
     if at:
         return f"{type(error).__name__}: {lines[at - 1]}"
     return told if re.match(r"\w*(Error|Exception)\b", told) else f"{type(error).__name__}: {told}"
-
-
-def raised_at(error: Exception) -> str:
-    """The innermost line of the user's that an exception went through, also where AutoGraph or Keras have rewritten the message."""
-    lines, tb = [], error.__traceback__
-    while tb is not None:
-        lines.append((tb.tb_frame.f_code.co_filename, tb.tb_lineno))
-        tb = tb.tb_next
-    lines += [(file, int(line)) for file, line in re.findall(r'File "([^"]+)", line (\d+)', str(error))]
-    mine = [(file, line) for file, line in lines if not _LIBRARIES.search(file)]
-    return f" ({Path(mine[-1][0]).name}:{mine[-1][1]})" if mine else ""

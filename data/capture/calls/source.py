@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,15 +11,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from data.capture.calls.concrete import raised_at
 from data.capture.calls.signature import signature_of
 from data.capture.calls.structure import leaves
+from data.python_files import IN_FILE, attribute_of, run_file
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
 _TYPES = {"f16": tf.float16, "bf16": tf.bfloat16, "f32": tf.float32, "f64": tf.float64, "i8": tf.int8, "i16": tf.int16, "i32": tf.int32,
           "i64": tf.int64, "u8": tf.uint8, "u16": tf.uint16, "u32": tf.uint32, "u64": tf.uint64, "bool": tf.bool, "c64": tf.complex64}
 _SPEC = re.compile(r"(\w[\w./:-]*)=(\w+)\[([\d,\s]*)\]")
-_IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
 EXPORT = "save it with model.export(FOLDER) and capture the folder"
 
 
@@ -63,7 +61,7 @@ def read_source(text: str, signature: str | None = None, inputs: Sequence[str] =
       FormatError: there is no such file or SavedModel.
     """
     specs = dict(map(_parsed, inputs))
-    named = _IN_FILE.fullmatch(text)
+    named = IN_FILE.fullmatch(text)
     if named:
         return _from_file(Path(named[1]), named[2], specs, batch, text)
     return _from_saved_model(Path(text), signature, specs, batch, text)
@@ -103,7 +101,7 @@ def _from_saved_model(folder: Path, signature: str | None, specs: Mapping[str, t
 
 
 def _from_file(path: Path, name: str, specs: Mapping[str, tf.TensorSpec], batch: int | None, text: str) -> Source:
-    function = _attribute(_module(path), name, path)
+    function = attribute_of(_module(path), name, path, "function", callable)
     if any(kind.__module__.partition(".")[0] == "keras" for kind in type(function).__mro__):
         raise ConfigError(f"{text}: expected a model of Keras 2 (tf_keras) in Python code, got one of Keras 3; {EXPORT}")
     if not callable(function):
@@ -156,35 +154,12 @@ def _with_lists(tree: Any) -> Any:
 
 
 def _module(path: Path):
-    """Runs a Python file as a module; it finds its neighbours."""
-    if not path.exists():
-        raise FormatError(f"{path}: no such file; check the path")
+    """Runs a Python file, which must not bring Keras 3."""
     had_keras = "keras" in sys.modules
-    spec = importlib.util.spec_from_file_location(f"captured_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.resolve().parent))
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's code raises
-        raise ConfigError(f"{path}: expected a module that can be imported, got {type(error).__name__}: {error}{raised_at(error)}; mend "
-                          "it") from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
+    module = run_file(path)
     if not had_keras and "keras" in sys.modules:
         raise ConfigError(f"{path}: expected Keras 2 (tf_keras, tf.keras) in Python code, got an import of Keras 3; {EXPORT}")
     return module
-
-
-def _attribute(module, name: str, path: Path):
-    found = module
-    for part in name.split("."):
-        if not hasattr(found, part):
-            known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-            raise field_error(ConfigError, str(path), "", "function", f"one of {', '.join(known[:10]) or 'none: the file has no function'}",
-                              name)
-        found = getattr(found, part)
-    return found
 
 
 def _fixed(path: str, spec: tf.TensorSpec, specs: Mapping[str, tf.TensorSpec], batch: int | None, text: str) -> tf.TensorSpec:

@@ -166,7 +166,8 @@ class _Planner:
         if graph.file:
             path, made = Path(graph.file), read_graph(graph.file)
         else:
-            made = build_workload(graph.workload, devices, graph.scale, graph.seed, graph.tiling, graph.pieces, **graph.options)
+            made = build_workload(graph.workload, devices, graph.scale, graph.seed, graph.tiling, graph.pieces,
+                                  graph.optimizer or None, **graph.options)
             path = self._folder / GRAPHS / file_name(f"{graph.name}-{made.graph_hash[:12]}.json")
             if not path.exists():
                 write_graph(path, made)

@@ -76,7 +76,11 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph by name: a file, or a workload cut for `devices` (None: those of the topology) by a tiling of `data.TILINGS`."""
+    """A graph by name: a file, or a workload cut for `devices` (None: those of the topology) by a tiling of `data.TILINGS`.
+
+    Attributes:
+      optimizer: of its training step; "": the workload alone.
+    """
 
     name: str
     workload: str = ""
@@ -86,6 +90,7 @@ class GraphSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
     tiling: str = "published"
     pieces: int | None = None
+    optimizer: str = ""
     file: str = ""
 
 

@@ -1,0 +1,123 @@
+"""A training step cut and placed on two logical CPUs beside TensorFlow's own: `make bench NAME=training_step`.
+
+TensorFlow's step is GradientTape over the uncut forward program, with SGD, as one tf.function, plain or by XLA. It runs in a process of
+its own, with TensorFlow's default threads. All take turns. Our seconds are the makespan of the merged calls; theirs are those of the call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+import numpy as np
+
+from benchmarks.tables import finish, show
+from data import WORKLOADS, build_workload, workload_program
+from data.training import LEARNING_RATES
+from doppler_tf.api.executors import load_program
+from doppler_tf.api.rooms import module_call
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.topology import cpu
+from doppler_tf.placement import place
+from doppler_tf.schedule.trace import Trace
+
+MODES, TILINGS = ("plain", "xla"), ("published", "data", "tensor", "eindecomp")
+ONE_DEVICE = "uncut, one device"
+
+
+def main() -> None:
+    """Prints the tables and the JSON line."""
+    parser = argparse.ArgumentParser(prog="benchmarks.training_step", description=__doc__.splitlines()[0])
+    parser.add_argument("--workload", default="llama_layer")
+    parser.add_argument("--turns", type=int, default=15, help="of which the medians are shown (default: 15)")
+    parser.add_argument("--alone", action="store_true", help="answers each line on stdin, a mode, with seconds")
+    args = parser.parse_args()
+    if args.alone:
+        alone(args.workload)
+        return
+    from runtime import MergedExecutor
+
+    calls, engines, busy = dict[str, Callable[[], float]](), {}, {}
+    command, environment = module_call("benchmarks.training_step")
+    process = subprocess.Popen([*command, "--alone", "--workload", args.workload], env=environment, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    def ask(mode: str) -> float:
+        process.stdin.write(f"{mode}\n")
+        process.stdin.flush()
+        return float(process.stdout.readline())
+
+    def ran(name: str, trace: Trace) -> float:
+        busy[name] = float((trace.end_s - trace.start_s).sum())
+        return trace.makespan_s
+
+    for mode in MODES:
+        calls[f"TensorFlow alone, {mode}"] = lambda mode=mode: ask(mode)
+    for tiling in (ONE_DEVICE, *TILINGS):
+        graph = build_workload(args.workload, 1 if tiling == ONE_DEVICE else 2, "small", optimizer="sgd",
+                               tiling="published" if tiling == ONE_DEVICE else tiling)
+        costs, program = build_costs(graph, cpu(2)), load_program(graph)
+        placed = place(graph, costs, "one_device" if tiling == ONE_DEVICE else "auto").assignment
+        engines[tiling] = MergedExecutor(program.inputs, program.fetch), len(graph.work_vertices)
+        calls[tiling] = lambda run=(engines[tiling][0], graph, costs, placed), name=tiling: ran(name, run[0].execute(*run[1:]))
+    rows: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    for _ in range(args.turns):
+        for name, call in calls.items():
+            rows[name].append(call())
+    process.stdin.close()
+    process.wait()
+    seconds = {name: median(found) for name, found in rows.items()}
+    best = min(seconds[f"TensorFlow alone, {mode}"] for mode in MODES)
+    table = {name: {"median_s": seconds[name], "least_s": min(found), "most_s": max(found), "over_best_ratio": seconds[name] / best,
+                    "vertices": engines[name][1] if name in engines else None,
+                    "merged_calls": len(engines[name][0].merged().graph.work_vertices) if name in engines else None,
+                    "kernels_s": busy.get(name)} for name, found in rows.items()}
+    show(f"a training step of {args.workload} (small, SGD) on two logical CPUs, medians of {args.turns} turns", table)
+    finish({"rows": table, "best_over_tensorflow_ratio": min(seconds[tiling] for tiling in engines) / best})
+
+
+def alone(name: str) -> None:
+    """The tape's step in this process."""
+    import tensorflow as tf
+
+    from data.steps import View
+    from runtime.kernels import KERNELS
+
+    workload, losses = WORKLOADS[name], {"mean_squared_error": lambda x, y: tf.reduce_mean(tf.square(x - y)),
+                                         "softmax_cross_entropy": lambda x, y: tf.reduce_mean(
+                                             tf.nn.softmax_cross_entropy_with_logits(y, x))}
+    forward, training = workload.program(workload.small), workload.training
+    step = workload_program(build_workload(name, 2, "small", optimizer="sgd").attributes["workload"])
+    given = {each: tf.constant(x) for each, x in step.draw_inputs(0, np.float32).items()}
+    weights = [each for each in forward.inputs if each not in training.data]
+
+    def trained(given):
+        known = dict(given)
+        with tf.GradientTape() as tape:
+            tape.watch([given[each] for each in weights])
+            for e in forward.steps:
+                if isinstance(e, View):
+                    known[e.name] = tf.slice(known[e.tensor], e.start, forward.shapes[e.name])
+                else:
+                    op, params = forward.kernel(e)
+                    known[e.name] = KERNELS[op](params, [known[use.tensor] for use in e.operands])
+            loss = losses[training.loss](known[training.of], given["target"])
+        rate = LEARNING_RATES["sgd"]
+        return [loss, *(given[each] - rate * g for each, g in zip(weights, tape.gradient(loss, [given[w] for w in weights]), strict=True))]
+
+    steps = {mode: tf.function(trained, jit_compile=mode == "xla") for mode in MODES}
+    for line in sys.stdin:
+        mode = line.strip()
+        started = time.perf_counter()
+        steps[mode](given)[0].numpy()
+        print(time.perf_counter() - started, flush=True)
+
+
+if __name__ == "__main__":
+    main()

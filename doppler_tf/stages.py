@@ -28,6 +28,8 @@ _MOST_FOR_ALL = 50_000
 _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
 # Stages end at these shares of the budget of seconds: the tied search, and after one what constructs assignments. All others may use it up.
 _TIED, _CONSTRUCTED = 0.5, 0.75
+# One assignment each, a second at most for 100,000 vertices.
+_QUICK = [name for name in FAST if name in DETERMINISTIC and name not in YARDSTICKS]
 # Vertices that are partitioned again and again where nobody says how often.
 _PARTITIONED = 50_000
 
@@ -62,9 +64,12 @@ def search_alone(pool: Pool, asked: Asked, method: str) -> None:
 
 
 def tie_repeats(pool: Pool, asked: Asked) -> None:
-    """With a budget, a tied search of a graph that repeats itself."""
-    if asked.budget_s is not None and pool.problem.repetition is not None and asked.left_s(_TIED) > 0:
-        found = place_tied(pool.problem, asked.rng(), asked.budget(pool, _TIED))
+    """With a budget, a tied search of a graph that repeats itself, from the best of quick heuristics."""
+    if asked.budget_s is None or pool.problem.repetition is None:
+        return
+    construct(pool, asked, _QUICK)
+    if asked.left_s(_TIED) > 0:
+        found = place_tied(pool.problem, asked.rng(), asked.budget(pool, _TIED), pool.members[pool.leader].assignment)
         if np.isfinite(found.makespan_s):  # its set-up depends on the few layers that it searches
             pool.enter("tied_search", found)
 
@@ -78,6 +83,8 @@ def construct(pool: Pool, asked: Asked, names: Iterable[str]) -> None:
     """Constructive heuristics and policies, each at least once if there is nothing else."""
     graph, costs, share = pool.problem.graph, pool.problem.costs, _CONSTRUCTED if pool.members else 1.0
     for name in names:
+        if name in pool.members:
+            continue
         if pool.members and asked.left_s(share) <= 0:
             break
         if name in asked.learned:

@@ -16,19 +16,13 @@ from doppler_tf.heuristics.search.proposals import new_schedule, propose, read_s
 
 # Random numbers in [0, 1) that one step takes.
 DRAWS = 6
-# The kinds of change. The first seven move one unit or exchange two; `..._CRITICAL` ones begin at a unit of the critical chain.
-(ANYWHERE_CRITICAL, ANYWHERE, NEAR_CRITICAL, NEAR, SWAP_CRITICAL, SWAP, PROPOSED,
- GATHER, EXCHANGE, LATER_CRITICAL, LATER, BLOCK, AFRESH) = range(13)
-KINDS, _ADAPTED = 13, 7
-# The share of each kind: a unit to any device, to a neighbour's, two units exchanged, what the network proposes; a set of units to one
-# device, two devices exchanged within a set. If priorities are searched, a tenth of all changes are to them: a vertex close before or
-# behind another one, a set as a block, all priorities derived anew from the present devices.
+# The kinds of change, `..._CRITICAL` ones of a unit of the critical chain: a unit to any device, to a neighbour's, two units exchanged,
+# what the network proposes; a set of units to one device, two devices exchanged within a set; a vertex close before or behind another one.
+(ANYWHERE_CRITICAL, ANYWHERE, NEAR_CRITICAL, NEAR, SWAP_CRITICAL, SWAP, PROPOSED, GATHER, EXCHANGE,
+ LATER_CRITICAL, LATER) = range(11)
+# The share of each kind. If priorities are searched, a tenth of all changes are to them.
 _DEVICES = (0.0375, 0.0375, 0.0875, 0.0875, 0.0625, 0.0625, 0.375, 0.1, 0.15)
-_ORDER, _PRIORITIES = 0.1, (0.3325, 0.3325, 0.285, 0.05)
-# Of the steps of the first seven kinds, this part is divided as above, and the rest by what each kind gained lately. The gains of sets are
-# too rare to be judged by the last ones. A gain counts half after so many steps of its kind.
-_FIXED, _HALF_LIFE = 0.3, 140
-_FADING = 0.5 ** (1 / _HALF_LIFE)
+_ORDER, _PRIORITIES = 0.1, (0.5, 0.5)
 # What a missing link counts, where a device with twice as many bytes as it holds counts 1.
 _WITHOUT_LINK = 1e6
 # Bounds add seconds in a different order than makespans. An excess below this share may be rounding, and is simulated to its end.
@@ -47,8 +41,7 @@ class WalkState(NamedTuple):
       critical: int64 [2, N + E + 1], of `current` and of `best`: how many units are on the critical chain and can move, then these
         units, some more than once; none where memory runs out.
       begun_s: float64 [2, N], when the vertices of `current` and of `best` start.
-      shares: float64 [13], how often each kind of change is made if none is preferred; gains: float64 [2, 7], the seconds that each kind
-        gained, and its steps, of which both fade.
+      shares: float64 [11], how often each kind of change is made.
       looks: int64 [3]: the number of the last assignments, of those looked through, and of those that this showed to be hopeless.
     """
 
@@ -59,7 +52,6 @@ class WalkState(NamedTuple):
     critical: np.ndarray
     begun_s: np.ndarray
     shares: np.ndarray
-    gains: np.ndarray
     looks: np.ndarray
 
 
@@ -67,14 +59,12 @@ def walk_state(device: np.ndarray, num_edges: int, ordered: bool = False) -> Wal
     """The state before the first step. Args: device: int32 [N], where the walk begins; ordered: whether priorities are searched."""
     current = device[None].astype(np.int32)
     keys = np.zeros((2, len(device) if ordered else 0))
-    gains = np.stack([np.zeros(_ADAPTED), np.ones(_ADAPTED)])
     return WalkState(current, current.copy(), keys, np.full(2, np.inf), np.zeros((2, len(device) + num_edges + 1), np.int64),
-                     np.zeros((2, len(device))), kind_shares(ordered), gains,
-                     np.zeros(3, np.int64))
+                     np.zeros((2, len(device))), kind_shares(ordered), np.zeros(3, np.int64))
 
 
 def kind_shares(ordered: bool) -> np.ndarray:
-    """float64 [13]: how often each kind of change is made. Args: ordered: whether priorities are searched."""
+    """float64 [11]: how often each kind of change is made. Args: ordered: whether priorities are searched."""
     of_order = _ORDER if ordered else 0.0
     return np.concatenate([(1 - of_order) * np.array(_DEVICES), of_order * np.array(_PRIORITIES)])
 
@@ -92,22 +82,15 @@ def _put(sets, unit, d, unit_device, devices, changed, old, count):
 
 
 @numba.njit(nogil=True)
-def _kind(shares, gains, number):
-    """A random kind of change. Args: shares, gains: see `WalkState`; number: random in [0, 1)."""
-    adapted, rates = 0.0, 0.0
-    for kind in range(_ADAPTED):
-        adapted += shares[kind]
-        rates += gains[0, kind] / gains[1, kind]
+def _kind(shares, number):
+    """A random kind of change. Args: shares: see `WalkState`; number: random in [0, 1)."""
     last = 0
-    for kind in range(KINDS):
-        share = shares[kind]
-        if rates > 0.0 and kind < _ADAPTED:
-            share = _FIXED * share + (1.0 - _FIXED) * adapted * gains[0, kind] / gains[1, kind] / rates
-        if share > 0.0:
+    for kind in range(len(shares)):
+        if shares[kind] > 0.0:
             last = kind
-            if number < share:
+            if number < shares[kind]:
                 return kind
-        number -= share
+        number -= shares[kind]
     return last
 
 
@@ -118,40 +101,21 @@ def _unit(critical, chained, number, units):
 
 
 @numba.njit(nogil=True)
-def _reorder(sets, kind, draw, critical, unit_device, keys, scale_s, changed, old):
-    """Moves a vertex, or a set as a block, close before or behind a vertex of the same device; returns how many keys it changed.
-
-    Args: kind: of change; keys: float64 [N], changed; changed, old: get the vertices and their former keys.
-    """
-    units, num_kinds = len(sets.allowed), len(sets.kind_ptr) - 1
-    k = -1
-    if kind == BLOCK and num_kinds:
-        c = int(draw[1] * num_kinds)
-        k = sets.kind_ptr[c] + int(draw[3] * (sets.kind_ptr[c + 1] - sets.kind_ptr[c]))
-        u = sets.set_unit[sets.set_ptr[k] + int(draw[4] * (sets.set_ptr[k + 1] - sets.set_ptr[k]))]
-    else:
-        u = _unit(critical, kind == LATER_CRITICAL, draw[1], units)
-    begin, end = sets.member_ptr[u], sets.member_ptr[u + 1]
-    v = sets.member[begin + int(draw[3] * (end - begin))]
+def _reorder(sets, kind, draw, critical, unit_device, keys, scale_s):
+    """Moves a vertex close before or behind a vertex of the same device, in `keys`, float64 [N]; returns it and its former key."""
+    units = len(sets.allowed)
+    u = _unit(critical, kind == LATER_CRITICAL, draw[1], units)
     w = int(draw[2] * units)
     for _ in range(4 * sets.allowed.shape[1]):
         if unit_device[w] == unit_device[u] and w != u:
             break
         w = (w + 1) % units
+    begin, end = sets.member_ptr[u], sets.member_ptr[u + 1]
+    v = sets.member[begin + int(draw[3] * (end - begin))]
     begin, end = sets.member_ptr[w], sets.member_ptr[w + 1]
-    shift = keys[sets.member[begin + int(draw[3] * (end - begin))]] + (2.0 * draw[4] - 1.0) * scale_s - keys[v]
-    count = 0
-    if k < 0:
-        changed[0], old[0] = v, keys[v]
-        keys[v] += shift
-        return 1
-    for i in range(sets.set_ptr[k], sets.set_ptr[k + 1]):
-        unit = sets.set_unit[i]
-        for j in range(sets.member_ptr[unit], sets.member_ptr[unit + 1]):
-            changed[count], old[count] = sets.member[j], keys[sets.member[j]]
-            keys[sets.member[j]] += shift
-            count += 1
-    return count
+    old = keys[v]
+    keys[v] = keys[sets.member[begin + int(draw[3] * (end - begin))]] + (2.0 * draw[4] - 1.0) * scale_s
+    return v, old
 
 
 @numba.njit(nogil=True)
@@ -235,13 +199,12 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
     Returns:
       the sum of the logarithms of all losses seen, and their number, where measured.
     """
-    current, best, keys, levels, critical, started_s, shares, gains, looks = state
+    current, best, keys, levels, critical, started_s, shares, looks = state
     units = len(sets.allowed)
     unit_device = np.empty(units, np.int64)
     for u in range(units):
         unit_device[u] = current[0, sets.member[sets.member_ptr[u]]]
     changed, old = np.empty(units + 1, np.int64), np.empty(units + 1, np.int64)
-    rekeyed, old_key = np.empty(keys.shape[1], np.int64), np.empty(keys.shape[1])
     tail, num_devices = np.zeros(current.shape[1]), len(prepared.slots)
     scale_s = prepared.exec_s.mean()
     waited_for = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
@@ -250,16 +213,11 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The very first step simulates `current` without a change.
-        count, moved, kind = 0, 0, KINDS
+        count, moved, old_key = 0, -1, 0.0
         if levels[0] < np.inf:
-            kind = _kind(shares, gains, draws[step, 0])
-            if kind == AFRESH:
-                makespan_bound(current, prepared, np.inf, tail)
-                for v in range(len(tail)):
-                    rekeyed[v], old_key[v], keys[0, v] = v, keys[0, v], -tail[v]
-                moved = len(tail)
-            elif kind >= LATER_CRITICAL:
-                moved = _reorder(sets, kind, draws[step], critical[0], unit_device, keys[0], scale_s, rekeyed, old_key)
+            kind = _kind(shares, draws[step, 0])
+            if kind >= LATER_CRITICAL:
+                moved, old_key = _reorder(sets, kind, draws[step], critical[0], unit_device, keys[0], scale_s)
             elif kind == PROPOSED:
                 if not known and levels[0] < ceiling_s:
                     read_schedule(current, prepared, levels[0], critical[0], schedule)
@@ -269,7 +227,7 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
                     count = _put(sets, unit, d, unit_device, current, changed, old, 0) if unit >= 0 else 0
             else:
                 count = _change(sets, kind, draws[step], critical[0], unit_device, current, changed, old)
-            if count + moved == 0:
+            if count == 0 and moved < 0:
                 continue
         chance, limit_s, least = draws[step, DRAWS - 1], np.inf, prepared.least_tail
         if chance > 0 and not measure:
@@ -288,9 +246,6 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
         if measure and loss > 0 and level < ceiling_s:
             log_loss += np.log(loss)
             losses += 1
-        if kind < _ADAPTED:
-            gains[0, kind] = _FADING * gains[0, kind] + (max(0.0, -loss) if level < ceiling_s else 0.0)
-            gains[1, kind] = _FADING * gains[1, kind] + 1.0
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
             levels[0], critical[0, 0], known = level, 0, False
             if level < ceiling_s:
@@ -306,7 +261,7 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
             unit_device[changed[i]] = old[i]
             for j in range(sets.member_ptr[changed[i]], sets.member_ptr[changed[i] + 1]):
                 current[0, sets.member[j]] = old[i]
-        for i in range(moved - 1, -1, -1):
-            keys[0, rekeyed[i]] = old_key[i]
+        if moved >= 0:
+            keys[0, moved] = old_key
     started_s[0] = schedule.begun_s
     return log_loss, losses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -17,14 +16,13 @@ from doppler_tf.heuristics.search.annealing import anneal
 from doppler_tf.heuristics.search.budget import Budget, Found
 from doppler_tf.heuristics.search.local_search import climb
 from doppler_tf.heuristics.search.race import race
-from doppler_tf.heuristics.search.starting_point import starting_point
 from doppler_tf.schedule.assignment import Assignment
 
 # On 24 random graphs with 400 to 1,000 pairs, CP-SAT improved one bound and no assignment, and cost the searches a tenth of their steps.
 _MOST_PAIRS = 400
 # Seconds per vertex and edge to set up the searches. If the set-up would outlast the budget, no search starts.
 _SETUP_S = 5e-5
-# The longest share of the seconds that go to further starts, and then of those left that a race takes.
+# The longest share of the seconds that a race takes.
 _RACE = 0.4
 TOGETHER = {"annealing": anneal, "local_search": climb, "cp_sat": solve}
 
@@ -52,9 +50,8 @@ def search_together(pool: Pool, seed: int, budget: Budget, searches: Mapping[str
     searches = {name: search for name, search in searches.items() if small or name != "cp_sat"}
     pool.alone, pool.shared = False, not counted
     known = pool.starts()
-    start = starting_point(problem, np.random.default_rng(seed), known[0], math.inf if counted else _RACE * budget.seconds)
-    distinct = dict[bytes, Assignment]()
-    for each in (start, *known):
+    start, distinct = known[0], dict[bytes, Assignment]()
+    for each in known:
         distinct.setdefault(each.device.tobytes(), each)
     seconds = _RACE * (budget.seconds - (time.perf_counter() - started))
     if not counted and len(distinct) > 1 and _time_to_search(problem, seconds):

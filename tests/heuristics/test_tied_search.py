@@ -15,7 +15,7 @@ from doppler_tf.heuristics import Budget, climb, search_tied
 from doppler_tf.heuristics.constructive.simple import round_robin
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repeats.repetition import find_repetition
-from doppler_tf.heuristics.repeats.tied_search import place_tied
+from doppler_tf.heuristics.repeats.tied_search import _rank_correlation, _short_enough, place_tied
 from doppler_tf.heuristics.search.move_sets import units
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import check_constraints
@@ -61,7 +61,7 @@ def test_never_worse_than_the_start_repeatable_and_true_to_the_simulator(graph, 
 def test_memory_that_the_whole_lacks_is_found_out():
     """Transfers are dear. One device holds the few layers that are searched, but not all."""
     graph = stack(30, 6)
-    devices = [{"name": f"d{d}", "memory_bytes": 90} for d in range(2)]
+    devices = [{"name": f"d{d}", "memory_bytes": 100} for d in range(2)]
     costs = build_costs(graph, Topology.from_json({"devices": devices, "links": {"bandwidth_bytes_per_s": 1, "latency_s": 100}}))
     problem = Problem(graph, costs)
     assert place_tied(problem, np.random.default_rng(0), Budget(2000)).makespan_s == np.inf
@@ -79,6 +79,27 @@ def test_tied_vertices_are_one_unit_with_the_groups_of_all():
         assert tied.unit_of[a] == tied.unit_of[b]
         assert tied.allowed[tied.unit_of[a]].tolist() == costs.allowed[a].tolist()
     assert (tied.unit_of[graph.is_input] == -1).all()
+
+
+def test_as_few_copies_as_rank_like_the_whole(monkeypatch):
+    graph = stack(16, 8)
+    costs = build_costs(graph, ideal(3))
+    problem = Problem(graph, costs)
+    tied = units(graph, costs, problem.repetition.chain).unit_of
+
+    def copies(least: float) -> int:
+        monkeypatch.setitem(_short_enough.__globals__, "_AGREES", least)
+        return int((_short_enough(problem, np.random.default_rng(0), tied, "fifo").problem.graph.num_vertices - 2) / 9)
+
+    assert copies(0.0) == 2
+    assert copies(1.1) == 16
+
+
+def test_rank_correlation_by_hand():
+    assert _rank_correlation(np.array([1.0, 2, 3]), np.array([10.0, 30, 20])) == pytest.approx(0.5)
+    assert _rank_correlation(np.array([1.0, 1, 2]), np.array([5.0, 5, 9])) == pytest.approx(1)
+    assert _rank_correlation(np.array([1.0, 1]), np.array([1.0, 2])) == -1
+    assert _rank_correlation(np.array([]), np.array([])) == -1
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -9,9 +9,6 @@ import numpy as np
 
 from doppler_tf.heuristics.problem import Problem
 
-# As few copies as have transfers from one to the next. What is best for one copy is not for many.
-COPIES = 2
-
 
 class Shortened(NamedTuple):
     """A graph with fewer copies.

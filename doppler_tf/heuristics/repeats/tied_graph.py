@@ -10,9 +10,12 @@ import numpy as np
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.repeats.shortened import COPIES, shorten
+from doppler_tf.heuristics.repeats.shortened import shorten
 from doppler_tf.heuristics.search.move_sets import units
 from doppler_tf.schedule.assignment import Assignment
+
+# As many copies have transfers from one to the next.
+_COPIES = 2
 
 
 class TiedGraph(NamedTuple):
@@ -42,7 +45,7 @@ def tie(problem: Problem) -> TiedGraph | None:
 
     All that its costs depend on is written into it, as what is left out may have decided it.
     """
-    short = shorten(problem, COPIES)
+    short = shorten(problem, _COPIES)
     if short is None:
         return None
     of_whole = units(problem.graph, problem.costs, problem.repetition.chain).unit_of

@@ -27,6 +27,9 @@ class NaiveSimulator:
         self.runs = [("run", v, self.device[v]) for v in graph.work_vertices.tolist()]
         self.sends = sorted({("send", u, self.device[v], k) for _, (u, v, k) in self.edges
                              if not graph.is_input[u] and self.device[u] != self.device[v]})
+        numbered = {**{e[1]: e for e in self.runs}, **{graph.num_vertices + i: e for i, e in enumerate(
+            sorted(self.sends, key=lambda e: (e[1], e[3], e[2])))}}
+        self.after = [(numbered[a], numbered[b]) for a, b in ([] if assignment.after is None else assignment.after.tolist())]
         self.since: dict[tuple, float] = {}
         self.started: dict[tuple, float] = {}
         self.ended: dict[tuple, float] = {}
@@ -80,7 +83,7 @@ class NaiveSimulator:
     def queued(self, event: tuple) -> bool:
         """Whether it waits for nothing but a slot and memory."""
         kind, v, d = event[:3]
-        if event in self.started:
+        if event in self.started or any(then == event and first not in self.ended for first, then in self.after):
             return False
         if kind == "send":
             return ("run", v, self.device[v]) in self.ended

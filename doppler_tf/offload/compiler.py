@@ -153,7 +153,7 @@ class _Compiler:
         home = self.home.get(t)
         if home is not None and self.live[self.device[self.maker[t]]].get(t) == home and d not in self.found[home].sent:
             self.found[home].sent.append(d)
-            self._settle(COPY, t, d, self.end_s[self.maker[t]])
+            self._settle(COPY, t, d, -math.inf)
             self._leave_if_over(t, self.device[self.maker[t]])
             return
         self._check_link(d)
@@ -237,7 +237,7 @@ class _Compiler:
             others = [*residency.sent, *([-1] if residency.stored else [])]
             time_s = max(time_s, self.end_s[self.maker[t]] + max(
                 topology.latency_s[d, other] + self.size[t] / topology.bandwidth_bytes_per_s[d, other] for other in others))
-        self.freed[d].give(Part(time_s, number, self.size[t]))
+        self.freed[d].give(Part(time_s, number, self.size[t], not (residency.sent or residency.stored)))
 
     def _assignment(self) -> Assignment:
         """Loads, and what each residency starts after."""

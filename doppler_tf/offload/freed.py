@@ -7,11 +7,15 @@ from typing import NamedTuple
 
 
 class Part(NamedTuple):
-    """Bytes that one residency has left: `owner` is its number, -1 for memory that nothing has used before."""
+    """Bytes that one residency has left: `owner` is its number, -1 for memory that nothing has used before.
+
+    `local`: ends of vertices on the same device have freed it, and no transfer.
+    """
 
     time_s: float
     owner: int
     size_bytes: float
+    local: bool = True
 
 
 class Freed:
@@ -28,20 +32,27 @@ class Freed:
             insort(self._parts, part)
             self.left_bytes += part.size_bytes
 
-    def take(self, size_bytes: float, by_s: float) -> list[Part]:
-        """Removes so many bytes, which must be there: those that became free last before `by_s`, so that others keep what may start sooner;
-        if these do not suffice, those that become free first after it."""
-        taken, parts = [], self._parts
+    def take(self, size_bytes: float, local_by_s: float) -> list[Part]:
+        """Removes so many bytes, which must be there: first local ones that became free last before `local_by_s`, which cost a vertex of
+        the same device nothing; then those that became free first."""
+        taken: list[Part] = []
         self.left_bytes -= size_bytes
-        at = bisect_right(parts, by_s, key=lambda part: part.time_s)
+        i = bisect_right(self._parts, local_by_s, key=lambda part: part.time_s) - 1
+        while size_bytes > 0 and i >= 0:
+            if self._parts[i].local and self._parts[i].owner >= 0:
+                size_bytes = self._take(i, size_bytes, taken)
+            i -= 1
         while size_bytes > 0:
-            i = at - 1 if at > 0 else 0
-            time_s, owner, part_bytes = parts[i]
-            if part_bytes > size_bytes:
-                parts[i] = Part(time_s, owner, part_bytes - size_bytes)
-                taken.append(Part(time_s, owner, size_bytes))
-                break
-            taken.append(parts.pop(i))
-            size_bytes -= part_bytes
-            at = max(at - 1, 0)
+            size_bytes = self._take(0, size_bytes, taken)
         return taken
+
+    def _take(self, i: int, size_bytes: float, taken: list[Part]) -> float:
+        """Takes of part i; returns the bytes that still lack."""
+        part = self._parts[i]
+        mine = min(part.size_bytes, size_bytes)
+        taken.append(part._replace(size_bytes=mine))
+        if part.size_bytes > mine:
+            self._parts[i] = part._replace(size_bytes=part.size_bytes - mine)
+        else:
+            del self._parts[i]
+        return size_bytes - mine

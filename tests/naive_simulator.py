@@ -38,9 +38,8 @@ class NaiveSimulator:
         if rule == "b_level":
             self.priority = (-b_levels(graph, costs).value_s).tolist()
         elif rule == "order":
-            self.priority = {v: i for i, v in enumerate(assignment.order.tolist())}
-            if assignment.priority is not None:
-                self.priority = assignment.priority.tolist()
+            self.priority = {v: i for i, v in enumerate(assignment.order.tolist())} if assignment.priority is None else (
+                assignment.priority.tolist())
 
     def makespan_s(self) -> float:
         """Infinity when memory runs out for good."""

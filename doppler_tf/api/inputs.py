@@ -27,6 +27,7 @@ from doppler_tf.notes import announce_compiling, note
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment, as_assignment
 from doppler_tf.schedule.batches import Batches, repeat_graph
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.stages import Policy
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def load_assignment(given: AssignmentLike, graph: DataflowGraph, costs: CostMode
 
 def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None, repeat: int | None,
                  in_flight: int | None) -> tuple[Batches | None, DataflowGraph, CostModel, Assignment]:
-    """What is to be run: an assignment of one call, or, with `repeat`, batches of a graph as one graph, and an assignment of all of them.
+    """What is to be run: an assignment of one call (with its graph with host, if it keeps something there), or, with `repeat`, batches of a
+    graph as one graph, and an assignment of all of them.
 
     Args:
       given: an assignment for one batch, which serves all, or what `place --in-flight` has written for some, which is repeated.
@@ -131,14 +133,18 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
       ConfigError: K without M. AssignmentError: made for another graph, topology or number of batches.
     """
     if repeat is None and in_flight is None:
-        return None, graph, costs, load_assignment(given, graph, costs, dispatch)
+        return None, *offloaded(graph, costs, load_assignment(given, graph, costs, dispatch))
     if repeat is None:
         raise ConfigError(f"--in-flight {in_flight}: expected --repeat M beside it, the number of batches, got none; add it")
     batches = repeat_graph(graph, costs.topology, repeat, in_flight or 1)
     record = read_json(given) if isinstance(given, str | os.PathLike) else None
     placed = record.get("batches") if isinstance(record, Mapping) else None
     if placed is None:
-        assignment = batches.assignment([by_order(Problem(graph, costs), load_assignment(given, graph, costs, dispatch))])
+        single = load_assignment(given, graph, costs, dispatch)
+        if single.offload is not None:
+            raise AssignmentError(f"{graph.name}: offload: expected none beside --repeat {repeat}, as a plan is for one call at a time, got "
+                                  f"one; leave out --repeat and --in-flight")
+        assignment = batches.assignment([by_order(Problem(graph, costs), single)])
         return batches, batches.graph, batches.costs, assignment
     if dispatch is not None:
         raise ConfigError(f"--dispatch {dispatch}: expected none beside {given}, which has an order of batches; leave it out")

@@ -21,7 +21,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.offload.freed import Freed, Part
 from doppler_tf.schedule.assignment import Assignment, Load, Offload
 from doppler_tf.schedule.memory import size_text
-from doppler_tf.schedule.offloaded import with_host_devices, with_loads
+from doppler_tf.schedule.offloaded import host_devices, with_loads
 
 HOME, COPY, LOAD, INPUT = range(4)
 _NEVER = 1 << 60
@@ -101,6 +101,9 @@ class _Compiler:
         for t, d in self.uses:
             self.devices_of.setdefault(t, []).append(d)
         memory = costs.memory_bytes
+        ever = {*self.uses, *((t, self.device[v]) for t, v in enumerate(self.maker) if not graph.is_input[v])}
+        held = np.bincount([d for _, d in ever], [self.size[t] for t, _ in ever], len(memory))
+        self.short: list[bool] = (held > memory).tolist()  # elsewhere no memory need be used twice
         self.freed = [Freed(x) for x in memory.tolist()]
         self.live: list[dict[int, int]] = [{} for _ in memory]  # by device: the residency of each tensor that is there
         self.used_last: list[dict[int, int]] = [{} for _ in memory]
@@ -230,6 +233,8 @@ class _Compiler:
 
     def _free(self, t: int, d: int) -> None:
         number = self.live[d].pop(t)
+        if not self.short[d]:
+            return
         residency = self.found[number]
         time_s = max([self.end_s[v] for v in residency.consumers] + [self.end_s[self.maker[t]]])
         if residency.sent or residency.stored:
@@ -248,7 +253,7 @@ class _Compiler:
         loads = [r for r in self.found if r.kind == LOAD and not r.void]
         plan = tuple(Load(r.tensor, r.device, tuple(r.consumers)) for r in loads) + tuple(Load(r.tensor, r.device, ()) for r in kept)
         made = with_loads(graph, self.costs, plan)
-        device = with_host_devices(self.assignment, plan, self.costs.num_devices).device
+        device = host_devices(self.assignment, plan, self.costs.num_devices)
         transfers = _numbered(made, device, self.costs.num_devices + 1)
         number_of = {id(r): graph.num_vertices + i for i, r in enumerate(loads)}
         pairs: set[tuple[int, int]] = set()

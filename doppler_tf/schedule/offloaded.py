@@ -18,6 +18,7 @@ from doppler_tf.errors import AssignmentError
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph, Kernel, Operand
 from doppler_tf.schedule.assignment import Assignment, Load
+from doppler_tf.schedule.dispatch import queue_keys
 
 # What a load is in pictures: it brings a tensor back, or keeps one that is a result.
 RELOAD, KEPT = "reload", "kept on the host"
@@ -40,19 +41,18 @@ def offloaded(graph: DataflowGraph, costs: CostModel, assignment: Assignment) ->
                               f"place again")
     made = with_loads(graph, costs, plan.loads)
     wide = build_costs(made, costs.topology.with_host)
-    return made, wide, replace(with_host_devices(assignment, plan.loads, costs.num_devices), after=plan.after)
+    device, rule, keys = host_devices(assignment, plan.loads, costs.num_devices), assignment.dispatch, assignment.priority
+    if rule == "b_level" or (keys is None and assignment.order is not None):  # the host is in no mean of a b-level
+        keys = queue_keys(graph, costs, assignment, "order" if rule == "fifo" else rule)
+    if keys is not None:  # a load is as urgent as its most urgent consumer
+        keys = np.append(keys, [min((keys[v] for v in load.consumers), default=keys.max()) for load in plan.loads])
+    return made, wide, replace(assignment, device=device, order=None, dispatch="order" if rule == "b_level" else rule, priority=keys,
+                               proven_bound_s=0.0, after=plan.after, offload=None)
 
 
-def with_host_devices(assignment: Assignment, loads: tuple[Load, ...], host: int) -> Assignment:
-    """The assignment of the graph with host, apart from `after`: a load is as urgent as its most urgent consumer."""
-    device = np.append(assignment.device, np.full(len(loads), host, np.int32)).astype(np.int32)
-    keys = assignment.priority
-    if keys is None and assignment.order is not None:
-        keys = np.zeros(len(assignment.device))
-        keys[assignment.order] = np.arange(len(assignment.order))
-    if keys is not None:
-        keys = np.append(keys, [min((keys[v] for v in load.consumers), default=keys.max(initial=0.0)) for load in loads])
-    return replace(assignment, device=device, order=None, priority=keys, proven_bound_s=0.0, after=None, offload=None)
+def host_devices(assignment: Assignment, loads: tuple[Load, ...], host: int) -> np.ndarray:
+    """int32 [N + loads]: devices in the graph with host."""
+    return np.append(assignment.device, np.full(len(loads), host)).astype(np.int32)
 
 
 def with_loads(graph: DataflowGraph, costs: CostModel, loads: tuple[Load, ...]) -> DataflowGraph:

@@ -13,6 +13,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.schedule.assignment import Assignment, Transfers, as_assignment, plan_transfers
 from doppler_tf.schedule.memory import size_text
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.trace import MemoryProfile, Trace, by_link, memory_profiles
 
 
@@ -55,7 +56,7 @@ def validate_trace(graph: GraphLike, topology: TopologyLike | CostModel, assignm
       A TraceReport. Work conservation is judged only when every vertex and transfer stands in the trace exactly once.
     """
     graph, costs = graph_with_costs(graph, topology)
-    assignment = as_assignment(graph, costs, assignment)
+    graph, costs, assignment = offloaded(graph, costs, as_assignment(graph, costs, assignment))
     plan = plan_transfers(graph, costs, assignment.device)
     violations = _once_only(graph, costs, assignment, plan, trace)
     if violations:

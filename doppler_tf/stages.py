@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, Pool, Problem, climb
@@ -17,12 +18,15 @@ from doppler_tf.heuristics.search.budget import default_budget
 from doppler_tf.heuristics.search.local_search import PATIENCE
 from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
-from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
+from doppler_tf.offload.planning import plan_offload
+from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, what_runs
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 DEFAULT_SAMPLES, LEARNED_SAMPLES, LEARNED_CHOICES = 50, 64, 1_280_000
 # Above as many vertices the portfolio without a budget leaves out what takes seconds there.
 _MOST_FOR_ALL = 50_000
+# Of the assignments that were found without limits so many are compiled with a host.
+_COMPILED = 8
 # The most simulations, and vertices and edges in them, to improve what was constructed: a tenth of a second, as much as a tenth of the
 # default budget of a search.
 _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
@@ -102,6 +106,29 @@ def mend(pool: Pool) -> None:
     name = pool.leader
     if not np.isfinite(pool.members[name].makespan_s):
         pool.put(name, *judge_frugal(pool.problem, pool.members[name].assignment, name not in YARDSTICKS))
+
+
+def over_host(pool: Pool, found: Pool) -> None:
+    """Compiles the best that were found without limits, so that they fit with the host, and puts them into the pool.
+
+    Raises:
+      DeadlockError: as `compile_offload`, where none of them fits even so.
+    """
+    failed, tried = None, set[tuple]()
+    for assignment in found.starts():
+        if (key := what_runs(assignment)) in tried or len(tried) >= _COMPILED:
+            continue
+        tried.add(key)
+        try:
+            makespan_s, planned = plan_offload(pool.problem.graph, pool.problem.costs, assignment)
+        except DeadlockError as error:
+            failed = failed or error
+            continue
+        name = f"{assignment.method}, offloaded"
+        if name not in pool.members or makespan_s < pool.members[name].makespan_s:
+            pool.put(name, makespan_s, planned)
+    if not pool.members:
+        raise failed
 
 
 def improve(pool: Pool, asked: Asked) -> None:

@@ -111,7 +111,7 @@ def load_assignment(given: AssignmentLike, graph: DataflowGraph, costs: CostMode
         raise field_error(AssignmentError, str(given), "", "batches", "none, as for one batch", record["batches"],
                           f"give --repeat {record['batches']} --in-flight K where the command has them, or place without --in-flight")
     assignment = assignment_from_json(record, graph, costs, str(given))
-    if assignment.proven_bound_s:
+    if assignment.proven_bound_s and assignment.offload is None:
         makespan_s = float(FastSimulator(graph, costs, assignment.dispatch).makespans_of([assignment])[0])
         if makespan_s < assignment.proven_bound_s * (1 - 1e-6):
             raise field_error(AssignmentError, str(given), "", "proven_bound_s",
@@ -142,8 +142,8 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
     if placed is None:
         single = load_assignment(given, graph, costs, dispatch)
         if single.offload is not None:
-            raise AssignmentError(f"{graph.name}: offload: expected none beside --repeat {repeat}, as a plan is for one call at a time, got "
-                                  f"one; leave out --repeat and --in-flight")
+            raise AssignmentError(f"{graph.name}: offload: expected none beside --repeat {repeat}, as a plan is for one call, got one; "
+                                  f"leave out --repeat and --in-flight")
         assignment = batches.assignment([by_order(Problem(graph, costs), single)])
         return batches, batches.graph, batches.costs, assignment
     if dispatch is not None:

@@ -67,6 +67,9 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     batches, graph, costs, assignment = load_planned(assignment, graph, costs, dispatch, repeat, in_flight)
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
+    if assignment.after is not None and (truth or cluster):
+        raise ConfigError(f"run: {'--emulate' if truth else '--cluster'}: expected an assignment that fits in the devices' memory, got one "
+                          f"with offload; leave it out")
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else time_scale or default_time_scale(simulated_s)

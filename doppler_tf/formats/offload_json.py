@@ -24,8 +24,8 @@ _Loads = Annotated[list[tuple[_Index, _Index, list[_Index]]], Meta(description="
 def offload_to_json(graph: DataflowGraph, costs: CostModel, plan: Offload) -> dict:
     """The record of a plan. It names the host that it was made for."""
     host = costs.topology.host
-    return {"host": None if host is None else asdict(host), "loads": [[load.tensor, load.device, list(load.consumers)] for load in plan.loads],
-            "after": plan.after.tolist()}
+    loads = [[load.tensor, load.device, list(load.consumers)] for load in plan.loads]
+    return {"host": None if host is None else asdict(host), "loads": loads, "after": plan.after.tolist()}
 
 
 def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, assignment: Assignment, where: str) -> Offload:
@@ -49,8 +49,8 @@ def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, as
         pairs = {(t, v) for v in consumers}
         if (t >= graph.num_tensors or d >= costs.num_devices or not users.get(t, set()) >= set(consumers) or taken & pairs
                 or len(pairs) < len(consumers) or any(assignment.device[v] != d for v in consumers)):
-            raise field_error(AssignmentError, where, f"load {i}", "offload.loads", "a tensor, a device, and consumers of the tensor there, "
-                              "each once", record["loads"][i], "it was made for another graph or other devices: place again")
+            raise field_error(AssignmentError, where, f"load {i}", "offload.loads", "a tensor, a device, and consumers of it there, each "
+                              "once", record["loads"][i], "it was made for another graph or other devices: place again")
         taken |= pairs
         loads.append(Load(t, d, tuple(consumers)))
     plan = Offload(tuple(loads), np.empty((0, 2), np.int32))

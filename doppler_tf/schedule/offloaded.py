@@ -47,7 +47,7 @@ def offloaded(graph: DataflowGraph, costs: CostModel, assignment: Assignment) ->
     if keys is not None:  # a load is as urgent as its most urgent consumer
         keys = np.append(keys, [min((keys[v] for v in load.consumers), default=keys.max()) for load in plan.loads])
     return made, wide, replace(assignment, device=device, order=None, dispatch="order" if rule == "b_level" else rule, priority=keys,
-                               proven_bound_s=0.0, after=plan.after, offload=None)
+                               after=plan.after, offload=None)
 
 
 def host_devices(assignment: Assignment, loads: tuple[Load, ...], host: int) -> np.ndarray:

@@ -13,6 +13,7 @@ from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.report.verdict import batch_figures, idle
+from doppler_tf.schedule.offloaded import kept_on_host
 from doppler_tf.schedule.simulator import Simulator
 
 
@@ -61,6 +62,7 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
         raise field_error(ConfigError, "run", "", "--merge", "--executor tf beside it", f"--executor {executor}")
     if merge and (repeat is not None or in_flight is not None):
         raise ConfigError("run: --merge: expected one call, got --repeat or --in-flight; leave them out")
+    asked = graph
     truth = true_topology(emulate, [(graph, costs)])
     cluster = load_cluster(cluster, costs.topology)
     program = load_program(graph, seed, inputs) if real else None
@@ -70,6 +72,10 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     if assignment.after is not None and (truth or cluster):
         raise ConfigError(f"run: {'--emulate' if truth else '--cluster'}: expected an assignment that fits in the devices' memory, got one "
                           f"with offload; leave it out")
+    kept = {} if program is None or assignment.after is None else kept_on_host(asked, graph)
+    asked_for = {there: t for t, there in kept.items()}
+    if kept:  # what a device would keep for it is no longer there
+        program.fetch = [kept.get(t, t) for t in program.fetch]
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else time_scale or default_time_scale(simulated_s)
@@ -77,6 +83,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
                        restart_on_loss=restart_on_loss, merge=merge) as engine:
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
         outputs = None if program is None else engine.outputs
+        if kept:
+            outputs = {asked_for.get(t, t): value for t, value in outputs.items()}
         error = program.relative_error(outputs) if check and program is not None else None
         if merge:
             merged = engine.merged()

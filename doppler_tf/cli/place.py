@@ -68,7 +68,8 @@ def render(result: dict[str, Any]) -> list:
             *([_measured_table(result)] if "measured" in result else []),
             *([result["reason"], ""] if result.get("reason") else []),
             facts("", {**batch_facts(result), **offload_facts(result), "lower bound": unit.text(bound_s),
-                       "placed in": f"{result['seconds']:.2f} s", "dispatch": result["dispatch"], "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
+                       "placed in": f"{result['seconds']:.2f} s", "dispatch": result["dispatch"],
+                       "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
 
 
 def exit_code(result: dict[str, Any]) -> int:

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
 from doppler_tf.errors import AssignmentError
 from doppler_tf.graph.costs import CostModel, build_costs
-from doppler_tf.graph.dataflow import DataflowGraph, Kernel, Operand
+from doppler_tf.graph.dataflow import TOKEN, DataflowGraph, Kernel, Operand
 from doppler_tf.schedule.assignment import Assignment, Load
 from doppler_tf.schedule.dispatch import queue_keys
 
 # What a load is in pictures: it brings a tensor back, or keeps one that is a result.
 RELOAD, KEPT = "reload", "kept on the host"
-Value = TypeVar("Value")
 
 
 def offloaded(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> tuple[DataflowGraph, CostModel, Assignment]:
@@ -80,23 +78,18 @@ def with_loads(graph: DataflowGraph, costs: CostModel, loads: tuple[Load, ...]) 
         tensor_ptr=np.append(graph.tensor_ptr, tensors + 1 + number).astype(np.int32),
         tensor_bytes=np.append(costs.tensor_bytes, size), exec_s=exec_s,
         is_input=np.append(graph.is_input, np.zeros(len(loads), bool)),
-        kernel=(*(_rewired(kernel, v, graph, load_of) for v, kernel in enumerate(graph.kernel)), *(
-            Kernel("aggregate", (Operand(int(v), None, int(k)),), {"aggregate": "sum"})  # of one operand: the operand itself
-            for v, k in zip(maker, output, strict=True))),
+        kernel=(*(_rewired(kernel, v, graph, load_of) for v, kernel in enumerate(graph.kernel)),
+                *(_handing_on(graph, v, k) for v, k in zip(maker.tolist(), output.tolist(), strict=True))),
         pin=graph.pin + (None,) * len(loads), colocate=np.append(graph.colocate, np.full(len(loads), -1, np.int32)).astype(np.int32),
         sources=np.append(sources, maker).astype(np.int32), targets=np.append(graph.targets, count + number).astype(np.int32),
         edge_output=np.append(outputs, output).astype(np.int32), edge_bytes=np.append(sent_bytes, size),
         transfer_s=np.append(seconds, np.full(len(loads), np.nan)))
 
 
-def at_their_makers(graph: DataflowGraph, made: DataflowGraph, values: Mapping[int, Value]) -> dict[int, Value]:
-    """What belongs to tensors of the graph with host `made`, by the tensors of `graph`: a result kept on the host has a load's number."""
-    tensor_of = {}
-    for e in range(made.num_edges):
-        v = int(made.targets[e])
-        if v >= graph.num_vertices and made.kinds[v] == KEPT:
-            tensor_of[int(made.tensor_ptr[v])] = int(made.edge_tensor[e])
-    return {tensor_of.get(t, t): value for t, value in values.items()}
+def kept_on_host(graph: DataflowGraph, made: DataflowGraph) -> dict[int, int]:
+    """Results that stay on the host: by tensor of `graph` the tensor of the graph with host `made` that it is there."""
+    last = {int(v): e for e, v in enumerate(made.targets.tolist()) if v >= graph.num_vertices and made.kinds[v] == KEPT}
+    return {int(made.edge_tensor[e]): int(made.tensor_ptr[v]) for v, e in last.items()}
 
 
 def _new_ids(graph: DataflowGraph, count: int) -> list[str]:
@@ -107,6 +100,13 @@ def _new_ids(graph: DataflowGraph, count: int) -> list[str]:
             found.append(name)
         number += 1
     return found
+
+
+def _handing_on(graph: DataflowGraph, v: int, output: int) -> Kernel:
+    """The kernel of a load: a sum of one operand is the operand itself. Weights that are a part of kernels are no operands."""
+    if graph.is_input[v] and v not in graph.taken_inputs:
+        return Kernel(TOKEN, (), {})
+    return Kernel("aggregate", (Operand(v, None, output),), {"aggregate": "sum"})
 
 
 def _rewired(kernel: Kernel | None, v: int, graph: DataflowGraph, load_of: Mapping[tuple[int, int], int]) -> Kernel | None:

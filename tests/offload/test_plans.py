@@ -17,7 +17,7 @@ from doppler_tf.offload.compiler import ON_DEMAND, PLANNED
 from doppler_tf.offload.planning import plan_offload, without_limits
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.dispatch import Dispatcher
-from doppler_tf.schedule.offloaded import KEPT, at_their_makers, offloaded
+from doppler_tf.schedule.offloaded import KEPT, kept_on_host, offloaded
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.schedule.trace import peak_bytes
 from doppler_tf.schedule.validation import validate_trace
@@ -67,8 +67,9 @@ def test_every_consumer_still_gets_its_tensors(case):
 
     expected, got = values(case.graph), values(graph)
     assert {t: got[t] for t in expected} == expected
-    kept = {t: got[t] for t in range(case.graph.num_tensors, graph.num_tensors) if graph.kinds[graph.tensor_producer[t]] == KEPT}
-    assert all(expected[t] == value for t, value in at_their_makers(case.graph, graph, kept).items())
+    kept = kept_on_host(case.graph, graph)
+    assert len(kept) == graph.kinds.count(KEPT)
+    assert all(expected[t] == got[there] for t, there in kept.items())
 
 
 @given(cases(1, 4, noise=False))

@@ -72,18 +72,17 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     if assignment.after is not None and (truth or cluster):
         raise ConfigError(f"run: {'--emulate' if truth else '--cluster'}: expected an assignment that fits in the devices' memory, got one "
                           f"with offload; leave it out")
-    kept = {} if program is None or assignment.after is None else kept_on_host(asked, graph)
+    kept = {} if assignment.after is None else kept_on_host(asked, graph)
     asked_for = {there: t for t, there in kept.items()}
-    if kept:  # what a device would keep for it is no longer there
-        program.fetch = [kept.get(t, t) for t in program.fetch]
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else time_scale or default_time_scale(simulated_s)
     with make_executor(executor, program, time_scale, seed, timeout_s, truth, keep_inputs=cluster is not None, cluster=cluster,
-                       restart_on_loss=restart_on_loss, merge=merge) as engine:
+                       restart_on_loss=restart_on_loss, merge=merge,
+                       fetch=[kept.get(t, t) for t in program.fetch] if kept and program is not None else None) as engine:
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
         outputs = None if program is None else engine.outputs
-        if kept:
+        if kept and outputs is not None:
             outputs = {asked_for.get(t, t): value for t, value in outputs.items()}
         error = program.relative_error(outputs) if check and program is not None else None
         if merge:

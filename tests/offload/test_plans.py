@@ -46,7 +46,7 @@ def test_whatever_the_order_a_plan_ends_within_its_limits(case, style, seed):
 def test_after_is_alike_in_the_naive_simulator(case):
     _, planned = plan_offload(case.graph, case.costs, dataclasses.replace(case.assignment, dispatch=case.rule))
     graph, costs, assignment = offloaded(case.graph, case.costs, planned)
-    naive = NaiveSimulator(graph, costs, assignment, case.rule, None)
+    naive = NaiveSimulator(graph, costs, assignment, assignment.dispatch, None)
     assert naive.makespan_s() == Simulator().execute(graph, costs, assignment).makespan_s
 
 

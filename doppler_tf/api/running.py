@@ -69,9 +69,10 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     batches, graph, costs, assignment = load_planned(assignment, graph, costs, dispatch, repeat, in_flight)
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
-    if assignment.after is not None and (truth or cluster):
-        raise ConfigError(f"run: {'--emulate' if truth else '--cluster'}: expected an assignment that fits in the devices' memory, got one "
-                          f"with offload; leave it out")
+    given = {"--emulate": truth, "--cluster": cluster, "--executor synchronous": executor == "synchronous"}
+    refused = [option for option, value in given.items() if value]
+    if assignment.after is not None and refused:
+        raise ConfigError(f"run: {refused[0]}: expected an assignment that fits in the devices' memory, got one with offload; leave it out")
     kept = {} if assignment.after is None else kept_on_host(asked, graph)
     asked_for = {there: t for t, there in kept.items()}
     simulated = Simulator().execute(graph, costs, assignment)

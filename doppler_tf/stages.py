@@ -18,15 +18,13 @@ from doppler_tf.heuristics.search.budget import default_budget
 from doppler_tf.heuristics.search.local_search import PATIENCE
 from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
-from doppler_tf.offload.planning import plan_offload
-from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, what_runs
+from doppler_tf.offload.planning import best_sequence
+from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
 DEFAULT_SAMPLES, LEARNED_SAMPLES, LEARNED_CHOICES = 50, 64, 1_280_000
 # Above as many vertices the portfolio without a budget leaves out what takes seconds there.
 _MOST_FOR_ALL = 50_000
-# Of the assignments that were found without limits so many are compiled with a host.
-_COMPILED = 8
 # The most simulations, and vertices and edges in them, to improve what was constructed: a tenth of a second, as much as a tenth of the
 # default budget of a search.
 _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
@@ -109,24 +107,20 @@ def mend(pool: Pool) -> None:
 
 
 def over_host(pool: Pool, found: Pool) -> None:
-    """Compiles the best that were found without limits, so that they fit with the host, and puts them into the pool.
+    """Compiles what was found without limits, the fastest first, so that it fits with the host, and puts it into the pool. What is slower
+    without limits than the best with them is left out.
 
     Raises:
       DeadlockError: as `compile_offload`, where none of them fits even so.
     """
-    failed, tried = None, set[tuple]()
-    for assignment in found.starts():
-        if (key := what_runs(assignment)) in tried or len(tried) >= _COMPILED:
-            continue
-        tried.add(key)
+    failed = None
+    for name, (makespan_s, assignment) in sorted(found.members.items(), key=lambda item: item[1].makespan_s):
+        if makespan_s >= pool.best[0]:
+            break
         try:
-            makespan_s, planned = plan_offload(pool.problem.graph, pool.problem.costs, assignment)
+            pool.put(f"{name}, offloaded", *best_sequence(pool.problem.graph, pool.problem.costs, assignment))
         except DeadlockError as error:
             failed = failed or error
-            continue
-        name = f"{assignment.method}, offloaded"
-        if name not in pool.members or makespan_s < pool.members[name].makespan_s:
-            pool.put(name, makespan_s, planned)
     if not pool.members:
         raise failed
 

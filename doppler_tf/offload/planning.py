@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +10,20 @@ import numpy as np
 from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.heuristics.judging import ranks
+from doppler_tf.heuristics.mending import frugal_orders
 from doppler_tf.offload.compiler import PLANNED, Style, compile_offload
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.memory import MORE_MEMORY, needed_bytes
 from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import Trace
 
-# Compilations along the run of the one before.
+# Compilations along the run of the one before, while each is faster.
 _AGAIN = 3
+# Shares of the depth-first order in the sequences that are tried where the own one costs more than this share of the makespan: for less, they
+# take longer than they gain.
+_SHARES, _NO_WORSE = (0.25, 0.5, 0.75, 1.0), 0.02
 
 
 def without_limits(costs: CostModel) -> CostModel:
@@ -54,26 +61,45 @@ def crossing_bound_s(graph: DataflowGraph, costs: CostModel) -> float:
     return float(crossing_bytes / ((bandwidth.max() if host.shared else bandwidth.sum()) * topology.link_slots))
 
 
-def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment, style: Style = PLANNED) -> tuple[float, Assignment]:
-    """Simulated seconds, and the assignment with an `Offload`.
+def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment, style: Style = PLANNED,
+                 again: int = _AGAIN) -> tuple[float, Assignment]:
+    """Simulated seconds, and the assignment with an `Offload`, compiled along its run without limits, then along its own runs.
 
     Raises:
       DeadlockError: as `compile_offload`.
     """
     bare = replace(assignment, offload=None, after=None)
-    start_s = _starts(graph, Simulator().execute(graph, without_limits(costs), bare))
-    best: tuple[float, Assignment] | None = None
-    for _ in range(1 + _AGAIN):
-        planned = compile_offload(graph, costs, bare, start_s, style)
+    trace, best = Simulator().execute(graph, without_limits(costs), bare), (math.inf, bare)
+    for _ in range(1 + again):
+        planned = compile_offload(graph, costs, bare, _starts(graph, trace), style)
         trace = Simulator().execute(*offloaded(graph, costs, planned))
-        if best is not None and trace.makespan_s >= best[0]:
+        if trace.makespan_s >= best[0]:
             break
-        best, start_s = (trace.makespan_s, planned), _starts(graph, trace)
+        best = trace.makespan_s, planned
     return best
 
 
-def _starts(graph: DataflowGraph, trace) -> np.ndarray:
-    start_s = np.zeros(graph.num_vertices)
-    mine = trace.vertex < graph.num_vertices
+def best_sequence(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> tuple[float, Assignment]:
+    """As `plan_offload`, in the best of several sequences: the assignment's own, the depth-first one that holds little at a time (see
+    `frugal_orders`), and mixtures of both.
+
+    A breadth-first sequence keeps all devices busy and holds much at once, a depth-first one the other way round. The mean of a vertex's
+    places in two topological orders gives a topological order again.
+    """
+    best = plan_offload(graph, costs, assignment)
+    unlimited_s = Simulator().execute(graph, without_limits(costs), replace(assignment, offload=None)).makespan_s
+    if best[0] <= unlimited_s * (1 + _NO_WORSE):
+        return best
+    own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, best[1]))))
+    frugal = ranks(next(frugal_orders(graph, costs, assignment)).priority)
+    for share in _SHARES:
+        mixed = replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal)
+        best = min(best, plan_offload(graph, costs, mixed, again=0), key=lambda pair: pair[0])
+    return min(best, plan_offload(graph, costs, best[1]), key=lambda pair: pair[0])
+
+
+def _starts(graph: DataflowGraph, trace: Trace) -> np.ndarray:
+    """float64 [N]: when vertices of the graph without host started."""
+    start_s, mine = np.zeros(graph.num_vertices), trace.vertex < graph.num_vertices
     start_s[trace.vertex[mine]] = trace.start_s[mine]
     return start_s

@@ -252,6 +252,7 @@ class _Compiler:
                 residency.kind = INPUT
         loads = [r for r in self.found if r.kind == LOAD and not r.void]
         plan = tuple(Load(r.tensor, r.device, tuple(r.consumers)) for r in loads) + tuple(Load(r.tensor, r.device, ()) for r in kept)
+        self._check_host(plan)
         made = with_loads(graph, self.costs, plan)
         device = host_devices(self.assignment, plan, self.costs.num_devices)
         transfers = _numbered(made, device, self.costs.num_devices + 1)
@@ -273,6 +274,19 @@ class _Compiler:
                 pairs.update((end, then) for end in before)
         after = np.array(sorted(pairs), np.int32).reshape(-1, 2)
         return replace(self.assignment, offload=Offload(plan, after), proven_bound_s=0.0)
+
+    def _check_host(self, loads: Sequence[Load]) -> None:
+        """Raises DeadlockError where the host may run out. It holds each tensor once, and twice what is on its way to memory that waits for
+        it."""
+        limit = self.costs.topology.host.memory_bytes
+        on_way = [0.0] * self.costs.num_devices
+        for load in loads:
+            on_way[load.device] += self.size[load.tensor]
+        moving = sum(min(x, most) for x, most in zip(on_way, self.costs.memory_bytes.tolist(), strict=True))
+        needed = sum(self.size[t] for t in {load.tensor for load in loads}) + moving
+        if limit is not None and needed > limit:
+            raise DeadlockError(f"{self.graph.name}: the host of {self.costs.topology.name} may have to hold {size_text(needed)}, it has "
+                                f"{size_text(limit)}; give it or the devices more memory")
 
     def _before(self, v: int) -> list[int]:
         """The vertex before v on its device, if there is one."""

@@ -21,8 +21,8 @@ from doppler_tf.schedule.trace import Trace
 
 # Compilations along the run of the one before, while each is faster.
 _AGAIN = 3
-# Shares of the depth-first order in the sequences that are tried where the own one costs more than this share of the makespan: for less, they
-# take longer than they gain.
+# Shares of the depth-first order in the sequences that are tried where the own one costs more than this share of the makespan: for less,
+# they take longer than they gain.
 _SHARES, _NO_WORSE = (0.25, 0.5, 0.75, 1.0), 0.02
 
 

@@ -108,6 +108,18 @@ def test_what_cannot_fit_is_said_with_the_bytes():
         plan_offload(*chain(6, (0.0,)))
 
 
+def test_a_host_that_is_too_small_is_said():
+    graph, costs, assignment = chain(6)
+    small = replace_host(costs, Host(1.0, memory_bytes=13))
+    with pytest.raises(DeadlockError, match=r"the host of topology may have to hold 14 bytes, it has 13 bytes"):
+        plan_offload(graph, small, assignment)
+    assert plan_offload(graph, replace_host(costs, Host(1.0, memory_bytes=14)), assignment)[0] == 38
+
+
+def replace_host(costs, host: Host):
+    return dataclasses.replace(costs, topology=dataclasses.replace(costs.topology, host=host))
+
+
 def test_what_starts_too_early_is_told():
     graph, costs, assignment = offloaded(*chain(6)[:2], plan_offload(*chain(6))[1])
     trace = Simulator().drive(Dispatcher(graph, costs, dataclasses.replace(assignment, after=None)), without_limits(costs))

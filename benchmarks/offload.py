@@ -91,8 +91,8 @@ def chain(backward: bool = False, layers: int = 24, size: int = 8164, rows: int 
     weight, row, flops = 2 * size * size // pieces, 2 * rows * size // pieces, 2 * rows * size * size // pieces
     nodes, edges = [{"id": "x", "input": True, "output_bytes": row * pieces}], []
 
-    def add(key: str, inputs: list[str]) -> str:
-        nodes.append({"id": key, "flops": flops, "output_bytes": row})
+    def add(key: str, inputs: list[str], output: int = row) -> str:
+        nodes.append({"id": key, "flops": flops, "output_bytes": output})
         edges.extend({"source": u, "target": key} for u in inputs)
         return key
 
@@ -102,6 +102,8 @@ def chain(backward: bool = False, layers: int = 24, size: int = 8164, rows: int 
         last = [add(f"forward {i}.{k}", [*last, f"w{i}.{k}"]) for k in range(pieces)]
     for i in reversed(range(layers)) if backward else ():
         own = [] if i == layers - 1 else [[f"forward {i}.{k}"] for k in range(pieces)]
+        for k in range(pieces):  # the weight's own gradient, a result
+            add(f"gradient {i}.{k}", [last[k], *(f"forward {i - 1}.{j}" for j in range(pieces) if i)], weight)
         last = [add(f"backward {i}.{k}", [*last, f"w{i}.{k}", *(own[k] if own else [])]) for k in range(pieces)]
     return graph_from_records(nodes, edges, {"name": "chain"})
 

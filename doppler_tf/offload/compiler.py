@@ -54,13 +54,15 @@ class Style:
     Attributes:
       furthest: what is used next the latest leaves; else what was used last the longest ago (LRU).
       ahead: loads and copies start as soon as there is memory; else not before the vertex before their consumer has ended.
+      eager: copies to other devices are made when the tensor is, if there is room; else at their consumer's turn.
     """
 
     furthest: bool = True
     ahead: bool = True
+    eager: bool = True
 
 
-PLANNED, ON_DEMAND = Style(), Style(furthest=False, ahead=False)
+PLANNED, LATE, ON_DEMAND = Style(), Style(eager=False), Style(furthest=False, ahead=False, eager=False)
 
 
 def compile_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment, start_s: np.ndarray,
@@ -148,7 +150,7 @@ class _Compiler:
             self._leave_if_over(t, d)
         for t in made:
             for other in self.devices_of.get(t, ()):  # copies for which there is room are made at once
-                if other != d and self.style.ahead and self.size[t] <= self.freed[other].left_bytes and t in self.live[d]:
+                if other != d and self.style.eager and self.size[t] <= self.freed[other].left_bytes and t in self.live[d]:
                     self._bring(t, other)
 
     def _bring(self, t: int, d: int) -> None:

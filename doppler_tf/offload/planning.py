@@ -12,7 +12,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.mending import frugal_orders
-from doppler_tf.offload.compiler import PLANNED, Style, compile_offload
+from doppler_tf.offload.compiler import LATE, PLANNED, Style, compile_offload
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.memory import MORE_MEMORY, needed_bytes
 from doppler_tf.schedule.offloaded import offloaded
@@ -23,7 +23,7 @@ from doppler_tf.schedule.trace import Trace
 _AGAIN = 3
 # Shares of the depth-first order in the sequences that are tried where the own one costs more than this share of the makespan: for less,
 # they take longer than they gain.
-_SHARES, _NO_WORSE = (0.25, 0.5, 0.75, 1.0), 0.02
+_SHARES, _NO_WORSE = (0.0, 0.25, 0.5, 0.75, 1.0), 0.02
 
 
 def without_limits(costs: CostModel) -> CostModel:
@@ -81,7 +81,7 @@ def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
 
 def best_sequence(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> tuple[float, Assignment]:
     """As `plan_offload`, in the best of several sequences: the assignment's own, the depth-first one that holds little at a time (see
-    `frugal_orders`), and mixtures of both.
+    `frugal_orders`), and mixtures of both, each with copies that are made early and late.
 
     A breadth-first sequence keeps all devices busy and holds much at once, a depth-first one the other way round. The mean of a vertex's
     places in two topological orders gives a topological order again.
@@ -92,10 +92,11 @@ def best_sequence(graph: DataflowGraph, costs: CostModel, assignment: Assignment
         return best
     own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, best[1]))))
     frugal = ranks(next(frugal_orders(graph, costs, assignment)).priority)
-    for share in _SHARES:
-        mixed = replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal)
-        best = min(best, plan_offload(graph, costs, mixed, again=0), key=lambda pair: pair[0])
-    return min(best, plan_offload(graph, costs, best[1]), key=lambda pair: pair[0])
+    mixed = [replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal) for share in _SHARES]
+    found = [plan_offload(graph, costs, each, style, 0) for style in (PLANNED, LATE) for each in mixed]
+    fastest = min(range(len(found)), key=lambda i: found[i][0])
+    found.append(plan_offload(graph, costs, found[fastest][1], (PLANNED, LATE)[fastest // len(mixed)]))
+    return min([best, *found], key=lambda pair: pair[0])
 
 
 def _starts(graph: DataflowGraph, trace: Trace) -> np.ndarray:

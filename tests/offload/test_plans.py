@@ -13,7 +13,7 @@ from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Host, Topology
-from doppler_tf.offload.compiler import ON_DEMAND, PLANNED
+from doppler_tf.offload.compiler import LATE, ON_DEMAND, PLANNED
 from doppler_tf.offload.planning import plan_offload, without_limits
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.dispatch import Dispatcher
@@ -25,7 +25,7 @@ from tests.naive_simulator import NaiveSimulator
 from tests.strategies import cases, cases_that_need_a_host, examples
 
 
-@given(cases_that_need_a_host(), st.sampled_from([PLANNED, PLANNED, ON_DEMAND]), st.integers(0, 99))
+@given(cases_that_need_a_host(), st.sampled_from([PLANNED, LATE, ON_DEMAND]), st.integers(0, 99))
 def test_whatever_the_order_a_plan_ends_within_its_limits(case, style, seed):
     """Also where the dispatcher looks at no limit: the plan alone is enough."""
     _, planned = plan_offload(case.graph, case.costs, dataclasses.replace(case.assignment, dispatch=case.rule), style)

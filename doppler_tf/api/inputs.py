@@ -98,14 +98,25 @@ def load_cluster(cluster: ClusterLike | None, topology: Topology) -> Cluster | N
     return cluster
 
 
-def load_assignment(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None = None) -> Assignment:
+def load_assignment(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None = None,
+                    offload: bool = False) -> Assignment:
     """An assignment with its dispatch rule: `dispatch`, else its own, else fifo.
+
+    Args: offload: whether it may keep tensors on a host; what runs then is what `offloaded` returns.
 
     Raises AssignmentError: it does not fit, or is faster than what its file calls a proven bound.
     """
+    assignment = _loaded(given, graph, costs)
+    if assignment.offload is not None and not offload:
+        where = given if isinstance(given, str | os.PathLike) else graph.name
+        raise AssignmentError(f"{where}: offload: expected an assignment that fits in the devices' memory, got one with a plan; `simulate` "
+                              f"and `run` take it")
+    return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
+
+
+def _loaded(given: AssignmentLike, graph: DataflowGraph, costs: CostModel) -> Assignment:
     if not isinstance(given, str | os.PathLike):
-        assignment = as_assignment(graph, costs, given)
-        return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
+        return as_assignment(graph, costs, given)
     record = read_json(given)
     if isinstance(record, Mapping) and record.get("batches") is not None:
         raise field_error(AssignmentError, str(given), "", "batches", "none, as for one batch", record["batches"],
@@ -117,7 +128,7 @@ def load_assignment(given: AssignmentLike, graph: DataflowGraph, costs: CostMode
             raise field_error(AssignmentError, str(given), "", "proven_bound_s",
                               f"at most {makespan_s:.9g}, in which this assignment ends", assignment.proven_bound_s,
                               "remove it from the file, or place again")
-    return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
+    return assignment
 
 
 def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None, repeat: int | None,
@@ -133,14 +144,14 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
       ConfigError: K without M. AssignmentError: made for another graph, topology or number of batches.
     """
     if repeat is None and in_flight is None:
-        return None, *offloaded(graph, costs, load_assignment(given, graph, costs, dispatch))
+        return None, *offloaded(graph, costs, load_assignment(given, graph, costs, dispatch, offload=True))
     if repeat is None:
         raise ConfigError(f"--in-flight {in_flight}: expected --repeat M beside it, the number of batches, got none; add it")
     batches = repeat_graph(graph, costs.topology, repeat, in_flight or 1)
     record = read_json(given) if isinstance(given, str | os.PathLike) else None
     placed = record.get("batches") if isinstance(record, Mapping) else None
     if placed is None:
-        single = load_assignment(given, graph, costs, dispatch)
+        single = load_assignment(given, graph, costs, dispatch, offload=True)
         if single.offload is not None:
             raise AssignmentError(f"{graph.name}: offload: expected none beside --repeat {repeat}, as a plan is for one call, got one; "
                                   f"leave out --repeat and --in-flight")

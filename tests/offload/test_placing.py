@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from doppler_tf.api.inputs import load_assignment
 from doppler_tf.api.running import run
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, TopologyError
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.assignment_json import read_assignment, write_assignment
 from doppler_tf.formats.chrome_trace import read_trace
 from doppler_tf.formats.topology_json import write_topology
@@ -120,6 +122,8 @@ def test_what_does_not_go_with_a_plan_is_refused(planned):
                            ("--emulate", {"executor": "emulated", "emulate": devices(12)})):
         assert_says(refusal(ConfigError, run, graph, found.costs, path, **options), words, "fits in the devices' memory")
     assert_says(refusal(AssignmentError, run, graph, found.costs, path, "emulated", repeat=2), "expected none beside --repeat 2")
+    assert_says(refusal(AssignmentError, load_assignment, path, graph, found.costs), "`simulate` and `run` take it")
+    assert_says(refusal(AssignmentError, FastSimulator(graph, found.costs).makespans_of, [found.assignment]), "use `simulate`")
 
 
 @pytest.mark.parametrize(("change", "words"), [

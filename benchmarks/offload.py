@@ -59,7 +59,7 @@ def rows(name: str, graph: DataflowGraph, topology: Topology, limits: tuple[floa
         devices = tuple(replace(each, memory_bytes=float(np.ceil(share * peak))) for each in topology.devices)
         short = build_costs(graph, replace(topology, devices=devices))
         begun_s = time.process_time()
-        planned_s, planned = best_sequence(graph, short, assignment)
+        planned_s, planned = best_sequence(graph, short, *plan_offload(graph, short, assignment))
         seconds = time.process_time() - begun_s
         ran = offloaded(graph, short, planned)
         sent = Simulator().execute(*ran)

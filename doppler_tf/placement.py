@@ -24,8 +24,9 @@ from doppler_tf.showing import ShowsItself
 from doppler_tf.stages import Asked, Policy, construct, improve, mend, over_host, search_alone, steadiest, tie_repeats, under_noise, usual
 
 OFFLOAD = (AUTO, "never")
-# Where nothing is known that fits, searches end at this share of the budget; the rest is for assignments with a host.
-_FITTING = 0.5
+# Where nothing is known that fits, searches end at the first share of the budget, and those without limits at the second. The rest is for
+# compiling.
+_FITTING, _WITHOUT_LIMITS = 0.4, 0.8
 
 
 @dataclass(frozen=True, repr=False)
@@ -84,8 +85,8 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
         last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, the steadiest of a search
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
       offload: `auto`: where the topology has a host, and no assignment is found that fits in the devices' memory, what was found without
-        limits is compiled so that it fits with the host (see `plan_offload`), the fastest of all; the second half of `budget_s` is for
-        that. `never`: it must fit.
+        limits is compiled so that it fits with the host (see `plan_offload`), the fastest of all, in the last
+        three fifths of `budget_s`. `never`: it must fit.
 
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.
@@ -133,9 +134,10 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
 def _over_host(problem: Problem, asked: Asked, method: str) -> Placement:
     """What is found without limits, compiled so that it fits with the host."""
     graph, costs = problem.graph, problem.costs
-    found, _ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), asked, method)
+    searching = asked if asked.budget_s is None else asked._replace(budget_s=_WITHOUT_LIMITS * asked.budget_s)
+    found, _ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
     pool = Pool(problem, max(found.bound_s, crossing_bound_s(graph, costs)))
-    over_host(pool, found)
+    over_host(pool, found, asked)
     pool.simulations = found.simulations
     return _answer(pool, asked, pool.leader)
 

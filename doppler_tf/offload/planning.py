@@ -79,24 +79,24 @@ def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
     return best
 
 
-def best_sequence(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> tuple[float, Assignment]:
-    """As `plan_offload`, in the best of several sequences: the assignment's own, the depth-first one that holds little at a time (see
-    `frugal_orders`), and mixtures of both, each with copies that are made early and late.
+def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment) -> tuple[float, Assignment]:
+    """What `plan_offload` has returned, or, if it costs more than a little, the same in the best of several sequences: its own, the
+    depth-first one that holds few tensors at a time (see `frugal_orders`), and mixtures of both, with copies made early and late.
 
     A breadth-first sequence keeps all devices busy and holds much at once, a depth-first one the other way round. The mean of a vertex's
     places in two topological orders gives a topological order again.
     """
-    best = plan_offload(graph, costs, assignment)
-    unlimited_s = Simulator().execute(graph, without_limits(costs), replace(assignment, offload=None)).makespan_s
-    if best[0] <= unlimited_s * (1 + _NO_WORSE):
-        return best
-    own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, best[1]))))
+    assignment = replace(planned, offload=None)
+    unlimited_s = Simulator().execute(graph, without_limits(costs), assignment).makespan_s
+    if planned_s <= unlimited_s * (1 + _NO_WORSE):
+        return planned_s, planned
+    own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, planned))))
     frugal = ranks(next(frugal_orders(graph, costs, assignment)).priority)
     mixed = [replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal) for share in _SHARES]
     found = [plan_offload(graph, costs, each, style, 0) for style in (PLANNED, LATE) for each in mixed]
     fastest = min(range(len(found)), key=lambda i: found[i][0])
     found.append(plan_offload(graph, costs, found[fastest][1], (PLANNED, LATE)[fastest // len(mixed)]))
-    return min([best, *found], key=lambda pair: pair[0])
+    return min([(planned_s, planned), *found], key=lambda pair: pair[0])
 
 
 def _starts(graph: DataflowGraph, trace: Trace) -> np.ndarray:

@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "read_graph": "doppler_tf.formats.graph_json", "write_graph": "doppler_tf.formats.graph_json",
     "read_topology": "doppler_tf.formats.topology_json", "Topology": "doppler_tf.graph.topology", "Device": "doppler_tf.graph.topology",
+    "Host": "doppler_tf.graph.topology",
     "DataflowGraph": "doppler_tf.graph.dataflow", "build_costs": "doppler_tf.graph.costs", "estimated": "doppler_tf.graph.costs",
     "convert": "doppler_tf.formats.foreign.conversion", "write_converted": "doppler_tf.formats.foreign.conversion",
     "Assignment": "doppler_tf.schedule.assignment",

@@ -15,12 +15,18 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Pool, Problem
 from doppler_tf.heuristics.judging import by_order
+from doppler_tf.offload.planning import crossing_bound_s, roomy
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
 from doppler_tf.schedule.batches import Batches
-from doppler_tf.schedule.memory import MORE_MEMORY
+from doppler_tf.schedule.memory import MORE_MEMORY, never_fits
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.showing import ShowsItself
-from doppler_tf.stages import Asked, Policy, construct, improve, mend, search_alone, steadiest, tie_repeats, under_noise, usual
+from doppler_tf.stages import Asked, Policy, construct, improve, mend, over_host, search_alone, steadiest, tie_repeats, under_noise, usual
+
+OFFLOAD = (AUTO, "never")
+# Where nothing is known that fits, searches end at the first share of the budget, and those without limits at the second. The rest is for
+# compiling.
+_FITTING, _WITHOUT_LIMITS = 0.4, 0.8
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +66,7 @@ class Placement(ShowsItself):
 
 def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None = None, method: str = "auto",
           samples: int | None = None, seed: int = 0, dispatch: str = AUTO, budget_s: float | None = None,
-          learned: Mapping[str, Policy] | None = None, noise: float | None = None) -> Placement:
+          learned: Mapping[str, Policy] | None = None, noise: float | None = None, offload: str = AUTO) -> Placement:
     """Finds an assignment.
 
     Args:
@@ -78,6 +84,9 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
       noise: the shape of log-normal factors on all times. With it the members' best assignments, the best of all under each rule, and the
         last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, the steadiest of a search
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
+      offload: `auto`: where the topology has a host, and no assignment is found that fits in the devices' memory, what was found without
+        limits is compiled so that it fits with the host (see `plan_offload`), the fastest of all, in the last
+        three fifths of `budget_s`. `never`: it must fit.
 
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.
@@ -85,10 +94,27 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
       CostError: no assignment needs only links that exist, or none was found.
     """
     asked = Asked(samples, seed, learned or {}, time.perf_counter(), budget_s)
-    _check(asked, method, dispatch, noise)
+    _check(asked, method, dispatch, noise, offload)
     problem = as_problem(graph, topology, dispatch)
+    host = offload == AUTO and problem.costs.topology.host is not None
     if problem.never_fits is not None:
-        raise DeadlockError(f"{problem.graph.name}: out of memory with any assignment: {problem.never_fits}; {MORE_MEMORY}")
+        proof = never_fits(problem.graph, problem.costs, host=True) if host else problem.never_fits
+        if proof is None:
+            return _over_host(problem, asked, method)
+        raise DeadlockError(f"{problem.graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
+    pool, known_s = _searched(problem, asked, method, _FITTING if host else 1.0)
+    if host and not np.isfinite(pool.members[pool.leader].makespan_s):
+        return _over_host(problem, asked, method)
+    if noise is not None:
+        return _answer(pool, asked, *under_noise(pool, noise, seed))
+    return _answer(pool, asked, steadiest(pool, known_s, seed) if method == AUTO else pool.leader)
+
+
+def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0) -> tuple[Pool, float]:
+    """What a method or the portfolio finds, and the best makespan without searches.
+
+    Args: if_short: the share of the budget at which searches end while nothing is known that fits in memory.
+    """
     pool = Pool(problem, problem.bounds.best_s)
     if method in SEARCHES:
         search_alone(pool, asked, method)
@@ -100,10 +126,20 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
     mend(pool)
     known_s = pool.members[pool.leader].makespan_s
     if method == AUTO:
-        improve(pool, asked)
-    if noise is not None:
-        return _answer(pool, asked, *under_noise(pool, noise, seed))
-    return _answer(pool, asked, steadiest(pool, known_s, seed) if method == AUTO else pool.leader)
+        share = 1.0 if np.isfinite(known_s) or asked.budget_s is None else if_short
+        improve(pool, asked if share == 1.0 else asked._replace(budget_s=share * asked.budget_s))
+    return pool, known_s
+
+
+def _over_host(problem: Problem, asked: Asked, method: str) -> Placement:
+    """What is found without limits, compiled so that it fits with the host."""
+    graph, costs = problem.graph, problem.costs
+    searching = asked if asked.budget_s is None else asked._replace(budget_s=_WITHOUT_LIMITS * asked.budget_s)
+    found, _ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
+    pool = Pool(problem, max(found.bound_s, crossing_bound_s(graph, costs)))
+    over_host(pool, found, asked)
+    pool.simulations = found.simulations
+    return _answer(pool, asked, pool.leader)
 
 
 def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = AUTO,
@@ -121,7 +157,7 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
     """
     asked, half_s = Asked(samples, seed, learned or {}, time.perf_counter(), budget_s), None if budget_s is None else budget_s / 2
     single, problem = Problem(batches.single, batches.single_costs, dispatch), Problem(batches.graph, batches.costs, dispatch)
-    one, together = (place(each, None, method, samples, seed, dispatch, half_s, learned) for each in (single, problem))
+    one, together = (place(each, None, method, samples, seed, dispatch, half_s, learned, offload="never") for each in (single, problem))
     patterns = {f"{together.assignment.method}, batches apart": batches.pattern(by_order(problem, together.assignment)),
                 f"{one.assignment.method}, batches alike": [by_order(single, one.assignment)]}
     anywhere = np.flatnonzero(batches.single_costs.allowed[batches.single.work_vertices].all(axis=0))
@@ -142,7 +178,7 @@ def as_problem(graph: GraphLike | Problem, topology: TopologyLike | CostModel | 
     return graph if isinstance(graph, Problem) else Problem(*graph_with_costs(graph, topology), dispatch)
 
 
-def _check(asked: Asked, method: str, dispatch: str, noise: float | None) -> None:
+def _check(asked: Asked, method: str, dispatch: str, noise: float | None, offload: str) -> None:
     check_method(method, asked.learned)
     samples, budget_s = asked.samples, asked.budget_s
     if dispatch not in (AUTO, *DISPATCH_RULES):
@@ -151,6 +187,8 @@ def _check(asked: Asked, method: str, dispatch: str, noise: float | None) -> Non
         raise field_error(ConfigError, "place", "", "samples", "an integer >= 1", samples)
     if budget_s is not None and not (isinstance(budget_s, int | float) and budget_s >= 0):
         raise field_error(ConfigError, "place", "", "budget_s", "a number of seconds >= 0 or None", budget_s)
+    if offload not in OFFLOAD:
+        raise field_error(ConfigError, "place", "", "offload", f"one of {', '.join(OFFLOAD)}", offload)
     if noise is not None and not (isinstance(noise, int | float) and 0 < noise <= 1):
         raise field_error(ConfigError, "place", "", "noise", "a number above 0 and up to 1, or None", noise)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, Pool, Problem, climb
@@ -17,6 +18,7 @@ from doppler_tf.heuristics.search.budget import default_budget
 from doppler_tf.heuristics.search.local_search import PATIENCE
 from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
+from doppler_tf.offload.planning import best_sequence, plan_offload
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
@@ -109,6 +111,27 @@ def mend(pool: Pool) -> None:
     name = pool.leader
     if not np.isfinite(pool.members[name].makespan_s):
         pool.put(name, *judge_frugal(pool.problem, pool.members[name].assignment, name not in YARDSTICKS))
+
+
+def over_host(pool: Pool, found: Pool, asked: Asked) -> None:
+    """Compiles what was found without limits, the fastest first, so that it fits with the host, and puts it into the pool. What is slower
+    without limits than the best with them is left out. The best is then compiled in several sequences.
+
+    Raises:
+      DeadlockError: as `compile_offload`, where none of them fits even so.
+    """
+    failed, graph, costs = None, pool.problem.graph, pool.problem.costs
+    for name, (makespan_s, assignment) in sorted(found.members.items(), key=lambda item: item[1].makespan_s):
+        if makespan_s >= pool.best[0] or (pool.members and asked.left_s() <= 0):
+            break
+        try:
+            pool.put(f"{name}, offloaded", *plan_offload(graph, costs, assignment))
+        except DeadlockError as error:
+            failed = failed or error
+    if not pool.members:
+        raise failed
+    if asked.left_s() > 0:
+        pool.put(pool.leader, *best_sequence(graph, costs, *pool.members[pool.leader]))
 
 
 def improve(pool: Pool, asked: Asked) -> None:

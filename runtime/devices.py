@@ -14,6 +14,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
 from doppler_tf.errors import ConfigError
+from doppler_tf.graph.topology import HOST, Topology
 
 # The name of a device that another process serves.
 _SERVER = re.compile(r"/job:(?!localhost/|chief/)[^/]+/replica:\d+/task:\d+")
@@ -66,6 +67,14 @@ def prepare_devices(count: int, gpu_memory_mb: int = 4096, exact: bool = False, 
         raise ConfigError(f"devices: expected {count} TensorFlow {kind} devices, got {len(names)}, and TensorFlow is initialised; call "
                           f"runtime.prepare_devices({count}) before the first TensorFlow operation of the process")
     return names[:count]
+
+
+def prepare_topology(topology: Topology) -> list[str]:
+    """As `prepare_devices`, a name for each device of a topology. Its host is the CPU where devices are GPUs, else one more logical CPU."""
+    count = topology.num_devices
+    if topology.device_names[-1] != HOST or not tf.config.list_physical_devices("GPU"):
+        return prepare_devices(count)
+    return [*prepare_devices(count - 1), tf.config.list_logical_devices("CPU")[0].name]
 
 
 _BESIDE: dict[str, object] = {}  # TensorFlow's context by device name, all the same

@@ -171,9 +171,10 @@ class Engine:
 
     def _planned(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Plan:
         """The plan of an earlier run of the same, or a new one."""
-        order = assignment.order if assignment.priority is None else assignment.priority
+        of_order = assignment.order if assignment.priority is None else assignment.priority
+        arrays = (None if array is None else array.tobytes() for array in (of_order, assignment.after))
         # A plan keeps graph and costs, so that no others get their identities.
-        key = id(graph), id(costs), assignment.dispatch, assignment.device.tobytes(), None if order is None else order.tobytes()
+        key = id(graph), id(costs), assignment.dispatch, assignment.device.tobytes(), *arrays
         plan = self._plans.pop(key, None) or Plan(graph, costs, assignment, self._make_dispatcher(graph, costs, assignment))
         self._plans[key] = plan
         while len(self._plans) > _PLANS:

@@ -18,7 +18,7 @@ from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
 from runtime.calls import KernelCall, execute_on, kernel_calls
 from runtime.clusters.watch import watched
-from runtime.devices import prepare_devices, server_of
+from runtime.devices import prepare_topology, server_of
 from runtime.engine import Engine
 from runtime.residency import Residency
 
@@ -89,7 +89,7 @@ class TensorFlowBackend:
         if lacking is not None:
             raise GraphError(f"{graph.name}: vertex {graph.vertex_label(lacking)!r}: kernel: expected one, got none; run graphs without "
                              f"kernels on emulated devices, or make the graph with `workload`")
-        devices = self._devices if self._devices is not None else prepare_devices(costs.num_devices)
+        devices = self._devices if self._devices is not None else prepare_topology(costs.topology)
         if len(devices) < costs.num_devices:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")

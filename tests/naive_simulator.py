@@ -27,6 +27,9 @@ class NaiveSimulator:
         self.runs = [("run", v, self.device[v]) for v in graph.work_vertices.tolist()]
         self.sends = sorted({("send", u, self.device[v], k) for _, (u, v, k) in self.edges
                              if not graph.is_input[u] and self.device[u] != self.device[v]})
+        numbered = {**{e[1]: e for e in self.runs}, **{graph.num_vertices + i: e for i, e in enumerate(
+            sorted(self.sends, key=lambda e: (e[1], e[3], e[2])))}}
+        self.after = [(numbered[a], numbered[b]) for a, b in ([] if assignment.after is None else assignment.after.tolist())]
         self.since: dict[tuple, float] = {}
         self.started: dict[tuple, float] = {}
         self.ended: dict[tuple, float] = {}
@@ -35,9 +38,8 @@ class NaiveSimulator:
         if rule == "b_level":
             self.priority = (-b_levels(graph, costs).value_s).tolist()
         elif rule == "order":
-            self.priority = {v: i for i, v in enumerate(assignment.order.tolist())}
-            if assignment.priority is not None:
-                self.priority = assignment.priority.tolist()
+            self.priority = {v: i for i, v in enumerate(assignment.order.tolist())} if assignment.priority is None else (
+                assignment.priority.tolist())
 
     def makespan_s(self) -> float:
         """Infinity when memory runs out for good."""
@@ -80,7 +82,7 @@ class NaiveSimulator:
     def queued(self, event: tuple) -> bool:
         """Whether it waits for nothing but a slot and memory."""
         kind, v, d = event[:3]
-        if event in self.started:
+        if event in self.started or any(then == event and first not in self.ended for first, then in self.after):
             return False
         if kind == "send":
             return ("run", v, self.device[v]) in self.ended

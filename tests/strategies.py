@@ -17,12 +17,12 @@ from doppler_tf.fastsim.prepared import Prepared
 from doppler_tf.graph.costs import CostModel, Noise, build_costs, draw_noise
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_from_records
-from doppler_tf.graph.topology import Topology
+from doppler_tf.graph.topology import Host, Topology
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.dispatch import queue_keys
 from doppler_tf.schedule.simulator import simulate
-from doppler_tf.schedule.trace import memory_profiles
+from doppler_tf.schedule.trace import memory_profiles, peak_bytes
 
 SECONDS = st.one_of(st.integers(0, 3), st.sampled_from([0, 0.1, 0.3, 1 / 3, 2.5]))
 BYTES = st.integers(0, 4)
@@ -173,6 +173,24 @@ def cases_short_of_memory(draw) -> Case:
         below = draw(st.sampled_from([1, 2, 0, 3])) if only in (None, d) else None
         limits.append(None if below is None else max(0, int(profile.used_bytes.max()) - below))
     return case.with_memory(limits)
+
+
+@st.composite
+def cases_that_need_a_host(draw, max_devices: int = 4) -> Case:
+    """Limits from the floor, where one vertex with its inputs and outputs fits, up to the peak of the run without limits."""
+    case = draw(cases(1, max_devices, noise=False))
+    graph, costs, device = case.graph, case.costs, case.assignment.device
+    peaks = peak_bytes(graph, costs, case.assignment, simulate(graph, costs, case.assignment, case.rule))
+    needed = np.bincount(graph.targets, costs.tensor_bytes[graph.edge_tensor], graph.num_vertices) + costs.output_bytes
+    limits = []
+    for d, peak in enumerate(peaks.tolist()):
+        floor = max([1, *needed[device == d].tolist()])
+        limits.append(floor + int(draw(st.sampled_from([0, 0, 0.1, 0.3, 0.5, 0.9])) * max(0, peak - floor)))
+    bandwidth = st.sampled_from([1.0, 3.0, 0.5])
+    host = Host(draw(bandwidth | st.lists(bandwidth, min_size=len(limits), max_size=len(limits)).map(tuple)),
+                draw(st.sampled_from([0.0, 0.25])), None, draw(st.booleans()))
+    held = dataclasses.replace(case, costs=dataclasses.replace(costs, topology=dataclasses.replace(costs.topology, host=host)))
+    return held.with_memory(limits)
 
 
 def makespan_or_inf(case: Case) -> float:

@@ -137,23 +137,25 @@ def check_executor(name: str, where: str = "", known: Sequence[str] = EXECUTORS)
 
 def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None, time_scale: float, seed: int,
                   timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False,
-                  cluster: Cluster | None = None, restart_on_loss: bool = False, merge: bool = False) -> Engine | MergedExecutor:
+                  cluster: Cluster | None = None, restart_on_loss: bool = False, merge: bool = False,
+                  fetch: Sequence[int] | None = None) -> Engine | MergedExecutor:
     """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
 
     Args: merge: real kernels run in larger calls, and traces are of those; timeout_s, restart_on_loss: as Engine's; truth: as
-      EmulatedBackend's; keep_inputs, cluster: as TensorFlowBackend's.
+      EmulatedBackend's; keep_inputs, cluster: as TensorFlowBackend's; fetch: other tensors than the program's.
     """
     runtime = import_quietly("runtime")
+    fetch = () if program is None else program.fetch if fetch is None else fetch
     if name == "synchronous":
         return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed, truth=truth) if program is None
-                                           else runtime.TensorFlowBackend(program.inputs, program.fetch, keep_inputs=keep_inputs,
+                                           else runtime.TensorFlowBackend(program.inputs, fetch, keep_inputs=keep_inputs,
                                                                             cluster=cluster),
                                            timeout_s)
     if program is None:
         return runtime.EmulatedExecutor(time_scale, seed=seed, timeout_s=timeout_s, truth=truth)
     if merge:
-        return runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, timeout_s, restart_on_loss)
-    return runtime.TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=keep_inputs, timeout_s=timeout_s, cluster=cluster,
+        return runtime.MergedExecutor(program.inputs, fetch, None, cluster, timeout_s, restart_on_loss)
+    return runtime.TensorFlowExecutor(program.inputs, fetch, keep_inputs=keep_inputs, timeout_s=timeout_s, cluster=cluster,
                                       restart_on_loss=restart_on_loss)
 
 

@@ -50,6 +50,9 @@ def export_placed(graph: str | Path, assignment: str | Path, out: str | Path, to
     if costs == "estimated":
         graph = estimated(graph, target, str(path))
     placement = assignment_from_json(record, graph, build_costs(graph, target, str(path)), str(assignment))
+    if placement.offload is not None:
+        raise ConfigError(f"{assignment}: offload: expected none, as a SavedModel cannot say when tensors leave a device, got a plan; "
+                          f"place on devices with more memory")
     placed_model = import_quietly("runtime.models.placed_model")
     devices = import_quietly("runtime").prepare_devices(target.num_devices)
     placed = placed_model.write_placed_model(out, graph, placement, devices)

@@ -27,6 +27,7 @@ from doppler_tf.notes import announce_compiling, note
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment, as_assignment
 from doppler_tf.schedule.batches import Batches, repeat_graph
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.stages import Policy
 
 if TYPE_CHECKING:
@@ -97,31 +98,43 @@ def load_cluster(cluster: ClusterLike | None, topology: Topology) -> Cluster | N
     return cluster
 
 
-def load_assignment(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None = None) -> Assignment:
+def load_assignment(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None = None,
+                    offload: bool = False) -> Assignment:
     """An assignment with its dispatch rule: `dispatch`, else its own, else fifo.
+
+    Args: offload: whether it may keep tensors on a host; what runs then is what `offloaded` returns.
 
     Raises AssignmentError: it does not fit, or is faster than what its file calls a proven bound.
     """
+    assignment = _loaded(given, graph, costs)
+    if assignment.offload is not None and not offload:
+        where = given if isinstance(given, str | os.PathLike) else graph.name
+        raise AssignmentError(f"{where}: offload: expected an assignment that fits in the devices' memory, got one with a plan; `simulate` "
+                              f"and `run` take it")
+    return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
+
+
+def _loaded(given: AssignmentLike, graph: DataflowGraph, costs: CostModel) -> Assignment:
     if not isinstance(given, str | os.PathLike):
-        assignment = as_assignment(graph, costs, given)
-        return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
+        return as_assignment(graph, costs, given)
     record = read_json(given)
     if isinstance(record, Mapping) and record.get("batches") is not None:
         raise field_error(AssignmentError, str(given), "", "batches", "none, as for one batch", record["batches"],
                           f"give --repeat {record['batches']} --in-flight K where the command has them, or place without --in-flight")
     assignment = assignment_from_json(record, graph, costs, str(given))
-    if assignment.proven_bound_s:
+    if assignment.proven_bound_s and assignment.offload is None:
         makespan_s = float(FastSimulator(graph, costs, assignment.dispatch).makespans_of([assignment])[0])
         if makespan_s < assignment.proven_bound_s * (1 - 1e-6):
             raise field_error(AssignmentError, str(given), "", "proven_bound_s",
                               f"at most {makespan_s:.9g}, in which this assignment ends", assignment.proven_bound_s,
                               "remove it from the file, or place again")
-    return assignment if dispatch is None else replace(assignment, dispatch=dispatch)
+    return assignment
 
 
 def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None, repeat: int | None,
                  in_flight: int | None) -> tuple[Batches | None, DataflowGraph, CostModel, Assignment]:
-    """What is to be run: an assignment of one call, or, with `repeat`, batches of a graph as one graph, and an assignment of all of them.
+    """What is to be run: an assignment of one call (with its graph with host, if it keeps something there), or, with `repeat`, batches of a
+    graph as one graph, and an assignment of all of them.
 
     Args:
       given: an assignment for one batch, which serves all, or what `place --in-flight` has written for some, which is repeated.
@@ -131,14 +144,18 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
       ConfigError: K without M. AssignmentError: made for another graph, topology or number of batches.
     """
     if repeat is None and in_flight is None:
-        return None, graph, costs, load_assignment(given, graph, costs, dispatch)
+        return None, *offloaded(graph, costs, load_assignment(given, graph, costs, dispatch, offload=True))
     if repeat is None:
         raise ConfigError(f"--in-flight {in_flight}: expected --repeat M beside it, the number of batches, got none; add it")
     batches = repeat_graph(graph, costs.topology, repeat, in_flight or 1)
     record = read_json(given) if isinstance(given, str | os.PathLike) else None
     placed = record.get("batches") if isinstance(record, Mapping) else None
     if placed is None:
-        assignment = batches.assignment([by_order(Problem(graph, costs), load_assignment(given, graph, costs, dispatch))])
+        single = load_assignment(given, graph, costs, dispatch, offload=True)
+        if single.offload is not None:
+            raise AssignmentError(f"{graph.name}: offload: expected none beside --repeat {repeat}, as a plan is for one call, got one; "
+                                  f"leave out --repeat and --in-flight")
+        assignment = batches.assignment([by_order(Problem(graph, costs), single)])
         return batches, batches.graph, batches.costs, assignment
     if dispatch is not None:
         raise ConfigError(f"--dispatch {dispatch}: expected none beside {given}, which has an order of batches; leave it out")

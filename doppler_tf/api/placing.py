@@ -22,9 +22,10 @@ from doppler_tf.notes import note
 from doppler_tf.placement import Placement, check_method, place, place_batches
 from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.progress import progress_bar
-from doppler_tf.report.verdict import batch_figures
+from doppler_tf.report.verdict import batch_figures, offload_figures
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.batches import Batches, repeat_graph
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.stages import Policy
 from doppler_tf.tasks import each_done, open_tasks
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 def place_files(graphs: Sequence[Path], topology: str, costs: str = "given", method: str = "auto", policy: Path | None = None,
                 samples: int | None = None, budget_s: float | None = None, dispatch: str = AUTO, in_flight: int | None = None,
                 measure: int | None = None, cluster: Path | None = None, time_scale: float | None = None, noise: float | None = None,
-                out: Path | None = None, gantt: Path | None = None, jobs: int | None = None, ray: str | None = None,
+                offload: str = AUTO, out: Path | None = None, gantt: Path | None = None, jobs: int | None = None, ray: str | None = None,
                 seed: int = 0) -> dict[str, Any]:
     """Places each graph file as `place` or `place_batches` do, with `measure` also as `measure` does, and writes the assignments.
 
@@ -55,7 +56,7 @@ def place_files(graphs: Sequence[Path], topology: str, costs: str = "given", met
         if several and value is not None:
             raise ConfigError(f"--{option}: expected one graph file beside it, got {' '.join(map(str, graphs))}; place one at a time")
     how = {"method": method, "samples": samples, "seed": seed, "dispatch": dispatch, "budget_s": budget_s, "noise": noise,
-           "in_flight": in_flight, "policy": policy}
+           "in_flight": in_flight, "policy": policy, "offload": offload}
     if several:
         return _place_several(how, _graph_files(graphs), topology, costs, out, ray, jobs)
     if ray is not None or (jobs or 1) > 1:
@@ -68,13 +69,16 @@ def place_files(graphs: Sequence[Path], topology: str, costs: str = "given", met
         machines = _prepare(graph, costs, cluster, policy)
     placed, batches = _place_as(graph, costs, **how)
     graph, costs, assignment, makespan_s, figures = placed.graph, placed.costs, placed.assignment, placed.makespan_s, {}
+    if measure is not None and assignment.offload is not None:
+        raise ConfigError(f"--measure: expected assignments that fit in the devices' memory, got none for {graph.name}; leave it out")
     if measure is not None:
         chosen = measured_choice(placed, measure, time_scale=time_scale, cluster=machines, batches=batches, seed=seed)
         assignment, makespan_s, figures = chosen.assignment, chosen.makespan_s, chosen.figures
     if out is not None:
         write_assignment(out, graph, costs, assignment, makespan_s, in_flight)
     if gantt is not None:
-        write_gantt(gantt, graph, costs, Simulator().execute(graph, costs, assignment), placed.lower_bound_s, assignment.method)
+        ran = offloaded(graph, costs, assignment)
+        write_gantt(gantt, *ran[:2], Simulator().execute(*ran), placed.lower_bound_s, assignment.method)
     return {"graph": graph.name, "topology": costs.topology.name, **_figures(placed, batches, assignment), "makespan_s": makespan_s,
             **figures, "out": out}
 
@@ -91,11 +95,11 @@ def _prepare(graph: DataflowGraph, costs: CostModel, cluster: Path | None, polic
 
 
 def _place_as(graph: DataflowGraph, costs: CostModel, noise: float | None, in_flight: int | None, policy: Path | None,
-              **how) -> tuple[Placement, Batches | None]:
+              offload: str, **how) -> tuple[Placement, Batches | None]:
     """A placement of the graph, or of the batches in flight that it also returns."""
     how["learned"] = {} if policy is None else {"policy": _policy(policy)}
     if in_flight is None:
-        return place(graph, costs, noise=noise, **how), None
+        return place(graph, costs, noise=noise, offload=offload, **how), None
     batches = repeat_graph(graph, costs.topology, in_flight, in_flight)
     return place_batches(batches, **how), batches
 
@@ -104,6 +108,7 @@ def _figures(placed: Placement, batches: Batches | None, assignment: Assignment)
     """What `place` tells of an assignment that it has found."""
     throughput = {} if batches is None else batch_figures(batches, Simulator().execute(batches.graph, batches.costs, assignment))
     return {"method": assignment.method, "dispatch": assignment.dispatch, "makespan_s": placed.makespan_s, **throughput,
+            **offload_figures(*offloaded(placed.graph, placed.costs, assignment)),
             "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds, "members": dict(placed.makespans_s),
             "rules": {name: each.dispatch for name, each in placed.assignments.items()}, "noisy_means_s": dict(placed.noisy_means_s)}
 

@@ -13,6 +13,7 @@ from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.report.verdict import batch_figures, idle
+from doppler_tf.schedule.offloaded import kept_on_host
 from doppler_tf.schedule.simulator import Simulator
 
 
@@ -61,19 +62,29 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
         raise field_error(ConfigError, "run", "", "--merge", "--executor tf beside it", f"--executor {executor}")
     if merge and (repeat is not None or in_flight is not None):
         raise ConfigError("run: --merge: expected one call, got --repeat or --in-flight; leave them out")
+    asked = graph
     truth = true_topology(emulate, [(graph, costs)])
     cluster = load_cluster(cluster, costs.topology)
     program = load_program(graph, seed, inputs) if real else None
     batches, graph, costs, assignment = load_planned(assignment, graph, costs, dispatch, repeat, in_flight)
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
+    given = {"--emulate": truth, "--cluster": cluster, "--executor synchronous": executor == "synchronous"}
+    refused = [option for option, value in given.items() if value]
+    if assignment.after is not None and refused:
+        raise ConfigError(f"run: {refused[0]}: expected an assignment that fits in the devices' memory, got one with offload; leave it out")
+    kept = {} if assignment.after is None else kept_on_host(asked, graph)
+    asked_for = {there: t for t, there in kept.items()}
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else time_scale or default_time_scale(simulated_s)
     with make_executor(executor, program, time_scale, seed, timeout_s, truth, keep_inputs=cluster is not None, cluster=cluster,
-                       restart_on_loss=restart_on_loss, merge=merge) as engine:
+                       restart_on_loss=restart_on_loss, merge=merge,
+                       fetch=[kept.get(t, t) for t in program.fetch] if kept and program is not None else None) as engine:
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
         outputs = None if program is None else engine.outputs
+        if kept and outputs is not None:
+            outputs = {asked_for.get(t, t): value for t, value in outputs.items()}
         error = program.relative_error(outputs) if check and program is not None else None
         if merge:
             merged = engine.merged()

@@ -15,7 +15,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.report.gantt import write_gantt
-from doppler_tf.report.verdict import batch_figures, chain, idle, judge, usage
+from doppler_tf.report.verdict import batch_figures, chain, idle, judge, offload_figures, usage
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.bounds import known_bound_s
 from doppler_tf.schedule.simulator import Simulator
@@ -74,7 +74,7 @@ def executed(ran: tuple[DataflowGraph, CostModel, Assignment, Trace], figures: M
     if gantt is not None:
         write_gantt(gantt, graph, costs, found, lower_bound_s, assignment.method)
     result = {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, **figures,
-              "makespan_s": found.makespan_s, "lower_bound_s": lower_bound_s, **verdict}
+              "makespan_s": found.makespan_s, "lower_bound_s": lower_bound_s, **offload_figures(graph, costs, assignment), **verdict}
     for of in (usage, *more):
         result |= of(*ran, verdict["trace_valid"])
     return Executed(result, *ran, outputs)

@@ -40,6 +40,11 @@ def render(result: dict[str, Any]) -> list:
         "depth": f"{result['depth']:,}", "meta-ops": f"{result['meta_ops']:,}", "kernels": yes_no(result["has_kernels"]),
         "flops": quantity(result["flops"], "FLOP"), "outputs": quantity(result["output_bytes"], "B"),
         **({"written to": str(result["out"])} if "out" in result else {})})]
+    held = result["memory_bytes"]
+    tables.append(facts("memory", {
+        "inputs (weights)": quantity(held["input_bytes"], "B"), "all tensors": quantity(held["tensor_bytes"], "B"),
+        "largest vertex": f"{quantity(held['largest_vertex_bytes'], 'B')} with its inputs and outputs: {held['largest_vertex']}",
+        "peak on one device": f"{quantity(held['one_device_peak_bytes'], 'B')} in topological order"}))
     shown = list(result["kinds"].items())[:SHOWN_KINDS]
     rows = [(kind, f"{row['vertices']:,}", quantity(row["flops"], "FLOP"), quantity(row["output_bytes"], "B")) for kind, row in shown]
     more = len(result["kinds"]) - len(shown)
@@ -52,5 +57,14 @@ def render(result: dict[str, Any]) -> list:
         best = list(bounds.values()).index(result["lower_bound_s"])
         tables.append(grid(f"on {result['topology']}", ("no faster than", "time"),
                            [(_BOUNDS[key], unit.text(bounds[key])) for key in bounds], best))
-        tables.append(facts("", {"total work": unit.text(result["work_s"]), "lower bound": unit.text(result["lower_bound_s"])}))
+        memory = result["memory"]
+        tables.append(facts("", {
+            "total work": unit.text(result["work_s"]), "lower bound": unit.text(result["lower_bound_s"]),
+            "fits in memory": "there is no limit" if not memory["limited"] else _may(memory["never_fits"]),
+            **({"with its host": _may(memory["never_fits_with_host"])} if memory["limited"] and memory["host"] else {}),
+            **({"lower bound with host": unit.text(max(result["crossing_s"], result["lower_bound_s"]))} if result["crossing_s"] else {})}))
     return tables
+
+
+def _may(proof: str | None) -> str:
+    return "nothing proves that it does not; `place` looks for a way" if proof is None else f"no: {proof}"

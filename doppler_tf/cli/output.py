@@ -64,3 +64,14 @@ def batch_facts(result: Mapping[str, Any]) -> dict[str, str]:
     return {"batches": f"{result['repeat']:,}, {result['in_flight']} in flight",
             "batches by second": f"{result['throughput_per_s']:.4g}{beside.get('throughput_per_s', '')}",
             "latency of a batch": f"{unit.text(result['latency_s'])}{beside.get('latency_s', '')}"}
+
+
+def offload_facts(result: Mapping[str, Any]) -> dict[str, str]:
+    """The row of a table of facts that tells what crosses the links of the host; none where nothing does."""
+    from doppler_tf.report.tables import quantity
+
+    if "offload" not in result:
+        return {}
+    found = result["offload"]
+    return {"offload": f"{quantity(found['to_host_bytes'], 'B')} to the host, {quantity(found['from_host_bytes'], 'B')} back in "
+                       f"{found['reloads']:,} loads, {found['kept_on_host']:,} results stay there"}

@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="with --measure: run on emulated devices, where a modelled second takes X seconds")
     parser.add_argument("--noise", type=options.share, metavar="S",
                         help="choose by the mean of 20 simulations in which every time varies by about this share, such as 0.05")
+    parser.add_argument("--offload", type=options.one_of("auto", "never"), default="auto", metavar="auto|never",
+                        help="auto: where the topology has a host and the graph does not fit in the devices' memory, tensors are kept "
+                             "there for a while; not with --in-flight (default: auto)")
     parser.add_argument("--out", type=Path, metavar="A.json|DIR", help="assignment file to write; for several graphs a folder")
     options.add_pictures(parser, trace=False)
     options.add_workers(parser, "graphs")
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def render(result: dict[str, Any]) -> list:
     """Tables of the portfolio's members, of the measured runs and of facts."""
-    from doppler_tf.cli.output import batch_facts
+    from doppler_tf.cli.output import batch_facts, offload_facts
     from doppler_tf.report.tables import facts, grid, over, time_unit
 
     if "graphs" in result:
@@ -64,8 +67,9 @@ def render(result: dict[str, Any]) -> list:
     return [grid(f"{result['graph']} on {result['topology']}", columns, rows, winner),
             *([_measured_table(result)] if "measured" in result else []),
             *([result["reason"], ""] if result.get("reason") else []),
-            facts("", {**batch_facts(result), "lower bound": unit.text(bound_s), "placed in": f"{result['seconds']:.2f} s",
-                       "dispatch": result["dispatch"], "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
+            facts("", {**batch_facts(result), **offload_facts(result), "lower bound": unit.text(bound_s),
+                       "placed in": f"{result['seconds']:.2f} s", "dispatch": result["dispatch"],
+                       "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
 
 
 def exit_code(result: dict[str, Any]) -> int:

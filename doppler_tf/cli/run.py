@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def render(result: dict[str, Any]) -> list:
     """Tables of facts and of devices."""
-    from doppler_tf.cli.output import batch_facts, device_table
+    from doppler_tf.cli.output import batch_facts, device_table, offload_facts
     from doppler_tf.report.tables import NOTHING, facts, time_unit, yes_no
 
     unit, error = time_unit([result["makespan_s"]]), result["relative_error"]
@@ -53,7 +53,7 @@ def render(result: dict[str, Any]) -> list:
     return [facts(f"{result['graph']} on {result['topology']}, {result['executor']} executor, {result['device_kind']} devices", {
         "assignment": result["method"] or "by hand", "dispatch": result["dispatch"],
         "makespan": f"{unit.text(result['makespan_s'])}{median}", "simulated": unit.text(result["simulated_makespan_s"]),
-        **batch_facts(result),
+        **batch_facts(result), **offload_facts(result),
         "lower bound of the model": unit.text(result["lower_bound_s"]), "outputs match": yes_no(result["outputs_match"]),
         "relative error": NOTHING if error is None else f"{error:.2g}", "trace valid": yes_no(result["trace_valid"]),
         "work conserving": yes_no(result["work_conserving"])}),

@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def render(result: dict[str, Any]) -> list:
     """Tables of facts and of devices."""
-    from doppler_tf.cli.output import batch_facts, device_table
+    from doppler_tf.cli.output import batch_facts, device_table, offload_facts
     from doppler_tf.report.tables import facts, over, time_unit, yes_no
 
     unit = time_unit([result["makespan_s"]])
     return [facts(f"{result['graph']} on {result['topology']}, simulated", {
         "assignment": result["method"] or "by hand", "dispatch": result["dispatch"], "makespan": unit.text(result["makespan_s"]),
-        **batch_facts(result),
+        **batch_facts(result), **offload_facts(result),
         "lower bound": unit.text(result["lower_bound_s"]), "above the bound": over(result["makespan_s"], result["lower_bound_s"]),
         "transfers": f"{result['transfers']:,}", "trace valid": yes_no(result["trace_valid"]),
         "work conserving": yes_no(result["work_conserving"])}),

@@ -27,14 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def render(result: dict[str, Any]) -> list:
     """Tables of facts, of devices, of links and of the critical chain, and the first violations."""
-    from doppler_tf.cli.output import device_table
+    from doppler_tf.cli.output import device_table, offload_facts
     from doppler_tf.report.tables import facts, grid, over, percent, time_unit, yes_no
 
     unit, clock = time_unit([result["makespan_s"]]), result["clock"]
     rows = {"assignment": result["method"] or "by hand", "devices": result["device_kind"], "dispatch": result["dispatch"],
             "makespan": unit.text(result["makespan_s"]), "lower bound of the model": unit.text(result["lower_bound_s"]),
             "above the bound": over(result["makespan_s"], result["lower_bound_s"]), "valid": yes_no(result["trace_valid"]),
-            "work conserving": yes_no(result["work_conserving"])}
+            "work conserving": yes_no(result["work_conserving"]), **offload_facts(result)}
     if clock is not None:
         rows[f"on the clock, within {unit.text(clock['tolerance_s'])}"] = (f"valid {yes_no(clock['valid'])}, "
                                                                            f"work conserving {yes_no(clock['work_conserving'])}")

@@ -110,6 +110,8 @@ class FastSimulator:
 
     def makespans_of(self, assignments: Sequence[Assignment]) -> np.ndarray:
         """float64 [B]: seconds of assignments; under the rule `order` each by its own priority or order. Otherwise as `makespans`."""
+        if any(a.after is not None or a.offload is not None for a in assignments):
+            raise AssignmentError(f"{self._graph.name}: after, offload: expected assignments without, got one with a plan; use `simulate`")
         devices = np.stack([a.device for a in assignments])
         if self._dispatch != "order":
             return self.makespans(devices)

@@ -11,6 +11,7 @@ import numpy as np
 
 from doppler_tf.errors import AssignmentError, field_error, shown
 from doppler_tf.formats.files import read_json, write_json
+from doppler_tf.formats.offload_json import after_from_json, offload_from_json, offload_to_json
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment, assignment_from_devices
@@ -18,7 +19,7 @@ from doppler_tf.schema import refuse_slips
 
 ASSIGNMENT_SCHEMA = "doppler-assignment/1"
 _FIELDS = ("schema", "graph_hash", "topology_hash", "device", "device_names", "order", "dispatch", "priority", "batches", "makespan_s",
-           "method", "proven_bound_s")
+           "method", "proven_bound_s", "after", "offload")
 
 
 def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None) -> dict:
@@ -32,6 +33,8 @@ def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assig
                                                      zip(assignment.device.tolist(), priority.tolist(), strict=True)]}),
         "makespan_s": makespan_s, "method": assignment.method,
         **({"proven_bound_s": assignment.proven_bound_s} if assignment.proven_bound_s else {}),
+        **({} if assignment.after is None else {"after": assignment.after.tolist()}),
+        **({} if assignment.offload is None else {"offload": offload_to_json(graph, costs, assignment.offload)}),
     }
 
 
@@ -71,7 +74,12 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
         raise field_error(AssignmentError, where, "", "dispatch", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
     assignment = assignment_from_devices(graph, costs, record["device"], order, method, where)
     bound_s = _bound_s(record, where)
-    return replace(assignment, dispatch=dispatch, priority=_priority(graph, record.get("priority"), where), proven_bound_s=bound_s)
+    read = replace(assignment, dispatch=dispatch, priority=_priority(graph, record.get("priority"), where), proven_bound_s=bound_s)
+    if record.get("after") is not None:
+        read = replace(read, after=after_from_json(record["after"], graph, costs, read.device, where))
+    if record.get("offload") is not None:
+        read = replace(read, offload=offload_from_json(record["offload"], graph, costs, read, where))
+    return read
 
 
 def _bound_s(record: Mapping, where: str) -> float:

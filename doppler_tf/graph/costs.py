@@ -202,7 +202,7 @@ def build_costs(graph: GraphLike, topology: TopologyLike, where: str | None = No
     edge_bytes = np.nan_to_num(edge_bytes, nan=0.0)
     explicit = np.where(from_input, 0.0, graph.transfer_s)
     with np.errstate(all="ignore"):
-        tensor_bytes = _tensor_bytes(graph, edge_bytes)
+        tensor_bytes = tensor_sizes(graph, edge_bytes)
         exec_s = _exec_costs(graph, topology, edge_bytes, where)
         eligible = ~np.isinf(graph.exec_s) | graph.is_input[:, None] | np.zeros(exec_s.shape, bool)
         costs = CostModel(topology, _finite(exec_s, eligible),
@@ -223,8 +223,8 @@ def _check_finite(graph: DataflowGraph, costs: CostModel, where: str) -> None:
                             f"got {values[v]:.6g} for this one; mend the figures or their unit")
 
 
-def _tensor_bytes(graph: DataflowGraph, edge_bytes: np.ndarray) -> np.ndarray:
-    """The bytes of a tensor as given, else of its largest edge, else 0."""
+def tensor_sizes(graph: DataflowGraph, edge_bytes: np.ndarray) -> np.ndarray:
+    """float64 [T]: the bytes of a tensor as given, else of its largest edge, else 0. Args: edge_bytes: float64 [E]."""
     largest = np.zeros(graph.num_tensors)
     np.maximum.at(largest, graph.edge_tensor, edge_bytes)
     return np.ceil(np.where(np.isnan(graph.tensor_bytes), largest, graph.tensor_bytes))

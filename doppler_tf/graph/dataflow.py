@@ -178,12 +178,12 @@ class DataflowGraph:
     def depth(self) -> int:
         """Vertices on the longest path, inputs not counted."""
         edges, work = self.work_edges, self.work_vertices
-        return int(_longest_paths(self.sources[edges], self.targets[edges], self.num_vertices)[work].max(initial=-1)) + 1
+        return int(longest_paths(self.sources[edges], self.targets[edges], self.num_vertices)[work].max(initial=-1)) + 1
 
     @cached_property
     def level(self) -> np.ndarray:
         """int32 [N]: the length of the longest path that leads to a vertex, -1 on or behind a cycle."""
-        return _longest_paths(self.sources, self.targets, self.num_vertices)
+        return longest_paths(self.sources, self.targets, self.num_vertices)
 
     @cached_property
     def graph_hash(self) -> str:
@@ -209,7 +209,7 @@ def _csr(keys: np.ndarray, others: np.ndarray, num_vertices: int) -> CSR:
     return CSR(ptr, others[edge].astype(np.int32), edge)
 
 
-def _longest_paths(sources: np.ndarray, targets: np.ndarray, num_vertices: int) -> np.ndarray:
+def longest_paths(sources: np.ndarray, targets: np.ndarray, num_vertices: int) -> np.ndarray:
     """Kahn's algorithm: int32 [N], edges on the longest path that leads to each vertex, -1 on or behind a cycle.
 
     In plain Python, which for one graph is done sooner than Numba is imported.

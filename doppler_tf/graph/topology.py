@@ -20,13 +20,16 @@ from doppler_tf.schema import check, check_fields, refuse_slips
 
 TOPOLOGY_SCHEMA = "doppler-topology/1"
 _SHARES = ("source_share", "destination_share")
-_FIELDS = ("schema", "name", "devices", "links", "link_slots", "shared_cores")
+_FIELDS = ("schema", "name", "devices", "links", "link_slots", "shared_cores", "host")
 _LINK_FIELDS = ("bandwidth_bytes_per_s", "latency_s", "card", *_SHARES)
+HOST = "host"  # the device that it is in traces
 _INFINITE = "inf"  # as JSON has no infinite numbers
 _MAX = sys.float_info.max
 Number = Annotated[float, Meta(ge=-_MAX)]  # infinity, too
 Positive = Annotated[float, Meta(gt=0, le=_MAX, description="a finite number > 0")]
 NotNegative = Annotated[float, Meta(ge=0, le=_MAX, description="a finite number >= 0")]
+OneOrEach = Annotated[NotNegative | Annotated[tuple[NotNegative, ...], Meta()],
+                      Meta(description="a finite number >= 0, or a list of them, one a device")]
 Slots = Annotated[int, Meta(ge=1, lt=2**31, description="an integer from 1 to 2^31 - 1")]
 Card = Annotated[int, Meta(ge=0, lt=2**31)]
 LinkSlots = Annotated[Slots | None, Meta(description="an integer from 1 to 2^31 - 1 or null")]
@@ -42,6 +45,23 @@ class Device:
     launch_s: NotNegative = 0.0
     memory_bytes: Positive | None = None
     slots: Slots = 1
+
+
+@dataclass(frozen=True)
+class Host:
+    """The memory beside the devices: it runs nothing, and holds what does not fit in theirs.
+
+    Attributes:
+      bandwidth_bytes_per_s: of the link to each device, and of the one back; 0: no link. One number stands for all devices.
+      latency_s: of all these links.
+      memory_bytes: None: no limit.
+      shared: the links to all devices share one network card, and those back another; else each has its own.
+    """
+
+    bandwidth_bytes_per_s: OneOrEach
+    latency_s: NotNegative = 0.0
+    memory_bytes: Positive | None = None
+    shared: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +82,7 @@ class Topology:
         that it takes from its source, or its destination. When it starts, these are owed there, and the vertex that ends next ends so
         much later. None: nothing. (The overhead of LogP: Culler et al., PPoPP 1993.)
       shared_cores: devices are cores of one machine. A merged call beside which no other device works uses the cores of all.
+      host: where devices keep what does not fit; None: nowhere. It counts only in assignments with an `Offload`, so not in the hash.
     """
 
     name: str
@@ -73,6 +94,7 @@ class Topology:
     source_share: np.ndarray | None = None
     destination_share: np.ndarray | None = None
     shared_cores: bool = False
+    host: Host | None = None
 
     @property
     def num_devices(self) -> int:
@@ -117,9 +139,31 @@ class Topology:
         return shares if shares.any() else None
 
     @cached_property
+    def with_host(self) -> Topology:
+        """The topology in which the host is one more device, the last. Only for one that has a host."""
+        count, host = self.num_devices, self.host
+
+        def wider(matrix: np.ndarray | None, beyond: np.ndarray | float, corner: float) -> np.ndarray | None:
+            if matrix is None:
+                return None
+            wide = np.full((count + 1, count + 1), corner, matrix.dtype)
+            wide[:count, :count], wide[:count, count], wide[count, :count] = matrix, beyond, beyond
+            return wide
+
+        card = self.card
+        if host.shared:
+            card = wider(np.full((count, count), -1) if card is None else card, -1, -1)
+            card[:count, count], card[count, :count] = card.max() + 1, card.max() + 2
+        return Topology(self.name, (*self.devices, Device(HOST, memory_bytes=host.memory_bytes)),
+                        wider(self.bandwidth_bytes_per_s, np.array(host.bandwidth_bytes_per_s, np.float64), math.inf),
+                        wider(self.latency_s, host.latency_s, 0.0), self.link_slots, card if host.shared else wider(card, -1, -1),
+                        wider(self.source_share, 0.0, 0.0), wider(self.destination_share, 0.0, 0.0), self.shared_cores)
+
+    @cached_property
     def topology_hash(self) -> str:
         """SHA-256 of all that decides costs, whatever the numbers of cards."""
         record = self.to_json()
+        record.pop("host", None)
         record["links"]["bandwidth_bytes_per_s"] = [[x if math.isfinite(x) else None for x in row]
                                                     for row in self.bandwidth_bytes_per_s.tolist()]
         record["links"].pop("card", None)
@@ -139,7 +183,8 @@ class Topology:
             links["card"] = [[None if card < 0 else card for card in row] for row in self.card.tolist()]
         links |= {name: share.tolist() for name in _SHARES if (share := getattr(self, name)) is not None}
         return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices], "links": links,
-                "link_slots": self.link_slots, **({"shared_cores": True} if self.shared_cores else {})}
+                "link_slots": self.link_slots, **({"shared_cores": True} if self.shared_cores else {}),
+                **({} if self.host is None else {"host": asdict(self.host)})}
 
     @staticmethod
     def from_json(record: Mapping, where: str = "topology") -> Topology:
@@ -180,7 +225,25 @@ class Topology:
         if bad.size:
             raise field_error(TopologyError, where, "", "links.latency_s", "finite numbers >= 0", float(bad[0]))
         shares = {name: _share(links[name], count, f"links.{name}", where) for name in _SHARES if links.get(name) is not None}
-        return Topology(name, devices, bandwidth, latency, slots, _cards(links.get("card"), count, where), **shares, shared_cores=shared)
+        return Topology(name, devices, bandwidth, latency, slots, _cards(links.get("card"), count, where), **shares, shared_cores=shared,
+                        host=_host(record.get("host"), names, where))
+
+
+def _host(entry, names: list[str], where: str) -> Host | None:
+    """Bandwidth may be one number for all devices or one a device. Raises TopologyError for a host without links."""
+    if entry is None:
+        return None
+    given = {"bandwidth_bytes_per_s": None, **entry} if isinstance(entry, Mapping) else entry
+    check_fields(given, Host, TopologyError, where, "host")
+    bandwidth = given["bandwidth_bytes_per_s"]
+    if isinstance(bandwidth, list):
+        given["bandwidth_bytes_per_s"] = tuple(bandwidth)
+    if (isinstance(bandwidth, list) and len(bandwidth) != len(names)) or not np.any(bandwidth):
+        raise field_error(TopologyError, where, "host", "bandwidth_bytes_per_s", f"a number > 0, or {len(names)} of them, one a device (0 "
+                          f"for a device without a link to the host)", bandwidth, "a host needs links")
+    if HOST in names:
+        raise field_error(TopologyError, where, "devices", "name", f"another name than {HOST!r}, as the topology has a host", HOST)
+    return Host(**given)
 
 
 def _device(entry, d: int, where: str) -> Device:
@@ -220,45 +283,48 @@ def _cards(value, count: int, where: str) -> np.ndarray | None:
 
 
 def _uniform(name: str, device: Device, count: int, bandwidth: float | np.ndarray, latency_s: float,
-             link_slots: int | None = 1) -> Topology:
+             link_slots: int | None = 1, host: Host | None = None) -> Topology:
     devices = tuple(Device(**{**asdict(device), "name": f"{device.name}:{d}"}) for d in range(count))
     other = ~np.eye(count, dtype=bool)
-    return Topology(name, devices, np.where(other, bandwidth, math.inf), np.where(other, latency_s, 0.0), link_slots)
+    return Topology(name, devices, np.where(other, bandwidth, math.inf), np.where(other, latency_s, 0.0), link_slots, host=host)
 
 
 def p100x4() -> Topology:
     """Four Tesla P100 on PCIe, the paper's server.
 
     NVIDIA Tesla P100 PCIe datasheet (2016): 18.7 TFLOP/s float16, 732 GB/s, 16 GB; PCIe 3.0 x16: 15.75 GB/s in theory, some 12
-    GB/s for copies between GPUs. Launch and copy latency: 10 us, usual for CUDA of that time.
+    GB/s for copies between GPUs. Launch and copy latency: 10 us, usual for CUDA of that time. Host: the same PCIe 3.0 x16 for
+    each GPU. How much memory a server has is its owner's choice, so there is no limit.
     """
     device = Device("GPU", 18.7e12, 732e9, 10e-6, 16e9)
-    return _uniform("p100x4", device, 4, 12e9, 10e-6)
+    return _uniform("p100x4", device, 4, 12e9, 10e-6, host=Host(12e9, 10e-6))
 
 
 def v100x8() -> Topology:
     """Eight Tesla V100 in two NVLink groups of four, as the paper's second server.
 
     NVIDIA V100 SXM2 datasheet: 125 TFLOP/s float16 on tensor cores, 900 GB/s, 32 GB; one NVLink 2.0 brick carries 25 GB/s each
-    way, two of them 50 GB/s within a group; PCIe 3.0 x16, some 12 GB/s, between the groups.
+    way, two of them 50 GB/s within a group; PCIe 3.0 x16, some 12 GB/s, between the groups, and to the host (as for P100).
     """
     device = Device("GPU", 125e12, 900e9, 8e-6, 32e9)
     group = np.arange(8) // 4
-    return _uniform("v100x8", device, 8, np.where(group[:, None] == group, 50e9, 12e9), 8e-6)
+    return _uniform("v100x8", device, 8, np.where(group[:, None] == group, 50e9, 12e9), 8e-6, host=Host(12e9, 8e-6))
 
 
 def h100x8() -> Topology:
     """Eight H100 SXM behind NVSwitch.
 
     NVIDIA H100 datasheet: 989 TFLOP/s bfloat16 dense, 3.35 TB/s, 80 GB; NVLink 4: 900 GB/s both ways together, 450 GB/s each way,
-    which one peer can use whole through NVSwitch.
+    which one peer can use whole through NVSwitch. Host: PCIe 5.0 x16 for each GPU (DGX H100 user guide, "system topology"), 64 GB/s each
+    way in theory (PCI Express base specification 5.0: 32 GT/s a lane), some 55 GB/s for large copies.
     """
-    return _uniform("h100x8", Device("GPU", 989e12, 3.35e12, 5e-6, 80e9), 8, 450e9, 5e-6)
+    return _uniform("h100x8", Device("GPU", 989e12, 3.35e12, 5e-6, 80e9), 8, 450e9, 5e-6, host=Host(55e9, 5e-6))
 
 
 def cpu(count: int) -> Topology:
-    """`count` logical CPU devices of one machine: about one core each (AVX2 at 3 GHz: some 50 GFLOP/s), copies by memcpy."""
-    return _uniform(f"cpu:{count}", Device("CPU", 50e9, 10e9, 20e-6), count, 5e9, 20e-6)
+    """`count` logical CPU devices of one machine: about one core each (AVX2 at 3 GHz: some 50 GFLOP/s), copies by memcpy, to the host,
+    too."""
+    return _uniform(f"cpu:{count}", Device("CPU", 50e9, 10e9, 20e-6), count, 5e9, 20e-6, host=Host(5e9, 20e-6))
 
 
 def ideal(count: int) -> Topology:

@@ -115,6 +115,9 @@ class _Walk:
         """The task whose end let this one start (None at the start of the run), and what this one waited for."""
         start = float(self.tasks.start_s[task])
         before, since, waited_for = self._input(task, start)
+        for first in self._held_by.get(task, ()):
+            if since < self.tasks.end_s[first] <= start:
+                before, since, waited_for = first, float(self.tasks.end_s[first]), "memory"
         lane = self._lane(int(self.lane[task]))
         free_s = lane.free_since(start)
         holder = self._first(lane.ended_at(free_s), free_s) if free_s > since else None
@@ -178,6 +181,14 @@ class _Walk:
                 return min(float(profile.time_s[after]), start) if after < len(profile.time_s) else start
             first = begin
         return 0.0
+
+    @cached_property
+    def _held_by(self) -> dict[int, list[int]]:
+        """By task those after whose ends it was to start."""
+        held: dict[int, list[int]] = {}
+        for first, then in () if self.assignment.after is None else self.assignment.after.tolist():
+            held.setdefault(then, []).append(first)
+        return held
 
     @cached_property
     def _profiles(self) -> list[MemoryProfile]:

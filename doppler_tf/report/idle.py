@@ -22,7 +22,7 @@ def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment
     matched first:
 
     - `overhead`: ready, fits, has not started (never under the virtual clock; includes waiting for barriers);
-    - `memory`: ready, does not fit;
+    - `memory`: ready, does not fit, or is held back until something frees memory (`Assignment.after`);
     - `link`: all producers have ended, and an input is queued or in transfer on a link;
     - `input`: a producer has not ended;
     - `finished`: no vertex is left for the slot.
@@ -37,13 +37,17 @@ def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment
     computed, ready = np.zeros(count), np.zeros(count)
     np.maximum.at(computed, graph.targets, tasks.end_s[graph.sources])
     np.maximum.at(ready, graph.targets, tasks.resident_s)
+    let_go = ready.copy()
+    if assignment.after is not None:
+        held = assignment.after[assignment.after[:, 1] < count]
+        np.maximum.at(let_go, held[:, 1], tasks.end_s[held[:, 0]])
     profiles = memory_profiles(graph, costs, assignment, trace) if costs.limited_memory else None
     idle = np.zeros((costs.num_devices, len(CAUSES)))
     for d, slots in enumerate(costs.slots.tolist()):
         mine = np.flatnonzero(tasks.source[:count] == d)
         start = tasks.start_s[mine]
         came = np.minimum(ready[mine], start)  # a wall clock may show it later than the start, within the tolerance
-        moments = [np.minimum(computed[mine], came), came, start, tasks.end_s[mine]]
+        moments = [np.minimum(computed[mine], came), came, np.minimum(let_go[mine], start), start, tasks.end_s[mine]]
         # Sizes are needed only if something may not fit.
         limit = float(costs.memory_bytes[d])
         memory = None if profiles is None or np.isinf(limit) else (profiles[d], limit, costs.output_bytes[mine])
@@ -53,13 +57,14 @@ def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment
 
 def _device(moments: list[np.ndarray], slots: int, makespan_s: float,
             memory: tuple[MemoryProfile, float, np.ndarray] | None) -> np.ndarray:
-    """float64 [5] by cause, from the times when each vertex of a device had its inputs computed, was ready, started and ended."""
+    """float64 [5] by cause, from the times when each vertex of a device had its inputs computed, had them, was ready, started and
+    ended."""
     extra = [memory[0].time_s] if memory is not None else []
     instants = np.unique(np.concatenate([[0.0, makespan_s], *moments, *extra]))
     instants = instants[instants <= makespan_s]
-    computed, ready, started, ended = (np.searchsorted(np.sort(moment), instants, side="right") for moment in moments)
-    startable = ready - started if memory is None else _count_startable(moments[1], moments[2], instants, *memory)
-    waiting = {"overhead": startable, "memory": ready - started - startable, "link": computed - ready,
+    computed, resident, ready, started, ended = (np.searchsorted(np.sort(moment), instants, side="right") for moment in moments)
+    startable = ready - started if memory is None else _count_startable(moments[2], moments[3], instants, *memory)
+    waiting = {"overhead": startable, "memory": resident - started - startable, "link": computed - resident,
                "input": len(moments[0]) - computed}
     idle_slots, slots_of = np.maximum(slots - (started - ended), 0), {}
     for cause, vertices in waiting.items():

@@ -9,8 +9,9 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.critical_chain import critical_chain
 from doppler_tf.report.idle import CAUSES, idle_by_cause
 from doppler_tf.report.utilisation import card_utilisation, device_utilisation, link_utilisation
-from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.assignment import Assignment, plan_transfers
 from doppler_tf.schedule.batches import Batches
+from doppler_tf.schedule.offloaded import KEPT, RELOAD
 from doppler_tf.schedule.trace import Trace, peak_bytes
 from doppler_tf.schedule.validation import validate_trace
 
@@ -79,3 +80,14 @@ def batch_figures(batches: Batches, trace: Trace, simulated: Trace | None = None
     """The figures of a run of several batches: their numbers, throughput and latency, and those simulated beside a real run."""
     beside = {} if simulated is None else {f"simulated_{name}": value for name, value in batches.figures(simulated).items()}
     return {"repeat": batches.repeats, "in_flight": batches.in_flight, **batches.figures(trace), **beside}
+
+
+def offload_figures(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> dict[str, Any]:
+    """How much crosses the links of the host, of what `offloaded` has returned; nothing for a graph without host."""
+    if assignment.after is None:
+        return {}
+    plan, host = plan_transfers(graph, costs, assignment.device), costs.num_devices - 1
+    size = costs.tensor_bytes[plan.tensor]
+    return {"offload": {"reloads": graph.kinds.count(RELOAD), "kept_on_host": graph.kinds.count(KEPT), "memory_dependencies":
+                        len(assignment.after), "to_host_bytes": float(size[plan.destination == host].sum()),
+                        "from_host_bytes": float(size[plan.source == host].sum())}}

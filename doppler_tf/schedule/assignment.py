@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,6 +28,9 @@ class Assignment:
       dispatch: the rule by which devices and links choose among what waits: `fifo`, `b_level` or `order`.
       priority: float64 [N], for the rule `order`: the smallest is taken first; values of inputs are ignored. None: the position in `order`.
       proven_bound_s: no assignment of its graph on its topology is faster, whatever its rule, as a search has proved. 0: none has.
+      after: int32 [K, 2], pairs of events: the second starts after the first has ended. Event v < N is vertex v, event N + i transfer i of
+        `plan_transfers`. They hold memory back for what has been planned (see `offloaded`). None: no pairs.
+      offload: what is kept on the host for a while, where the graph does not fit in its devices. None: nothing.
     """
 
     device: np.ndarray
@@ -35,13 +39,37 @@ class Assignment:
     dispatch: str = "fifo"
     priority: np.ndarray | None = None
     proven_bound_s: float = 0.0
+    after: np.ndarray | None = None
+    offload: Offload | None = None
+
+
+class Load(NamedTuple):
+    """A tensor that comes from the host: to a device for some of its consumers there, or, without consumers, to stay on the host."""
+
+    tensor: int
+    device: int
+    consumers: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Offload:
+    """What goes to the host and comes back, and what frees the memory for it, for one assignment.
+
+    Attributes:
+      loads: load i is vertex N + i of the graph with host (see `offloaded`).
+      after: as `Assignment.after`, in that graph.
+    """
+
+    loads: tuple[Load, ...]
+    after: np.ndarray
 
 
 def what_runs(assignment: Assignment) -> tuple:
     """Devices, rule and, if the rule is `order`, the priority: equal for assignments that run alike."""
     order = assignment.order if assignment.priority is None else assignment.priority
     return (np.asarray(assignment.device, np.int32).tobytes(), assignment.dispatch,
-            order.tobytes() if assignment.dispatch == "order" and order is not None else b"")
+            order.tobytes() if assignment.dispatch == "order" and order is not None else b"",
+            b"" if assignment.after is None else assignment.after.tobytes())
 
 
 @dataclass(frozen=True, eq=False)

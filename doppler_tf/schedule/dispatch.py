@@ -97,6 +97,7 @@ class Dispatcher:
         self._limited = (costs.tensor_bytes.sum() > costs.memory_bytes).tolist()
         self._vertex_bytes: list[float] = costs.output_bytes.tolist()
         self._links_to = [np.unique(lanes[np.arange(devices) != d, d]).tolist() if self._limited[d] else [] for d in range(devices)]
+        self._held_by = self._index_after(assignment.after)
         self._first = [v for v in graph.work_vertices.tolist() if not self._inputs_of[v]]
         self._forget()
 
@@ -105,6 +106,7 @@ class Dispatcher:
         graph, costs = self._graph, self._costs
         count, devices, transfers = graph.num_vertices, costs.num_devices, len(self._sent)
         self._inputs_missing, self._entry_uses = self._inputs_of.copy(), self._uses_of.copy()
+        self._waits_missing = self._waits_of.copy()
         self._device_slots, self._link_slots = self._slots.copy(), [self._slots_of_link] * self._num_links
         self._device_queue = [Queue() for _ in range(devices)]
         self._link_queue = [Queue() for _ in range(self._num_links)]
@@ -120,6 +122,18 @@ class Dispatcher:
         self.remaining = len(graph.work_vertices)
         self.vertex_start_s, self.vertex_end_s = [0.0] * count, [0.0] * count
         self.transfer_start_s, self.transfer_end_s = [0.0] * transfers, [0.0] * transfers
+
+    def _index_after(self, after: np.ndarray | None) -> dict[int, list[int]]:
+        """What waits for the end of an event without taking anything from it: events by event. Counts it as one more input."""
+        held: dict[int, list[int]] = {}
+        self._waits_of = [1] * len(self._sent)  # of a transfer: for its producer, and for events
+        for first, then in () if after is None else after.tolist():
+            held.setdefault(first, []).append(then)
+            if then < self._graph.num_vertices:
+                self._inputs_of[then] += 1
+            else:
+                self._waits_of[then - self._graph.num_vertices] += 1
+        return held
 
     def _index_consumers(self, device: np.ndarray) -> None:
         """Residencies: entry t < T is tensor t at home, T + i the copy by transfer i, then one a pair (input tensor, device)."""
@@ -189,13 +203,13 @@ class Dispatcher:
         self._device_slots[d] += 1
         self._dirty_devices.add(d)
         for t in self._transfers_of[v]:
-            link = self._link[t]
-            self._link_queue[link].add((now_s if self._transfer_key is None else self._transfer_key[t], self._sent[t], t))
-            self._dirty_links.add(link)
+            self._transfer_waits_less(t, now_s)
         for tensor in range(self._first_tensor[v], self._first_tensor[v + 1]):
             self._resident(tensor, now_s)
         for entry in self._used_by[v]:
             self._release(entry, instructions)
+        if v in self._held_by:
+            self._let_go(v, now_s)
 
     def _transfer_ended(self, t: int, now_s: float, instructions: list) -> None:
         link = self._link[t]
@@ -204,12 +218,31 @@ class Dispatcher:
         self._dirty_links.add(link)
         self._resident(self._first_tensor[-1] + t, now_s)
         self._release(self._sent[t], instructions)
+        if self._held_by:
+            self._let_go(self._graph.num_vertices + t, now_s)
+
+    def _let_go(self, event: int, now_s: float) -> None:
+        for then in self._held_by.get(event, ()):
+            if then < self._graph.num_vertices:
+                self._vertex_waits_less(then, now_s)
+            else:
+                self._transfer_waits_less(then - self._graph.num_vertices, now_s)
 
     def _resident(self, entry: int, now_s: float) -> None:
         for v in self._waiting_for[entry]:
-            self._inputs_missing[v] -= 1
-            if self._inputs_missing[v] == 0:
-                self._enqueue_vertex(v, now_s)
+            self._vertex_waits_less(v, now_s)
+
+    def _vertex_waits_less(self, v: int, now_s: float) -> None:
+        self._inputs_missing[v] -= 1
+        if self._inputs_missing[v] == 0:
+            self._enqueue_vertex(v, now_s)
+
+    def _transfer_waits_less(self, t: int, now_s: float) -> None:
+        self._waits_missing[t] -= 1
+        if self._waits_missing[t] == 0:
+            link = self._link[t]
+            self._link_queue[link].add((now_s if self._transfer_key is None else self._transfer_key[t], self._sent[t], t))
+            self._dirty_links.add(link)
 
     def _enqueue_vertex(self, v: int, now_s: float) -> None:
         d = self._device[v]

@@ -11,15 +11,20 @@ from doppler_tf.graph.dataflow import DataflowGraph
 MORE_MEMORY = "give devices more memory, or cut the graph into smaller vertices"
 
 
-def never_fits(graph: DataflowGraph, costs: CostModel) -> str | None:
-    """Why no assignment fits, in words; None if nothing proves it.
+def never_fits(graph: DataflowGraph, costs: CostModel, host: bool = False) -> str | None:
+    """Why no assignment fits, in words; None if nothing proves it. Args: host: whether devices may keep tensors on a host for a while.
 
     While a vertex runs, its device holds its inputs and its outputs. Inputs of the graph are resident from time 0 on a device of each
     consumer, and outputs that nobody consumes stay to the end. What only some devices may run counts against these alone.
     """
     if not costs.limited_memory:
         return None
-    return _alone(graph, costs) or _together(graph, costs)
+    return _alone(graph, costs) or (None if host else _together(graph, costs))
+
+
+def needed_bytes(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
+    """float64 [N]: what a device holds while it runs a vertex: its inputs and its outputs."""
+    return np.bincount(graph.targets, costs.tensor_bytes[graph.edge_tensor], graph.num_vertices) + costs.output_bytes
 
 
 def _alone(graph: DataflowGraph, costs: CostModel) -> str | None:

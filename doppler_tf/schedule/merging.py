@@ -35,6 +35,8 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
     Args: fetch: tensors that are wanted, whoever takes them. Those that hold results of a captured function are wanted anyway.
     """
     trace = Simulator().execute(graph, costs, assignment)
+    if assignment.after is not None:  # what waits for a vertex would wait for the whole call
+        return _unmerged(graph, costs, assignment, trace)
     graphs = MergedGraphs(graph, costs, assignment, frozenset(fetch) | _results(graph))
     calls = _by_messages(graph, costs, assignment, trace)
     best, apart = graphs.made(calls, kernels=False), [[v] for call in calls for v in call]
@@ -57,9 +59,13 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
             in_vain += 1
         pairs = _pairs(graph, costs, calls, best, refused)
     if best is None or len(calls) == len(apart) or not _as_fast(best.makespan_s, trace.makespan_s):
-        return Merged(graph, costs, assignment, np.arange(graph.num_vertices, dtype=np.int32),
-                      np.arange(graph.num_tensors, dtype=np.int32), trace)
+        return _unmerged(graph, costs, assignment, trace)
     return graphs.made(calls, _lone(calls, best.trace) if costs.topology.shared_cores else ())
+
+
+def _unmerged(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> Merged:
+    return Merged(graph, costs, assignment, np.arange(graph.num_vertices, dtype=np.int32), np.arange(graph.num_tensors, dtype=np.int32),
+                  trace)
 
 
 def _joined(calls: Sequence[Sequence[int]], pairs: Sequence[tuple[int, int]]) -> list[list[int]]:

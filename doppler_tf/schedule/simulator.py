@@ -11,6 +11,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.schedule.assignment import Assignment, as_assignment, check_constraints
 from doppler_tf.schedule.dispatch import Dispatcher, Instruction, StartTransfer, StartVertex, TransferEnded, VertexEnded
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.trace import Trace
 
 
@@ -84,4 +85,4 @@ def simulate(graph: GraphLike, topology: TopologyLike | CostModel, assignment: A
     graph, costs = graph_with_costs(graph, topology)
     assignment = as_assignment(graph, costs, assignment)
     check_constraints(graph, costs, assignment.device, graph.name)
-    return Simulator(dispatch, noise).execute(graph, costs, assignment)
+    return Simulator(dispatch, noise).execute(*offloaded(graph, costs, assignment))

@@ -13,6 +13,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.schedule.assignment import Assignment, Transfers, as_assignment, plan_transfers
 from doppler_tf.schedule.memory import size_text
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.trace import MemoryProfile, Trace, by_link, memory_profiles
 
 
@@ -55,7 +56,7 @@ def validate_trace(graph: GraphLike, topology: TopologyLike | CostModel, assignm
       A TraceReport. Work conservation is judged only when every vertex and transfer stands in the trace exactly once.
     """
     graph, costs = graph_with_costs(graph, topology)
-    assignment = as_assignment(graph, costs, assignment)
+    graph, costs, assignment = offloaded(graph, costs, as_assignment(graph, costs, assignment))
     plan = plan_transfers(graph, costs, assignment.device)
     violations = _once_only(graph, costs, assignment, plan, trace)
     if violations:
@@ -117,6 +118,12 @@ class _Run:
         self.edge_resident = resident
         self.ready = np.zeros(graph.num_vertices)
         np.maximum.at(self.ready, graph.targets, resident)
+        self.after = np.empty((0, 2), np.int64) if assignment.after is None else assignment.after
+        begun = np.concatenate([self.start, self.transfer_start])
+        waits = np.concatenate([self.ready, self.end[plan.producer]])
+        self.after_end, self.after_start = np.concatenate([self.end, self.transfer_end])[self.after[:, 0]], begun[self.after[:, 1]]
+        np.maximum.at(waits, self.after[:, 1], self.after_end)
+        self.ready, self.queued = waits[:graph.num_vertices], waits[graph.num_vertices:]
         self.devices = _lanes(assignment.device, graph.work_vertices)
         self.lanes = _lanes(costs.topology.lanes[plan.source, plan.destination], np.arange(len(plan.source)))
 
@@ -132,6 +139,10 @@ class _Run:
             p = int(plan.producer[t])
             found.append(Violation("transfer before producer", f"output of vertex {graph.vertex_label(p)} was sent at "
                                    f"{self.transfer_start[t]:.9g} s, before its end at {self.end[p]:.9g} s"))
+        for i in np.flatnonzero(self.after_start < self.after_end - self.tolerance_s).tolist():
+            first, then = (self._event_name(int(event)) for event in self.after[i])
+            found.append(Violation("after", f"{then} started at {self.after_start[i]:.9g} s, before the end of {first}, after which it was "
+                                            f"to start, at {self.after_end[i]:.9g} s"))
         return found
 
     def bookings(self) -> list[Violation]:
@@ -176,7 +187,7 @@ class _Run:
                 for lane, members in self.lanes.items()}
         for (source, destination), members in by_link(self.plan.source, self.plan.destination).items():
             producer, begun = self.plan.producer[members], self.transfer_start[members]
-            queued, gaps = self.end[producer], free[int(self.costs.topology.lanes[source, destination])]
+            queued, gaps = self.queued[members], free[int(self.costs.topology.lanes[source, destination])]
             idled = self._idled(gaps, queued, begun, self.costs.tensor_bytes[self.plan.tensor[members]], destination, profiles)
             for i in np.flatnonzero(idled > self.tolerance_s).tolist():
                 found.append(Violation("idle link", f"{self._link_name(members[i])} idled {idled[i]:.9g} s "
@@ -207,6 +218,12 @@ class _Run:
         lanes = self.costs.topology.lanes
         shared = np.count_nonzero(lanes == lanes[source, destination]) > 1
         return f"{'the network card of ' if shared else ''}link {self._name(source)} -> {self._name(destination)}"
+
+    def _event_name(self, event: int) -> str:
+        t = event - self.graph.num_vertices
+        if t < 0:
+            return f"vertex {self.graph.vertex_label(event)}"
+        return f"the transfer of vertex {self.graph.vertex_label(int(self.plan.producer[t]))} to {self._name(self.plan.destination[t])}"
 
     def _name(self, d: int) -> str:
         return self.costs.topology.device_names[d]

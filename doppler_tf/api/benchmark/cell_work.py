@@ -66,9 +66,9 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
         seconds = needed["seconds_of"]["seconds"]
     for warm in ("one_device", *((method,) if method in HEURISTICS else ())):  # loads compiled code before the clock runs
         with contextlib.suppress(DeadlockError):
-            place(graph, costs, warm, samples=1)
+            place(graph, costs, warm, samples=1, offload="never")
     most = simulations or job["samples"]
-    placed = place(graph, costs, method, most, cell.seed, job["dispatch"], seconds)
+    placed = place(graph, costs, method, most, cell.seed, job["dispatch"], seconds, offload="never")
     unknown = method == "auto" or (method not in SEARCHES and seconds is not None and not most)
     counted = None if unknown else made(method, graph, most, list(placed.simulations.values()))
     return {"best_makespan_s": placed.makespan_s, "greedy_makespan_s": None, "lower_bound_s": placed.lower_bound_s,
@@ -109,7 +109,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
 
 def _typical_run_s(graph: DataflowGraph, costs: CostModel) -> float:
     """Roughly the modelled seconds of a run."""
-    return place(graph, costs, "critical_path", samples=1).makespan_s
+    return place(graph, costs, "critical_path", samples=1, offload="never").makespan_s
 
 
 def _continues(cell: Cell, init: Mapping[str, Any] | None) -> bool:

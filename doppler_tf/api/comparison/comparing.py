@@ -96,7 +96,7 @@ def _compared(graph: DataflowGraph, costs: CostModel, methods: Sequence[str], po
     for member in ("one_device", *members):  # loads or compiles code first, so that no method's time includes it
         if member not in learned:
             with contextlib.suppress(DeadlockError):
-                place(graph, costs, member, samples=1)
+                place(graph, costs, member, samples=1, offload="never")
     rows, best, bound_s = {}, {}, lower_bounds(graph, costs).best_s
     for member in members:
         wanted = samples
@@ -106,7 +106,7 @@ def _compared(graph: DataflowGraph, costs: CostModel, methods: Sequence[str], po
         for seed in seeds:
             started = time.perf_counter()
             try:
-                placed = place(graph, costs, member, wanted, seed, dispatch, budget_s, learned)
+                placed = place(graph, costs, member, wanted, seed, dispatch, budget_s, learned, offload="never")
                 if placed.makespan_s < min(makespans_s, default=math.inf):
                     best[member] = placed.assignment
                 makespans_s.append(placed.makespan_s)

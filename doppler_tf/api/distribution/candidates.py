@@ -70,7 +70,7 @@ class Candidate:
         batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
         if in_flight == 1:
             problem = Problem(self.graph, self.costs, AUTO)
-            placed, simple = place(problem, seed=seed, budget_s=budget_s), baselines(problem, seed)
+            placed, simple = place(problem, seed=seed, budget_s=budget_s, offload="never"), baselines(problem, seed)
         else:
             placed = place_batches(batches, seed=seed, budget_s=budget_s)
             simple = batch_baselines(batches, seed)

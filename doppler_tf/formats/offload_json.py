@@ -1,0 +1,86 @@
+"""The fields `after` and `offload` of `doppler-assignment/1`: what waits for which ends, and what is kept on the host for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from doppler_tf.errors import AssignmentError, field_error
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph, longest_paths
+from doppler_tf.schedule.assignment import Assignment, Load, Offload, plan_transfers
+from doppler_tf.schedule.offloaded import offloaded
+from doppler_tf.schema import check
+
+_Index = Annotated[int, Meta(ge=0, lt=2**31)]
+_Pairs = Annotated[list[Annotated[list[_Index], Meta(min_length=2, max_length=2)]], Meta(description="a list of pairs of integers >= 0")]
+_Loads = Annotated[list[tuple[_Index, _Index, list[_Index]]], Meta(description="a list of [tensor, device, [consumers]]")]
+
+
+def offload_to_json(graph: DataflowGraph, costs: CostModel, plan: Offload) -> dict:
+    """The record of a plan. It names the host that it was made for."""
+    host = costs.topology.host
+    loads = [[load.tensor, load.device, list(load.consumers)] for load in plan.loads]
+    return {"host": None if host is None else asdict(host), "loads": loads, "after": plan.after.tolist()}
+
+
+def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, assignment: Assignment, where: str) -> Offload:
+    """Checks a plan for `assignment`.
+
+    Raises:
+      AssignmentError: it is none, was made for another host, or its loads do not fit the graph and the devices.
+    """
+    if not isinstance(record, Mapping) or not {"host", "loads", "after"} >= set(record):
+        raise field_error(AssignmentError, where, "", "offload", "an object of host, loads, after", record)
+    host = costs.topology.host
+    if host is None or record.get("host") != _plain(asdict(host)):
+        raise field_error(AssignmentError, where, "", "offload.host", f"that of {costs.topology.name} ({host and _plain(asdict(host))})",
+                          record.get("host"), "it was made for another host: place again")
+    check(record.get("loads"), _Loads, AssignmentError, where, "", "offload.loads")
+    users = dict[int, set[int]]()
+    for t, v in zip(graph.edge_tensor.tolist(), graph.targets.tolist(), strict=True):
+        users.setdefault(t, set()).add(v)
+    loads, taken = [], set[tuple[int, int]]()
+    for i, (t, d, consumers) in enumerate(record["loads"]):
+        pairs = {(t, v) for v in consumers}
+        if (t >= graph.num_tensors or d >= costs.num_devices or not users.get(t, set()) >= set(consumers) or taken & pairs
+                or len(pairs) < len(consumers) or any(assignment.device[v] != d for v in consumers)):
+            raise field_error(AssignmentError, where, f"load {i}", "offload.loads", "a tensor, a device, and consumers of it there, each "
+                              "once", record["loads"][i], "it was made for another graph or other devices: place again")
+        taken |= pairs
+        loads.append(Load(t, d, tuple(consumers)))
+    plan = Offload(tuple(loads), np.empty((0, 2), np.int32))
+    made, wide, planned = offloaded(graph, costs, replace(assignment, offload=plan))
+    return replace(plan, after=after_from_json(record.get("after"), made, wide, planned.device, where, "offload.after"))
+
+
+def after_from_json(record: object, graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str,
+                    name: str = "after") -> np.ndarray:
+    """int32 [K, 2]: pairs of events.
+
+    Raises:
+      AssignmentError: they are none, or events would wait for each other in a circle.
+    """
+    check(record, _Pairs, AssignmentError, where, "", name)
+    pairs = np.array(record, np.int64).reshape(-1, 2)
+    transfers = plan_transfers(graph, costs, device)
+    events = graph.num_vertices + len(transfers.tensor)
+    wrong = np.flatnonzero(((pairs >= events) | np.isin(pairs, np.flatnonzero(graph.is_input))).any(axis=1))
+    if wrong.size:
+        raise field_error(AssignmentError, where, f"pair {wrong[0]}", name, f"vertices that are not inputs, and transfers, below {events}",
+                          pairs[wrong[0]].tolist(), "it was made for another graph or other devices: place again")
+    moved = transfers.of_edge >= 0
+    number = graph.num_vertices + transfers.of_edge
+    first = np.concatenate([pairs[:, 0], np.where(moved, number, graph.sources), transfers.producer])
+    then = np.concatenate([pairs[:, 1], graph.targets, graph.num_vertices + np.arange(len(transfers.tensor))])
+    if (longest_paths(first, then, events) < 0).any():
+        raise field_error(AssignmentError, where, "", name, "pairs by which nothing waits for itself", "a circle", "place again")
+    return pairs.astype(np.int32)
+
+
+def _plain(record: Mapping) -> dict:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in record.items()}

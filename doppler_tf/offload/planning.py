@@ -1,0 +1,106 @@
+"""From an assignment that does not fit to one with an `Offload`: compiled along a run without limits, then along its own runs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from doppler_tf.errors import DeadlockError
+from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.heuristics.judging import ranks
+from doppler_tf.heuristics.mending import frugal_orders
+from doppler_tf.offload.compiler import LATE, PLANNED, Style, compile_offload
+from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.memory import MORE_MEMORY, needed_bytes
+from doppler_tf.schedule.offloaded import offloaded
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import Trace
+
+# Compilations along the run of the one before, while each is faster.
+_AGAIN = 3
+# Shares of the depth-first order in the sequences that are tried where the own one costs more than this share of the makespan: for less,
+# they take longer than they gain.
+_SHARES, _NO_WORSE = (0.0, 0.25, 0.5, 0.75, 1.0), 0.02
+
+
+def without_limits(costs: CostModel) -> CostModel:
+    """The same costs on devices that hold everything."""
+    topology = costs.topology
+    return replace(costs, topology=replace(topology, devices=tuple(replace(each, memory_bytes=None) for each in topology.devices)))
+
+
+def roomy(graph: DataflowGraph, costs: CostModel) -> CostModel:
+    """The costs without limits, where a vertex may only be on devices that hold its inputs and outputs, with all of its group.
+
+    Raises:
+      DeadlockError: a group for which there is no such device.
+    """
+    fits = needed_bytes(graph, costs)[:, None] <= costs.memory_bytes
+    allowed, members = costs.allowed & (fits | graph.is_input[:, None]), np.flatnonzero((graph.colocate >= 0) & ~graph.is_input)
+    common = np.ones((len(graph.groups), costs.num_devices), bool)
+    np.logical_and.at(common, graph.colocate[members], allowed[members])
+    nowhere = np.flatnonzero(~common.any(axis=1))
+    if nowhere.size:
+        raise DeadlockError(f"{graph.name}: colocate group {graph.groups[nowhere[0]]!r}: no device that its vertices may use holds each of "
+                            f"them with its inputs and outputs; {MORE_MEMORY}")
+    allowed[members] = common[graph.colocate[members]]
+    return replace(without_limits(costs), allowed=allowed)
+
+
+def crossing_bound_s(graph: DataflowGraph, costs: CostModel) -> float:
+    """No run is faster, as inputs for which there is no room at the start have to cross the links from the host."""
+    topology, host = costs.topology, costs.topology.host
+    used = np.unique(graph.edge_tensor[graph.is_input[graph.sources]])
+    crossing_bytes = costs.tensor_bytes[used].sum() - costs.memory_bytes.sum()
+    if crossing_bytes <= 0 or topology.link_slots is None:
+        return 0.0
+    bandwidth = topology.with_host.bandwidth_bytes_per_s[-1, :-1]
+    return float(crossing_bytes / ((bandwidth.max() if host.shared else bandwidth.sum()) * topology.link_slots))
+
+
+def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment, style: Style = PLANNED,
+                 again: int = _AGAIN) -> tuple[float, Assignment]:
+    """Simulated seconds, and the assignment with an `Offload`, compiled along its run without limits, then along its own runs.
+
+    Raises:
+      DeadlockError: as `compile_offload`.
+    """
+    bare = replace(assignment, offload=None, after=None)
+    trace, best = Simulator().execute(graph, without_limits(costs), bare), (math.inf, bare)
+    for _ in range(1 + again):
+        planned = compile_offload(graph, costs, bare, _starts(graph, trace), style)
+        trace = Simulator().execute(*offloaded(graph, costs, planned))
+        if trace.makespan_s >= best[0]:
+            break
+        best = trace.makespan_s, planned
+    return best
+
+
+def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment) -> tuple[float, Assignment]:
+    """What `plan_offload` has returned, or, if it costs more than a little, the same in the best of several sequences: its own, the
+    depth-first one that holds few tensors at a time (see `frugal_orders`), and mixtures of both, with copies made early and late.
+
+    A breadth-first sequence keeps all devices busy and holds much at once, a depth-first one the other way round. The mean of a vertex's
+    places in two topological orders gives a topological order again.
+    """
+    assignment = replace(planned, offload=None)
+    unlimited_s = Simulator().execute(graph, without_limits(costs), assignment).makespan_s
+    if planned_s <= unlimited_s * (1 + _NO_WORSE):
+        return planned_s, planned
+    own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, planned))))
+    frugal = ranks(next(frugal_orders(graph, costs, assignment)).priority)
+    mixed = [replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal) for share in _SHARES]
+    found = [plan_offload(graph, costs, each, style, 0) for style in (PLANNED, LATE) for each in mixed]
+    fastest = min(range(len(found)), key=lambda i: found[i][0])
+    found.append(plan_offload(graph, costs, found[fastest][1], (PLANNED, LATE)[fastest // len(mixed)]))
+    return min([(planned_s, planned), *found], key=lambda pair: pair[0])
+
+
+def _starts(graph: DataflowGraph, trace: Trace) -> np.ndarray:
+    """float64 [N]: when vertices of the graph without host started."""
+    start_s, mine = np.zeros(graph.num_vertices), trace.vertex < graph.num_vertices
+    start_s[trace.vertex[mine]] = trace.start_s[mine]
+    return start_s

@@ -1,0 +1,198 @@
+"""`place` where nothing fits: with a host it finds a way, writes it, and everything that runs assignments follows it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from doppler_tf.api.inputs import load_assignment
+from doppler_tf.api.running import run
+from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, TopologyError
+from doppler_tf.fastsim import FastSimulator
+from doppler_tf.formats.assignment_json import read_assignment, write_assignment
+from doppler_tf.formats.chrome_trace import read_trace
+from doppler_tf.formats.topology_json import write_topology
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import Host, Topology
+from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.offload.planning import crossing_bound_s, plan_offload
+from doppler_tf.placement import place
+from doppler_tf.report.description import describe_memory
+from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.validation import validate_trace
+from tests.messages import assert_says, refusal
+
+LAYERS = 6
+
+
+def layers(count: int = LAYERS):
+    """Layers in a row: each two products by weights of 4 bytes, and their sum."""
+    nodes, edges = [{"id": "x", "input": True, "output_bytes": 1}], []
+    before = "x"
+    for i in range(count):
+        nodes += [{"id": f"w{i}.{k}", "input": True, "output_bytes": 4} for k in "ab"]
+        nodes += [{"id": f"{k}{i}", "exec_s": 3, "output_bytes": 1} for k in "ab"] + [{"id": f"s{i}", "exec_s": 1, "output_bytes": 1}]
+        for k in "ab":
+            edges += [{"source": before, "target": f"{k}{i}"}, {"source": f"w{i}.{k}", "target": f"{k}{i}"},
+                      {"source": f"{k}{i}", "target": f"s{i}"}]
+        before = f"s{i}"
+    return graph_from_records(nodes, edges, {"name": "layers"})
+
+
+def devices(memory_bytes: float, host: Host | None = None, count: int = 2) -> Topology:
+    made = Topology.from_json({"name": "small", "devices": [{"name": f"d{d}", "memory_bytes": memory_bytes} for d in range(count)],
+                               "links": {"bandwidth_bytes_per_s": 10}})
+    return replace(made, host=host)
+
+
+HOST = Host(2.0, 0.125)
+
+
+def test_what_fits_is_placed_as_without_a_host():
+    graph = layers()
+    bare, hosted = place(graph, devices(40)), place(graph, devices(40, HOST))
+    assert hosted.assignment.offload is None
+    assert bare.assignment.device.tolist() == hosted.assignment.device.tolist()
+    assert bare.makespans_s == hosted.makespans_s
+
+
+@pytest.mark.parametrize("method", ["auto", *sorted(HEURISTICS)])
+def test_every_method_finds_a_way_with_a_host(method):
+    graph, topology = layers(), devices(12, HOST)
+    assert_says(refusal(DeadlockError, place, graph, devices(12)), "inputs, which are resident from the start, need 49 bytes")
+    assert_says(refusal(DeadlockError, place, graph, topology, method, offload="never"), "out of memory with any assignment")
+    found = place(graph, topology, method, samples=3)
+    trace = simulate(graph, topology, found.assignment)
+    assert trace.makespan_s == found.makespan_s >= found.lower_bound_s >= crossing_bound_s(graph, found.costs) > 0
+    assert validate_trace(graph, topology, found.assignment, trace).work_conserving
+    assert found.assignment.offload.loads
+
+
+def test_what_no_device_holds_is_proven():
+    assert_says(refusal(DeadlockError, place, layers(), devices(5, HOST)),
+                "out of memory with any assignment: vertex 'a0' alone needs 6 bytes (its inputs 5 bytes, its output 1 bytes), no device "
+                "has more than 5 bytes")
+
+
+def test_pins_groups_and_devices_that_differ():
+    """What needs the large device is kept on it, pins and groups hold."""
+    nodes = [{"id": "w", "input": True, "output_bytes": 30}, {"id": "large", "exec_s": 1, "output_bytes": 1, "colocate": "g"},
+             {"id": "near", "exec_s": 1, "output_bytes": 1, "colocate": "g"}]
+    nodes += [{"id": f"w{i}", "input": True, "output_bytes": 8} for i in range(6)]
+    nodes += [{"id": f"v{i}", "exec_s": 1, "output_bytes": 1, "pin": 0} for i in range(6)]
+    edges = [{"source": "w", "target": "large"}] + [{"source": f"w{i}", "target": f"v{i}"} for i in range(6)]
+    graph = graph_from_records(nodes, edges, {"name": "uneven"})
+    listed = [{"name": "small", "memory_bytes": 17}, {"name": "large", "memory_bytes": 40}]
+    topology = replace(Topology.from_json({"devices": listed, "links": {"bandwidth_bytes_per_s": 10}}), host=HOST)
+    found = place(graph, topology)
+    assert [found.device_of[v] for v in ("large", "near", "v0", "v5")] == ["large", "large", "small", "small"]
+    nodes[2] = {**nodes[2], "pin": 0}
+    nodes[1] = {**nodes[1], "pin": 0}
+    assert_says(refusal(DeadlockError, place, graph_from_records(nodes, edges, {"name": "uneven"}), topology),
+                "vertex 'large' alone needs 31 bytes (its inputs 30 bytes, its output 1 bytes), no device that may run it (small) has more")
+
+
+@pytest.fixture
+def planned(tmp_path):
+    graph, topology = layers(), devices(12, HOST)
+    found = place(graph, topology)
+    write_assignment(tmp_path / "a.json", graph, found.costs, found.assignment, found.makespan_s)
+    return graph, found, tmp_path / "a.json"
+
+
+def test_a_plan_survives_its_file_and_is_run(planned, tmp_path):
+    graph, found, path = planned
+    again = read_assignment(path, graph, found.costs)
+    assert simulate(graph, found.costs, again).makespan_s == found.makespan_s
+    done = run(graph, found.costs, path, "emulated", time_scale=0.01, trace=tmp_path / "t.json", gantt=tmp_path / "g.png")
+    assert done.figures["trace_valid"]
+    assert done.figures["work_conserving"]
+    assert done.figures["offload"]["reloads"] == len(found.assignment.offload.loads)
+    stored = read_trace(tmp_path / "t.json")
+    assert validate_trace(stored.graph, stored.costs, stored.assignment, stored.trace.log).work_conserving
+    assert stored.costs.topology.device_names == ("d0", "d1", "host")
+
+
+def test_what_does_not_go_with_a_plan_is_refused(planned):
+    graph, found, path = planned
+    for words, options in (("--executor synchronous", {"executor": "synchronous", "time_scale": 0.01}),
+                           ("--emulate", {"executor": "emulated", "emulate": devices(12)})):
+        assert_says(refusal(ConfigError, run, graph, found.costs, path, **options), words, "fits in the devices' memory")
+    assert_says(refusal(AssignmentError, run, graph, found.costs, path, "emulated", repeat=2), "expected none beside --repeat 2")
+    assert_says(refusal(AssignmentError, load_assignment, path, graph, found.costs), "`simulate` and `run` take it")
+    assert_says(refusal(AssignmentError, FastSimulator(graph, found.costs).makespans_of, [found.assignment]), "use `simulate`")
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda plan: plan.update(host={"bandwidth_bytes_per_s": 1.0}), "offload.host: expected that of small"),
+    (lambda plan: plan.update(more=1), "offload: expected an object of host, loads, after"),
+    (lambda plan: plan.update(loads=[[0, 0]]), "offload.loads: expected a list of [tensor, device, [consumers]]"),
+    (lambda plan: plan["loads"].append([999, 0, []]), "expected a tensor, a device, and consumers of it there, each once"),
+    (lambda plan: plan["loads"].append(plan["loads"][0]), "expected a tensor, a device, and consumers of it there, each once"),
+    (lambda plan: plan.update(after=[[-1, 2]]), "offload.after: expected a list of pairs of integers >= 0"),
+    (lambda plan: plan.update(after=[[99999, 15]]), "offload.after: expected vertices that are not inputs, and transfers, below"),
+    (lambda plan: plan.update(after=[[15, 9], [9, 15]]), "offload.after: expected pairs by which nothing waits for itself, got 'a circle'"),
+])
+def test_a_plan_that_does_not_fit_is_told(planned, change, words):
+    graph, found, path = planned
+    record = json.loads(path.read_text())
+    change(record["offload"])
+    path.write_text(json.dumps(record))
+    assert_says(refusal(AssignmentError, read_assignment, path, graph, found.costs), words)
+
+
+def test_a_plan_needs_the_topology_that_it_was_made_for(planned):
+    graph, found, path = planned
+    for topology in (devices(13, HOST), devices(12, HOST, 3)):
+        assert_says(refusal(AssignmentError, read_assignment, path, graph, build_costs(graph, topology)), "made for another topology")
+    for topology, words in ((devices(12), "offload.host"), (devices(12, Host(3.0)), "offload.host")):
+        assert_says(refusal(AssignmentError, read_assignment, path, graph, build_costs(graph, topology)), words, "place again")
+    assert_says(refusal(AssignmentError, simulate, graph, devices(12), found.assignment), "offload: expected a topology with a host")
+
+
+@pytest.mark.parametrize(("host", "words"), [
+    ({}, "host: bandwidth_bytes_per_s: expected a finite number >= 0, or a list of them, one a device, got None"),
+    ({"bandwidth_bytes_per_s": 0}, "a host needs links"),
+    ({"bandwidth_bytes_per_s": [0, 0]}, "a host needs links"),
+    ({"bandwidth_bytes_per_s": [1]}, "expected a number > 0, or 2 of them, one a device"),
+    ({"bandwidth_bytes_per_s": -1}, "host: bandwidth_bytes_per_s: expected a finite number >= 0"),
+    ({"bandwidth_bytes_per_s": 1, "memory_bytes": -3}, "host: memory_bytes: expected a finite number > 0, got -3"),
+    ({"bandwidth_bytes_per_s": 1, "latency": 2}, "host: latency: expected one of bandwidth_bytes_per_s, latency_s, memory_bytes, shared"),
+    (7, "host: expected names with values, got 7"),
+])
+def test_a_host_that_is_none_is_told(host, words):
+    assert_says(refusal(TopologyError, Topology.from_json, {**devices(12).to_json(), "host": host}), words)
+
+
+def test_a_host_is_in_files_and_in_no_hash(tmp_path):
+    hosted = devices(12, Host((1.0, 2.0), 0.5, 100, True))
+    write_topology(tmp_path / "t.json", hosted)
+    again = Topology.from_json(json.loads((tmp_path / "t.json").read_text()))
+    assert again.host == hosted.host
+    assert again.topology_hash == devices(12).topology_hash
+    assert "host" not in devices(12).to_json()
+
+
+@pytest.mark.parametrize(("shared", "lanes"), [(False, 2), (True, 1)])
+def test_links_of_the_host_share_a_card_each_way(shared, lanes):
+    wide = devices(12, Host(2.0, shared=shared)).with_host
+    assert len({*wide.lanes[-1, :-1].tolist()}) == len({*wide.lanes[:-1, -1].tolist()}) == lanes
+    assert not {*wide.lanes[-1, :-1].tolist()} & {*wide.lanes[:-1, -1].tolist()}
+
+
+def test_what_info_tells_of_memory():
+    """One device in order: weights from the start, then at most both products of a layer beside them."""
+    told = describe_memory(layers(2))
+    assert told == {"input_bytes": 17, "tensor_bytes": 23, "largest_vertex": "a0", "largest_vertex_bytes": 6, "one_device_peak_bytes": 18}
+
+
+def test_a_plan_is_never_faster_than_what_must_cross():
+    graph, topology = layers(), devices(12, Host(0.25))
+    costs = build_costs(graph, topology)
+    bound_s = crossing_bound_s(graph, costs)
+    assert bound_s == (49 - 24) / 0.5
+    found = place(graph, topology)
+    assert found.lower_bound_s == bound_s <= plan_offload(graph, costs, found.assignment)[0]

@@ -15,6 +15,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Pool, Problem
 from doppler_tf.heuristics.judging import by_order
+from doppler_tf.notes import note
 from doppler_tf.offload.planning import crossing_bound_s, roomy
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
 from doppler_tf.schedule.batches import Batches
@@ -100,11 +101,11 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
     if problem.never_fits is not None:
         proof = never_fits(problem.graph, problem.costs, host=True) if host else problem.never_fits
         if proof is None:
-            return _over_host(problem, asked, method)
+            return _over_host(problem, asked, method, noise)
         raise DeadlockError(f"{problem.graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
     pool, known_s = _searched(problem, asked, method, _FITTING if host else 1.0)
     if host and not np.isfinite(pool.members[pool.leader].makespan_s):
-        return _over_host(problem, asked, method)
+        return _over_host(problem, asked, method, noise)
     if noise is not None:
         return _answer(pool, asked, *under_noise(pool, noise, seed))
     return _answer(pool, asked, steadiest(pool, known_s, seed) if method == AUTO else pool.leader)
@@ -131,9 +132,11 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
     return pool, known_s
 
 
-def _over_host(problem: Problem, asked: Asked, method: str) -> Placement:
-    """What is found without limits, compiled so that it fits with the host."""
+def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None) -> Placement:
+    """What is found without limits, compiled so that it fits with the host. Noise does not judge it."""
     graph, costs = problem.graph, problem.costs
+    if noise is not None:
+        note(f"{graph.name}: kept in part on the host, so assignments are judged without noise")
     searching = asked if asked.budget_s is None else asked._replace(budget_s=_WITHOUT_LIMITS * asked.budget_s)
     found, _ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
     pool = Pool(problem, max(found.bound_s, crossing_bound_s(graph, costs)))

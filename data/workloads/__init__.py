@@ -146,6 +146,8 @@ def _made(workload: Workload, name: str, sizes: Mapping[str, int], record: Mappi
     """The program of a record, and what its steps differentiate."""
     with user_code(name, "a program"):
         program = workload.program(sizes)
+    if not isinstance(program, EinsumProgram):
+        raise field_error(ConfigError, name, "", "program", "a function that returns a data.EinsumProgram", type(program).__name__)
     if "training" not in record:
         return TrainingStep(program, {})
     return training_step(program, workload.training, record["training"]["optimizer"])

@@ -78,6 +78,8 @@ def test_a_file_that_has_changed_or_is_gone(tmp_path):
      ("bad: program: expression 'AB': pattern: expected 2 operand(s)", "(mine.py:3)")),
     (ConfigError, "1 / 0", "bad", ("mine.py: expected a module that can be imported, got ZeroDivisionError", "(mine.py:1)")),
     (ConfigError, PROGRAM, "number", ("mine.py: number: expected a data.EinsumProgram or a data.Workload, got 3",)),
+    (ConfigError, PROGRAM + "bad = Workload({}, {}, lambda sizes: None)", "bad",
+     ("bad: program: expected a function that returns a data.EinsumProgram, got 'NoneType'",)),
     (ConfigError, PROGRAM, "absent", ("mine.py: program: expected one of bare, trained, got 'absent'",)),
     (ConfigError, PROGRAM + "bad = Workload({}, {}, lambda sizes: bare, lambda program, devices: {'z': {'i': devices}})", "bad",
      ("bad: tiling: expression: expected one of AB, y, got 'z'",)),

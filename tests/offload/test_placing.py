@@ -196,3 +196,10 @@ def test_a_plan_is_never_faster_than_what_must_cross():
     assert bound_s == (49 - 24) / 0.5
     found = place(graph, topology)
     assert found.lower_bound_s == bound_s <= plan_offload(graph, costs, found.assignment)[0]
+
+
+def test_noise_is_told_not_to_count(monkeypatch):
+    told = []
+    monkeypatch.setattr("doppler_tf.placement.note", told.append)
+    place(layers(), devices(12, HOST), noise=0.1)
+    assert told == ["layers: kept in part on the host, so assignments are judged without noise"]

@@ -86,8 +86,7 @@ def alone(name: str) -> None:
     """The tape's step in this process."""
     import tensorflow as tf
 
-    from data.steps import View
-    from runtime.kernels import KERNELS
+    from doppler_tf.api.comparison.plain_tensorflow import computed
 
     workload, losses = WORKLOADS[name], {"mean_squared_error": lambda x, y: tf.reduce_mean(tf.square(x - y)),
                                          "softmax_cross_entropy": lambda x, y: tf.reduce_mean(
@@ -98,16 +97,9 @@ def alone(name: str) -> None:
     weights = [each for each in forward.inputs if each not in training.data]
 
     def trained(given):
-        known = dict(given)
         with tf.GradientTape() as tape:
             tape.watch([given[each] for each in weights])
-            for e in forward.steps:
-                if isinstance(e, View):
-                    known[e.name] = tf.slice(known[e.tensor], e.start, forward.shapes[e.name])
-                else:
-                    op, params = forward.kernel(e)
-                    known[e.name] = KERNELS[op](params, [known[use.tensor] for use in e.operands])
-            loss = losses[training.loss](known[training.of], given["target"])
+            loss = losses[training.loss](computed(forward, given)[training.of], given["target"])
         rate = LEARNING_RATES["sgd"]
         return [loss, *(given[each] - rate * g for each, g in zip(weights, tape.gradient(loss, [given[w] for w in weights]), strict=True))]
 

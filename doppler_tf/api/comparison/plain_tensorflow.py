@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from doppler_tf.api.rooms import module_call
 from doppler_tf.errors import ExecutionError
 from doppler_tf.formats.graph_json import read_graph, write_graph
 from doppler_tf.graph.dataflow import DataflowGraph
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 # Calls of a thread, where there are several.
 _CALLS = 4
@@ -129,21 +133,31 @@ def compiled(program, tensors: Mapping[str, np.ndarray], jit: bool) -> Callable[
     """A function that computes the outputs of an EinsumProgram from input tensors placed beforehand."""
     import tensorflow as tf
 
+    inputs = {name: tf.constant(tensor) for name, tensor in tensors.items()}
+
+    def outputs(given: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+        known = computed(program, given)
+        return [known[name] for name in program.outputs]
+
+    function = tf.function(outputs, jit_compile=jit)
+    return lambda: [tensor.numpy() for tensor in function(inputs)]
+
+
+def computed(program, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Every tensor of an EinsumProgram by name. Args: given: those of its inputs."""
+    import tensorflow as tf
+
     from data.steps import View
     from runtime.kernels import KERNELS
 
-    def compute(known: dict[str, tf.Tensor]) -> list[tf.Tensor]:
-        for step in program.steps:
-            if isinstance(step, View):
-                known[step.name] = tf.slice(known[step.tensor], step.start, program.shapes[step.name])
-            else:
-                op, params = program.kernel(step)
-                known[step.name] = KERNELS[op](params, [known[use.tensor] for use in step.operands])
-        return [known[name] for name in program.outputs]
-
-    inputs = {name: tf.constant(tensor) for name, tensor in tensors.items()}
-    function = tf.function(lambda given: compute(dict(given)), jit_compile=jit)
-    return lambda: [tensor.numpy() for tensor in function(inputs)]
+    known = dict(given)
+    for step in program.steps:
+        if isinstance(step, View):
+            known[step.name] = tf.slice(known[step.tensor], step.start, program.shapes[step.name])
+        else:
+            op, params = program.kernel(step)
+            known[step.name] = KERNELS[op](params, [known[use.tensor] for use in step.operands])
+    return known
 
 
 if __name__ == "__main__":

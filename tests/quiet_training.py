@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from agents.config import TrainConfig
+from agents.episodes.features import padded_sizes
 from agents.serving import placing
 from agents.training import run as training
 from agents.training.learner import KeptLearner, Learner
 from agents.training.task import Task
-from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
 
 
 class KeptLearners:
@@ -23,11 +21,11 @@ class KeptLearners:
         """Args: make: makes the learner of a task."""
         self._kept: defaultdict[tuple, KeptLearner] = defaultdict(lambda: KeptLearner(make))
 
-    def lent(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig
-             ) -> AbstractContextManager[tuple[Task, Learner]]:
+    def lent(self, task: Task) -> AbstractContextManager[Learner]:
         """As by one `KeptLearner`, which decides whether the learner of such a case serves again."""
-        case = (tuple(graph.graph_hash for graph in graphs), tuple(each.topology.topology_hash for each in costs))
-        return self._kept[*case, config.method, config.batch, config.hidden, config.rounds].lent(graphs, costs, config)
+        sizes, config = padded_sizes(task.graphs), task.config
+        case = len(task.graphs), sizes, task.costs[0].num_devices, config.method, config.batch, config.hidden, config.rounds, config.rule
+        return self._kept[case].lent(task)
 
     def forget(self) -> None:
         """Drops all learners."""

@@ -86,8 +86,12 @@ class ReinforceAgent(tf_agent.TFAgent):
         for optimizer, variables in zip(self.optimizers, network.parameter_groups, strict=True):
             optimizer.build(variables)
         self._update = tf.function(self._traced_update, autograph=False, jit_compile=jit_compile)
-        self.gradients = tf.function(self._flat_gradients, autograph=False, jit_compile=jit_compile)
+        self._compiled_gradients = tf.function(self._flat_gradients, autograph=False, jit_compile=jit_compile)
         self.apply = tf.function(self._apply_flat, autograph=False, jit_compile=jit_compile)
+
+    def act_on(self, graphs: tuple) -> None:
+        """Takes other graphs of the same padded shape, for which the compiled functions serve, too."""
+        self.policy.graphs = self.collect_policy.graphs = graphs
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """For both optimizers, from the next update on."""
@@ -117,17 +121,21 @@ class ReinforceAgent(tf_agent.TFAgent):
         # Without an elite, episodes of weight 0 take its place: every update has the same shapes and shares one compiled function.
         elite = Episodes(*(value[:self._elite_rows] for value in episodes)) if elite is None else episodes_of(elite, vertices)
         scalars = (tf.constant(value, tf.float32) for value in (entropy, elite_weight, imitation))
-        info = self._update(episodes, tf.reduce_sum(experience.reward, axis=1), weights, elite, *scalars)
+        info = self._update(self.collect_policy.graphs, episodes, tf.reduce_sum(experience.reward, axis=1), weights, elite, *scalars)
         return tf_agent.LossInfo(info.loss, info)
 
-    def _traced_update(self, episodes: Episodes, reward: tf.Tensor, weight: tf.Tensor, elite: Episodes, entropy: tf.Tensor,
+    def gradients(self, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:
+        """Of B episodes and any number of elite ones, flat; `apply` takes sums of them."""
+        return self._compiled_gradients(self.collect_policy.graphs, episodes, elite, lesson)
+
+    def _traced_update(self, graphs: tuple, episodes: Episodes, reward: tf.Tensor, weight: tf.Tensor, elite: Episodes, entropy: tf.Tensor,
                        elite_weight: tf.Tensor, imitation: tf.Tensor) -> UpdateInfo:
         """One update of B episodes; reward, weight: float32 [B]; the last three: float32 scalars."""
         advantage = (1 - imitation) * rank_advantage(reward, episodes.graph, weight) + imitation * weight
         whole = tf.constant(1.0)
-        return self._apply(self._gradients(episodes, elite, Lesson(advantage, weight, entropy, elite_weight, whole, whole)))
+        return self._apply(self._gradients(graphs, episodes, elite, Lesson(advantage, weight, entropy, elite_weight, whole, whole)))
 
-    def _gradients(self, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:
+    def _gradients(self, graphs: tuple, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:
         """Of B episodes and any number of elite ones, which the present policies may be changed by."""
         if self._jit_compile:  # this runs only when a new shape is traced
             _LOG.info("compiling the update with XLA, unless on disk")
@@ -140,7 +148,7 @@ class ReinforceAgent(tf_agent.TFAgent):
 
         together = Episodes(*(tf.concat(pair, axis=0) for pair in zip(episodes, elite, strict=True)))
         with tf.GradientTape() as tape:
-            sel, plc, valid = self._log_probability(self._network, self.collect_policy.graphs, together)
+            sel, plc, valid = self._log_probability(self._network, graphs, together)
             total = loss(sel, valid) + loss(plc, valid)
         gradients = tape.gradient(total, self._network.parameter_groups, unconnected_gradients=tf.UnconnectedGradients.ZERO)
         steps = tf.cast(valid[:count], tf.float32)
@@ -155,8 +163,8 @@ class ReinforceAgent(tf_agent.TFAgent):
         entropies = [entropy / gradients.steps for entropy in (gradients.sel_entropy, gradients.plc_entropy)]
         return UpdateInfo(gradients.loss, *entropies, *norms)
 
-    def _flat_gradients(self, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:
-        found = self._gradients(episodes, elite, lesson)
+    def _flat_gradients(self, graphs: tuple, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:
+        found = self._gradients(graphs, episodes, elite, lesson)
         return found._replace(of_policies=tuple(map(flat, found.of_policies)))
 
     def _apply_flat(self, gradients: Gradients) -> UpdateInfo:

@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
@@ -21,13 +20,12 @@ from agents.policies.agent import ImitationAgent, flat, parts_of
 from agents.policies.rollout import STEPS_WORTH_COMPILING
 from agents.training.task import Task
 from doppler_tf.errors import ConfigError, field_error
-from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 
 # The number of orders in which the best assignment of a graph is learned in one update.
 _ORDERS = 4
-# The settings that a learner's compiled functions and arrays depend on.
-_HELD = ("method", "batch", "clip", "hidden", "rounds", "identity", "features")
+# The settings that a learner's compiled functions depend on.
+_HELD = ("method", "batch", "clip", "hidden", "rounds", "features", "rule")
 # Updates are compiled if a training has at least so many steps, or so many updates.
 _STEPS_FOR_UPDATES, _UPDATES = 20_000, 100
 # Updates in which an annealed teacher is learned: the most, and the usual number.
@@ -65,7 +63,7 @@ class Learner:
     def __init__(self, task: Task, compiled: Compiled | None = None):
         """Args: compiled: None: what pays for this task."""
         config, method = task.config, METHODS[task.config.method]
-        self.method = method
+        self.method, self._settings = method, _settings(task)
         compiled = compiled or worth_compiling(config, task.graphs)
         self.network, self.best_network, self.earlier_network = (method.network(config) for _ in range(3))
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -80,9 +78,18 @@ class Learner:
             self._listed(self.network), parts_of(vector, self._listed(self.network)), strict=True)], autograph=False)
         self._optimizer_start = [v.numpy() for v in self.optimizer_variables]
 
-    def begin(self, config: TrainConfig) -> None:
-        """Resets all weights and optimizers for these settings; compiled functions stay."""
-        fresh = METHODS[config.method].network(config)
+    def serves(self, task: Task) -> bool:
+        """Whether its compiled functions serve this task, too: graphs and devices differ in numbers alone, not in padded shapes."""
+        if _settings(task) != self._settings:
+            return False
+        mine, its = (tf.nest.flatten(graphs) for graphs in (self.agent.collect_policy.graphs, self.method.graphs(task.arrays)))
+        return [(each.shape, each.dtype) for each in mine] == [(each.shape, each.dtype) for each in its]
+
+    def begin(self, task: Task) -> None:
+        """Takes a task that it serves, and resets all weights and optimizers; compiled functions stay."""
+        config = task.config
+        self.agent.act_on(self.method.graphs(task.arrays))
+        fresh = self.method.network(config)
         for network in (self.network, self.best_network, self.earlier_network):
             self.copy(fresh, network)
         for variable, value in zip(self.optimizer_variables, self._optimizer_start, strict=True):
@@ -142,37 +149,37 @@ class Learner:
         return self._variables[network]
 
 
+def _settings(task: Task) -> tuple:
+    """What compiled functions depend on beside the shapes of the graphs."""
+    return worth_compiling(task.config, task.graphs), *(getattr(task.config, name) for name in _HELD)
+
+
 class KeptLearner:
     """Keeps the last learner for the next training, as tracing and loading compiled functions can take longer than a training."""
 
     def __init__(self, make: Callable[[Task], Learner] = Learner):
         """Args: make: makes the learner of a task."""
         self._make, self._lock = make, threading.Lock()
-        self._kept: tuple[tuple, Task, Learner] | None = None  # None while it is in use
+        self._kept: Learner | None = None  # also while it is in use
 
     @contextmanager
-    def lent(self, graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> Iterator[tuple[Task, Learner]]:
-        """A task and a learner in their initial state.
+    def lent(self, task: Task) -> Iterator[Learner]:
+        """A learner for this task in its initial state: the last one where it serves, a new one otherwise.
 
-        The last ones are used again if graphs, costs, network settings and compiled functions are the same; seeds and budgets may differ.
-        They are kept until the next call, however the training ends.
+        It is kept until the next call, however the training ends.
         """
-        made_for = (tuple((graph.name, graph.graph_hash) for graph in graphs), tuple(each.topology.topology_hash for each in costs),
-                    worth_compiling(config, graphs), *(getattr(config, name) for name in _HELD))
         with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None and kept[0] == made_for:
-            task, learner = replace(kept[1], config=config), kept[2]
-            learner.begin(config)
+            learner, self._kept = self._kept, None
+        if learner is not None and learner.serves(task):
+            learner.begin(task)
         else:
-            kept = None  # before another one is made: two may not fit in memory
-            task = Task.of(graphs, costs, config)
+            learner = None  # before another one is made: two may not fit in memory
             learner = self._make(task)
         try:
-            yield task, learner
+            yield learner
         finally:
             with self._lock:
-                self._kept = made_for, task, learner
+                self._kept = learner
 
     def forget(self) -> None:
         """Drops the learner."""

@@ -23,7 +23,7 @@ from agents.training.shards import Workers
 from agents.training.simulated import SimulatedStage
 from agents.training.stages import Training
 from agents.training.summaries import Summaries
-from agents.training.task import Episode
+from agents.training.task import Episode, Task
 from doppler_tf.errors import ConfigError
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import file_name, held, write_json
@@ -93,7 +93,8 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
     with held(run_dir, "run folder"):
         config = open_run(run_dir, graphs, costs, config, resume)
         # Equal seeds must give equal runs, so that a resumed run ends like an uninterrupted one.
-        with deterministic_operations(), (kept or KeptLearner()).lent(graphs, costs, config) as (task, learner):
+        task = Task.of(graphs, costs, config)
+        with deterministic_operations(), (kept or KeptLearner()).lent(task) as learner:
             run = Run(run_dir, Training.of(task, learner), executor, pictures, workers)
             if resume:
                 run.restore()

@@ -12,6 +12,7 @@ from agents.config import TrainConfig
 from agents.training.learner import KeptLearner, Learner
 from agents.training.task import Task
 from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.records import graph_from_records, graph_to_records
 from doppler_tf.graph.topology import ideal
 from tests import quiet_training
 from tests.quiet_training import load_policy
@@ -43,8 +44,21 @@ def same(a, b) -> bool:
     return a[0] == b[0] and all(np.array_equal(x, y) for x, y in zip(a[1], b[1], strict=True))
 
 
-def test_a_learner_serves_again_as_if_it_were_new(chains, tmp_path):
-    graph, (made, kept) = chains(3), counting()
+@pytest.fixture(scope="module")
+def kept(chains) -> tuple[list[Learner], KeptLearner]:
+    """One that keeps a learner of `CONFIG` for three chains on two devices."""
+    made, kept = counting()
+    with kept.lent(task(chains(3))):
+        pass
+    return made, kept
+
+
+def task(graph, devices: int = 2, config: TrainConfig = CONFIG) -> Task:
+    return Task.of([graph], [build_costs(graph, ideal(devices))], config)
+
+
+def test_a_learner_serves_again_as_if_it_were_new(kept, chains, tmp_path):
+    graph, (made, kept) = chains(3), kept
     first = run(made, kept, graph, tmp_path / "a")
     other = run(made, kept, graph, tmp_path / "b", replace(CONFIG, seed=1))
     again = run(made, kept, graph, tmp_path / "c")
@@ -54,43 +68,46 @@ def test_a_learner_serves_again_as_if_it_were_new(chains, tmp_path):
     assert len(made) == 1
 
 
-class Stub:
-    """Stands for a learner where only who makes one matters."""
-
-    def __init__(self, task: Task):
-        self.begun = 0
-
-    def begin(self, config):
-        self.begun += 1
-
-
 @pytest.mark.parametrize(("change", "serves"), [
-    ({"seed": 3, "simulated": 80, "mutations": 2.0, "elite": 0.0, "learning_rate": 1e-2, "keep": 7}, True),
-    ({"hidden": 16}, False), ({"rounds": 2}, False), ({"batch": 4}, False), ({"clip": 2.0}, False), ({"identity": False}, False),
+    ({"seed": 3, "simulated": 80, "mutations": 2.0, "elite": 0.0, "learning_rate": 1e-2, "keep": 7, "identity": False}, True),
+    ({"hidden": 16}, False), ({"rounds": 2}, False), ({"batch": 4}, False), ({"clip": 2.0}, False), ({"dispatch": "fifo"}, False),
     ({"features": "paper"}, False), ({"method": "placeto"}, False), ({"simulated": 80_000}, False)])  # enough to be compiled
-def test_other_networks_need_another_learner(chains, change, serves):
-    case, kept = ([chains(2)], [build_costs(chains(2), ideal(2))]), KeptLearner(Stub)
-    with kept.lent(*case, CONFIG) as (_, first), kept.lent(*case, CONFIG) as (_, other):
+def test_other_networks_need_another_learner(kept, chains, change, serves):
+    made, _ = kept
+    assert made[0].serves(task(chains(3), config=replace(CONFIG, **change))) == serves
+
+
+def dearer(graph):
+    """Of the same vertices and edges, at other costs."""
+    nodes, edges, attributes = graph_to_records(graph)
+    return graph_from_records([{**node, "exec_s": 2.0 + v} for v, node in enumerate(nodes)], edges, attributes)
+
+
+def test_other_shapes_need_another_learner_and_other_numbers_do_not(kept, chains):
+    made, _ = kept
+    cases = task(dearer(chains(3))), task(chains(2)), task(chains(3), devices=3)
+    assert [made[0].serves(each) for each in cases] == [True, False, False]
+
+
+def test_a_learner_serves_one_training_at_a_time(chains):
+    made, kept = counting()
+    with kept.lent(task(chains(2))) as first, kept.lent(task(chains(2))) as other:
         assert other is not first  # nobody else may have it
-    with kept.lent(*case, CONFIG) as (_, first):
-        pass
-    begun, config = first.begun, replace(CONFIG, **change)
-    with kept.lent(*case, config) as (task, second):
-        assert task.config == config
-        assert (second is first) == serves
-        assert second.begun == (begun + 1 if serves else 0)
-
-
-def test_other_graphs_and_devices_need_another_learner(chains):
-    learners, kept = [], KeptLearner(Stub)
-    for graph, topology in ((chains(2), ideal(2)), (chains(3), ideal(2)), (chains(3), ideal(3)), (chains(3), ideal(3))):
-        with kept.lent([graph], [build_costs(graph, topology)], CONFIG) as (_, lent):
-            learners.append(lent)
-    assert len(set(map(id, learners[:3]))) == 3
-    assert learners[3] is learners[2]
+    with kept.lent(task(chains(2))) as again:
+        assert again is first  # which was given back last
     kept.forget()
-    with kept.lent([graph], [build_costs(graph, topology)], CONFIG) as (_, lent):
-        assert lent is not learners[3]
+    with kept.lent(task(chains(2))) as fresh:
+        assert fresh is not first
+    assert len(made) == 3
+
+
+def test_it_learns_other_graphs_as_a_new_learner_does(kept, chains, tmp_path):
+    """Equal shapes share what is compiled. No number of the graph before is left in it."""
+    (made, kept), graph = kept, dearer(chains(3))
+    run(made, kept, chains(3), tmp_path / "before")
+    served = run(made, kept, graph, tmp_path / "served")
+    assert len(made) == 1
+    assert same(served, run(*counting(), graph, tmp_path / "new"))
 
 
 def test_policies_of_one_kind_keep_their_own_weights(chains, tmp_path):

@@ -77,7 +77,7 @@ def kept(random_graph) -> tuple[Task, Learner]:
 @pytest.fixture
 def training(kept) -> Training:
     task, learner = kept
-    learner.begin(SMALL)
+    learner.begin(task)
     return Training.of(task, learner)
 
 

@@ -306,7 +306,7 @@ def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(pupil):
 
 def test_an_annealed_teacher_counts_where_no_greedy_episode_fits_in_memory(pupil):
     learner = pupil.learner
-    learner.begin(pupil.task.config)
+    learner.begin(pupil.task)
     pupil = Training.of(pupil.task, learner)
     untaught = [v.numpy() for v in learner.best_network.trainable_variables]
     pupil.environment.judge_by([lambda devices, orders: np.full(len(devices), np.inf)])

@@ -27,7 +27,7 @@ prepare_tensorflow()  # before whichever test imports TensorFlow first
 # other is busy with what needs none of it, else both would.
 _FIRST = ("heuristics/test_search.py", "data/capture/test_cutting.py", "data/capture/test_odd_graphs.py")
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-settings.register_profile("default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=_SLOW)
+settings.register_profile("default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=_SLOW)
 # A profile takes what it does not say from the one before.
 settings.register_profile("thorough", max_examples=1_500, deadline=None, derandomize=False, suppress_health_check=_SLOW)
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(("program", "setting"), [
     ("import agents", None),
-    ("import agents", "0"),
+    pytest.param("import agents", "0", marks=pytest.mark.thorough),
     ("import tensorflow as tf; tf.keras.layers; import os; os.environ['TF_USE_LEGACY_KERAS'] = '1'; import agents", None),
 ])
 def test_keras_3_is_refused_with_the_remedy(program, setting):

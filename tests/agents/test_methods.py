@@ -30,9 +30,7 @@ LIKE_OTHERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("sel_
 EVERY = pytest.mark.parametrize("name", ["doppler", "joint", "per_step", "gdp", *LIKE_OTHERS])
 # Whole runs. Those of `doppler` are in test_training.py, those of `per_step` in baselines/test_per_step.py. By method, as placing reuses
 # what was compiled.
-UNLIKE = pytest.mark.parametrize("name", ["joint", "gdp", *LIKE_OTHERS], scope="module")
-# What all share is tested with one of them.
-SHARED = pytest.mark.parametrize("name", ["joint", pytest.param("gdp", marks=pytest.mark.thorough), *LIKE_OTHERS], scope="module")
+UNLIKE = pytest.mark.parametrize("name", ["joint", pytest.param("gdp", marks=pytest.mark.thorough), *LIKE_OTHERS], scope="module")
 CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
 SMALL = {"imitation": 32, "simulated": 640, "polish": 0, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7,
          "elite": 0.5}
@@ -133,7 +131,7 @@ def test_a_replayed_episode_has_the_same_record(name, prepared):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
-@SHARED
+@UNLIKE
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""
     method, _, _, encoded, network, runner = Prepared.of(name, [random_graph(8, 5)], ideal(3))
@@ -195,7 +193,7 @@ def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, 
     assert all(sorted(a.order.tolist()) == list(range(9)) and set(a.device.tolist()) <= {0, 1, 2} for a in placed)
 
 
-@SHARED
+@UNLIKE
 def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, name):
     graph, folder, expected = runs(name)
     shutil.copytree(folder, tmp_path / "run")

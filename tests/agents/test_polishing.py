@@ -81,8 +81,8 @@ def test_samples_that_do_not_fit_in_memory_are_passed_over():
     assert after_a_batch(training_of([graph], topology)) == ([np.inf], [np.inf])
 
 
-@pytest.mark.parametrize("method", [name if name == "doppler" else pytest.param(name, marks=pytest.mark.thorough)
-                                    for name in METHOD_NAMES])
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", METHOD_NAMES)
 def test_every_method_learns_from_climbs(random_graph, method):
     graph = random_graph(30, seed=5)
     training = training_of([graph], ideal(3), replace(CONFIG, method=method))

@@ -137,6 +137,7 @@ def test_parts_draw_different_episodes(training):
     assert not np.array_equal(first, other)
 
 
+@pytest.mark.thorough
 def test_it_learns_the_optimum_and_a_single_process_goes_on(tmp_path, chains):
     """With parts of unequal size, and two graphs of which one is shorter."""
     graphs = [chains(2, "two"), chains(4, "four")]

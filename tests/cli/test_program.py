@@ -147,6 +147,7 @@ def test_train_a_little_then_place_with_what_was_learned_and_report_it(cli, diam
     assert all(title in page for title in ("Stage I: imitation of the teacher", "Stage II: simulated episodes"))
 
 
+@pytest.mark.thorough  # without the commands: tests/agents/test_training.py
 def test_train_on_two_copies_then_place_stacks_of_any_height(cli, tmp_path):
     """The real trainer with tiny settings."""
     low, high, single, run = (tmp_path / name for name in ("low.json", "high.json", "single.json", "run"))

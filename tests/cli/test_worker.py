@@ -62,6 +62,7 @@ def test_a_graph_runs_on_a_worker_which_a_signal_ends(worker, write, tmp_path):
     assert json.loads(told)["devices"] == 2
 
 
+@pytest.mark.thorough
 def test_one_tensor_goes_to_both_devices_of_another_worker(worker, another, write, tmp_path):
     """And these copies may be under way at once."""
     cluster, graph = write({"worker": [f"127.0.0.1:{port}" for _, port in (worker, another)]}, "cluster.json"), tmp_path / "g.json"

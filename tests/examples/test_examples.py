@@ -59,6 +59,7 @@ def test_a_program_of_ones_own_is_checked():
     assert re.search(r"mixer_training: \d+ vertices, simulated [\d.]+ ms\n.* relative error \S+ \(ok\)", example("own_program"))
 
 
+@pytest.mark.thorough  # the same in one process: tests/cli/test_distribution.py
 def test_a_keras_model_is_placed_and_handed_back_to_tensorflow_alone(tmp_path):
     printed = example("keras_model", tmp_path / "placed")
     assert "(ok)" in printed

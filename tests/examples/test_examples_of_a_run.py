@@ -47,6 +47,7 @@ def test_the_standard_driver_and_metrics_evaluate_a_policy(trained):
     assert -sampled[0] * unit_ms == pytest.approx(sampled[1], rel=1e-3)
 
 
+@pytest.mark.thorough  # that scripts may import TF-Agents first: tests/agents/test_keras.py
 def test_the_standard_saver_keeps_a_policy(trained, tmp_path):
     folder, said = trained
     saved = tmp_path / "saved"

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from doppler_tf.fastsim.compiled import copy_to
 from doppler_tf.fastsim.queues import SHIFT
 
 
@@ -107,7 +108,7 @@ def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
     num_devices = leaves.shape[1]
     trees.nodes[:], leaves[:] = -1, -1
     end = lanes.tail.copy()
-    lanes.tail[:] = lanes.base
+    copy_to(lanes.tail, lanes.base)
     for item in by_bytes:
         v = item if item < len(vertices) else maker[item - len(vertices)]
         home = vertices[v].device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled, prefetch
+from doppler_tf.fastsim.compiled import compiled, copy_to, prefetch
 from doppler_tf.fastsim.memory_trees import Trees, first_in_tree, leave_tree, plant, wait_in_tree
 from doppler_tf.fastsim.queues import AHEAD, DEVICE, ENTRY, LANE, SHIFT, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
 
@@ -97,7 +97,8 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
         for d in range(num_devices):
             lanes[d].free = slots[d]
         if limited:
-            memory_left[:], uses[:] = memory_bytes, 0
+            copy_to(memory_left, memory_bytes)
+            uses[:] = 0
         seen[:] = -1
         left = 0
         for v in range(count):

@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled, prefetch
+from doppler_tf.fastsim.compiled import compiled, copy_to, prefetch
 from doppler_tf.fastsim.queues import AHEAD, ENTRY, edge_cost, edge_records, pop, push
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
@@ -81,12 +81,12 @@ def _schedule(choice_tie, device_tie, vertices, prepared, in_edges, consumer, un
       int32 [N] device by vertex, -1 for inputs; int32 [M] vertices in the order of choice.
     """
     count, num_devices = exec_s.shape
-    vertices[:] = prepared
     device, order = np.full(count, -1, np.int32), np.empty(count, np.int32)
     device_end, start, memory_left = np.zeros(num_devices), np.empty(num_devices), memory_bytes.copy()
     group_device = np.full(colocate.max() + 2, -1, np.int64)
     candidates, waiting, chosen = np.empty(count, ENTRY), 0, 0
     for p in range(count):
+        vertices[p] = prepared[p]
         vertex = vertices[p]
         # The tie takes 31 bits, so that the sum is exact for up to 4 million levels.
         vertex.rank += np.floor(choice_tie[vertex.name] * _TIES) / _TIES
@@ -101,7 +101,7 @@ def _schedule(choice_tie, device_tie, vertices, prepared, in_edges, consumer, un
         prefetch(consumer, later.first_out)
         waiting -= 1
         v = vertex.name
-        start[:] = device_end
+        copy_to(start, device_end)
         for i in range(vertex.first_in, vertex.last_in):
             before, cost = vertices[in_edges[i].vertex], in_edges[i].cost
             if before.device < 0:

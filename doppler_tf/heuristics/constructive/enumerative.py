@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.compiled import compiled, copy_to
 from doppler_tf.fastsim.queues import edge_cost
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.constructive.balancing import linear_sum_assignment
@@ -188,7 +188,7 @@ def _cheapest(p, vertices, device, sent_s, load_s, places, extra_places, extras)
         elif k == count:
             if cost_s[k] < best_s or (cost_s[k] == best_s and work_s[k] < best_work_s):
                 best_s, best_work_s = cost_s[k], work_s[k]
-                best[:] = choice
+                copy_to(best, choice)
             k -= 1
             continue
         d = choice[k] + 1

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.compiled import compiled, copy_to
 from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound, missing_links
 from doppler_tf.heuristics.search.proposals import new_schedule, propose, read_schedule
 
@@ -209,7 +209,7 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
     scale_s = prepared.exec_s.mean()
     waited_for = np.empty(current.shape[1] + len(prepared.maker) * num_devices + 1, np.int32)
     schedule, begun_s, known = new_schedule(prepared, units), np.zeros(current.shape[1]), False
-    schedule.begun_s[:] = started_s[0]
+    copy_to(schedule.begun_s, started_s[0])
     log_loss, losses = 0.0, 0
     for step in range(len(draws)):
         # The very first step simulates `current` without a change.
@@ -249,13 +249,14 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
         if loss <= 0 or chance < np.exp(-loss / max(temperature[step], 1e-300)):
             levels[0], critical[0, 0], known = level, 0, False
             if level < ceiling_s:
-                schedule.begun_s[:] = begun_s
+                copy_to(schedule.begun_s, begun_s)
                 _trace_back(sets, waited_for, num_devices, prepared.maker, critical[0])
             if level < levels[1]:
                 levels[1] = level
-                best[:] = current
+                copy_to(best, current)
                 keys[1] = keys[0]
-                critical[1, :1 + critical[0, 0]], started_s[1] = critical[0, :1 + critical[0, 0]], schedule.begun_s
+                copy_to(critical[1, :1 + critical[0, 0]], critical[0, :1 + critical[0, 0]])
+                copy_to(started_s[1], schedule.begun_s)
             continue
         for i in range(count - 1, -1, -1):
             unit_device[changed[i]] = old[i]
@@ -263,5 +264,5 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
                 current[0, sets.member[j]] = old[i]
         if moved >= 0:
             keys[0, moved] = old_key
-    started_s[0] = schedule.begun_s
+    copy_to(started_s[0], schedule.begun_s)
     return log_loss, losses

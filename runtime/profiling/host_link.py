@@ -26,10 +26,10 @@ def measured_host(topology: Topology, devices: Sequence[str], known: MutableMapp
     if all("CPU" in name for name in devices) and np.isfinite(topology.bandwidth_bytes_per_s[apart]).any():
         bandwidth = topology.bandwidth_bytes_per_s[apart]
         return replace(host, bandwidth_bytes_per_s=float(np.median(bandwidth[np.isfinite(bandwidth) & (bandwidth > 0)])),
-                       latency_s=float(np.median(topology.latency_s[apart])))
+                       latency_s=float(np.median(topology.latency_s[apart])), destination_share=1.0)  # its thread copies
     lines = [_line(name, known) for name in devices]
     return replace(host, bandwidth_bytes_per_s=tuple(1 / s_per_byte for _, s_per_byte in lines),
-                   latency_s=float(np.median([latency_s for latency_s, _ in lines])))
+                   latency_s=float(np.median([latency_s for latency_s, _ in lines])), destination_share=float("CPU" in devices[0]))
 
 
 def _line(device: str, known: MutableMapping[str, float]) -> tuple[float, float]:

@@ -65,14 +65,13 @@ def rows(name: str, graph: DataflowGraph, topology: Topology, limits: tuple[floa
     floor = needed_bytes(graph, costs)[graph.work_vertices].max()
     shares = [limit if limit <= 1 else limit / peak for limit in limits]
     for share in [*(share for share in shares if share * peak > floor), floor / peak]:
-        devices = tuple(replace(each, memory_bytes=float(np.ceil(share * peak))) for each in topology.devices)
-        short = build_costs(graph, replace(topology, devices=devices))
+        short = build_costs(graph, topology.with_memory(float(np.ceil(share * peak))))
         begun_s = time.process_time()
         planned_s, planned = best_sequence(graph, short, *plan_offload(graph, short, assignment))
         seconds = time.process_time() - begun_s
         ran = offloaded(graph, short, planned)
         sent = Simulator().execute(*ran)
-        host, size = len(devices), ran[1].tensor_bytes[sent.tensor(ran[0])]
+        host, size = topology.num_devices, ran[1].tensor_bytes[sent.tensor(ran[0])]
         crossed = [np.bincount(end[at == host], size[at == host], host).max()
                    for end, at in ((sent.source, sent.destination), (sent.destination, sent.source))]
         found[f"{name}, {share:.0%}"] = {

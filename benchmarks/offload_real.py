@@ -10,7 +10,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +65,7 @@ def _rows(name: str, graph: DataflowGraph, costs: CostModel, program, turns: int
     peak = float(peak_bytes(graph, costs, free, predicted["without"]).max())
     ways: dict[str, tuple[DataflowGraph, CostModel, Assignment]] = {"without": (graph, costs, free)}
     for share in SHARES:
-        devices = tuple(replace(each, memory_bytes=share * peak) for each in costs.topology.devices)
-        short = build_costs(graph, replace(costs.topology, devices=devices))
+        short = build_costs(graph, costs.topology.with_memory(share * peak))
         ways[f"plan {share}"] = offloaded(graph, short, place(graph, short).assignment)
         ways[f"pager {share}"] = offloaded(graph, short, plan_offload(graph, short, free, ON_DEMAND)[1])
     predicted = {way: Simulator().execute(*ran).makespan_s for way, ran in ways.items()}

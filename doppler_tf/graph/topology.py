@@ -7,9 +7,10 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Annotated, Literal
 
 import numpy as np
@@ -144,6 +145,15 @@ class Topology:
         nothing = np.zeros(self.latency_s.shape)
         shares = np.stack([nothing if share is None else share for share in (self.source_share, self.destination_share)])
         return shares if shares.any() else None
+
+    def with_memory(self, memory_bytes: float | Sequence[float] | None) -> Topology:
+        """The same with other limits: a number for all devices, or one for each; None: no limits. Raises TopologyError: others."""
+        count = self.num_devices
+        limits = tuple(memory_bytes) if isinstance(memory_bytes, list | tuple) else (memory_bytes,) * count
+        fine = all(x is None or (isinstance(x, Real) and not isinstance(x, bool) and 0 < x < math.inf) for x in limits)
+        if len(limits) != count or not fine:
+            raise field_error(TopologyError, self.name, "", "memory_bytes", f"a number > 0, or {count} of them, one a device", memory_bytes)
+        return replace(self, devices=tuple(replace(each, memory_bytes=x) for each, x in zip(self.devices, limits, strict=True)))
 
     @cached_property
     def with_host(self) -> Topology:

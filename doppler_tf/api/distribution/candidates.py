@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,11 +38,11 @@ class Candidate:
 
     def __init__(self, traced: Concrete, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int,
                  budget_s: float | None, seed: int, cluster: Cluster | None, keep_devices: bool, freeze_variables: bool,
-                 memory_bytes: Sequence[float] = ()):
-        """Args: memory_bytes: of each device; empty: no limits but those of the topology, which count in simulations alone."""
+                 memory_bytes: float | Sequence[float] | None = None):
+        """Args: memory_bytes: as of `distribute`."""
         self.captured = import_quietly("data.capture").capture_counted(traced, model_folder=model_folder, name=name, pieces=pieces,
                                                                        keep_devices=keep_devices, freeze_variables=freeze_variables)
-        self.folder, self.pieces, self._name, self.limited = model_folder, pieces, name, bool(memory_bytes)
+        self.folder, self.pieces, self._name, self.limited = model_folder, pieces, name, memory_bytes is not None
         examples = traced.binding.examples
         self.graph = with_weights_as_operands(self.captured.graph) if self.limited else self.captured.graph
         self.program = import_quietly("runtime.models.captured_program").CapturedProgram(self.graph, seed, examples)
@@ -74,10 +73,9 @@ class Candidate:
                                   f"{remedy}") from failed
             raise
 
-    def _place_within(self, memory_bytes: Sequence[float], budget_s: float | None, seed: int) -> None:
+    def _place_within(self, memory_bytes: float | Sequence[float], budget_s: float | None, seed: int) -> None:
         """What `place` finds within the limits, with plans for the host where nothing fits. Raises DeadlockError: not even so."""
-        devices = tuple(replace(each, memory_bytes=size) for each, size in zip(self.costs.topology.devices, memory_bytes, strict=True))
-        self.costs = build_costs(self.graph, replace(self.costs.topology, devices=devices))
+        self.costs = build_costs(self.graph, self.costs.topology.with_memory(memory_bytes))
         placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
         best = finalists_of(placed, {})
         self.patterns = {name: [assignment] for name, assignment in best.items()}

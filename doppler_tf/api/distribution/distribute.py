@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from doppler_tf.api.distribution.fastest import fastest
 from doppler_tf.api.inputs import LOCAL, load_topology
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
-from doppler_tf.graph.topology import Topology, cpu
+from doppler_tf.graph.topology import cpu
 from doppler_tf.notes import note
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
       The function, placed: call it as the original. Its variables are copies of the original's.
 
     Raises:
+      TopologyError: bad `memory_bytes`.
       ConfigError: the function cannot be captured, it fails with the example's values, or TensorFlow has too few devices (see
         `prepare_devices`).
       DeadlockError: an operation with its operands and outputs takes more than `memory_bytes`.
@@ -95,9 +95,8 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     else:
         devices = cluster.devices
         target = cluster.named(cpu(len(devices)))  # of which only the number counts, as all costs are measured
-    limits = () if memory_bytes is None else _limits(memory_bytes, target)
-    if limits and target.host is None:
-        target = replace(target, host=cpu(1).host)  # this machine's memory, whose links are measured
+    if memory_bytes is not None:  # kernels are measured without limits; the host is this machine's memory, whose links are measured
+        target = replace(target.with_memory(memory_bytes).with_memory(None), host=target.host or cpu(1).host)
     temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
     name, root = import_quietly("data.capture").title_of(function), Path(temporary.name if folder is None else folder)
     traced = import_quietly("data.capture.calls.concrete").concrete(function, example_inputs, name, example_keywords)
@@ -109,7 +108,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     for cut, part in zip(cuts, ("model", "cut"), strict=False):
         try:
             found.append(Candidate(traced, name, root / part, target, cut, in_flight, share_s, seed, cluster, keep_devices,
-                                   freeze_variables, limits))
+                                   freeze_variables, memory_bytes))
         except DeadlockError as error:  # in smaller pieces it may fit
             too_large = error
     if not found:
@@ -118,12 +117,3 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         note(f"{name}: {found[0].captured.dropped_scopes}; keep_devices=True keeps them")
     outcome = fastest(found, in_flight, devices, cluster, executor)
     return Distributed(traced, outcome, in_flight, devices, temporary)
-
-
-def _limits(memory_bytes: float | Sequence[float], target: Topology) -> tuple[float, ...]:
-    """One for each device. Raises ConfigError: other numbers."""
-    count = target.num_devices
-    limits = tuple(memory_bytes) if isinstance(memory_bytes, list | tuple) else (memory_bytes,) * count
-    if len(limits) != count or not all(isinstance(x, int | float) and not isinstance(x, bool) and 0 < x < math.inf for x in limits):
-        raise field_error(ConfigError, "distribute", "", "memory_bytes", f"a number > 0, or {count} of them, one a device", memory_bytes)
-    return limits

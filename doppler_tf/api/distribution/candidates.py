@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from doppler_tf.heuristics import Problem
 from doppler_tf.placement import place, place_batches
 from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.memory import never_fits
 from doppler_tf.schedule.merging import merge_calls
 
 if TYPE_CHECKING:
@@ -40,8 +42,13 @@ class Candidate:
                  budget_s: float | None, seed: int, cluster: Cluster | None, keep_devices: bool, freeze_variables: bool,
                  memory_bytes: float | Sequence[float] | None = None):
         """Args: memory_bytes: as of `distribute`."""
-        self.captured = import_quietly("data.capture").capture_counted(traced, model_folder=model_folder, name=name, pieces=pieces,
-                                                                       keep_devices=keep_devices, freeze_variables=freeze_variables)
+        capture = partial(import_quietly("data.capture").capture_counted, traced, model_folder=model_folder, name=name, pieces=pieces,
+                          keep_devices=keep_devices, freeze_variables=freeze_variables)
+        self.captured = capture()
+        if memory_bytes is not None:
+            costs = build_costs(self.captured.graph, target.with_memory(memory_bytes))
+            if never_fits(self.captured.graph, costs, host=True) is not None:  # operations that were joined may fit apart
+                self.captured = capture(grouping=False)
         self.folder, self.pieces, self._name, self.limited = model_folder, pieces, name, memory_bytes is not None
         examples = traced.binding.examples
         self.graph = with_weights_as_operands(self.captured.graph) if self.limited else self.captured.graph

@@ -1,4 +1,4 @@
-"""Captured models that do not fit in their devices: weights are tensors that come from the host, limits hold, outputs are the original's."""
+"""Captured models that do not fit: weights are tensors that come from the host, limits hold, outputs are the original's."""
 
 from __future__ import annotations
 

@@ -44,7 +44,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.real:
         result = real_rows(args.turns)
-        show("measured makespans on two logical devices", result)
+        for way in ("plan", "pager"):
+            show(f"{way}: makespans measured on two logical devices", {name: {
+                column: row[column] for column in row if not column.startswith("pager" if way == "plan" else "plan")}
+                for name, row in result.items()})
         finish(result)
         return
     cases = {"4 Llama layers": (build_workload("llama_stack", 4, layers=4), p100x4(), SHARES),

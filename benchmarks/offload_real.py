@@ -1,8 +1,9 @@
 """Plans for too little memory on real kernels: `python -m benchmarks.offload --real`.
 
-Four models on two logical devices, at shares of the peak that they take without a limit. All kernels are measured first, weights are
-tensors. Then a run without limits, the plans and the pager of `benchmarks.offload` take turns; figures are medians of makespans. Outputs
-are compared with those of the original, and the bytes that tensors hold with the limit.
+Two logical devices run ResNet50 at 64 px, InceptionV3 at 96 px, four layers of a transformer's encoder and two small Llama layers, at shares
+of the peak that they take without a limit. All kernels are measured first; weights are tensors. Then a run without limits, the plans and
+the pager of `benchmarks.offload` take turns; figures are medians of makespans. Outputs are compared with those of the original, and the
+bytes that tensors hold with the limit.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ def real_rows(turns: int) -> dict[str, dict]:
 def _programs(folder: Path) -> Iterator[tuple]:
     """Names, graphs and programs, one after the other, as they hold much memory."""
     zoo, capture = import_quietly("benchmarks.model_zoo"), import_quietly("data.capture").capture
-    made = {"resnet50, 64 px": zoo.application(zoo.applications.ResNet50, 64),
-            "inception_v3, 96 px": zoo.application(zoo.applications.InceptionV3, 96),
-            "transformer, 4 layers": lambda folder: zoo.transformer(folder, 4)}
+    made = {"resnet50": zoo.application(zoo.applications.ResNet50, 64),
+            "inception_v3": zoo.application(zoo.applications.InceptionV3, 96),
+            "transformer": lambda folder: zoo.transformer(folder, 4)}
     for name, build in made.items():
-        graph = with_weights_as_operands(capture(build(folder), model_folder=folder / name.partition(",")[0], pieces=PIECES))
+        graph = with_weights_as_operands(capture(build(folder), model_folder=folder / name, pieces=PIECES))
         yield name, graph, import_quietly("runtime.models.captured_program").CapturedProgram(graph)
     graph = build_workload("llama_stack", DEVICES, scale="small", layers=2)
-    yield "llama_stack, small", graph, Program(graph)
+    yield "llama_stack", graph, Program(graph)
 
 
 def _rows(name: str, graph: DataflowGraph, costs: CostModel, program, turns: int) -> dict[str, dict]:
@@ -87,7 +88,7 @@ def _rows(name: str, graph: DataflowGraph, costs: CostModel, program, turns: int
                 errors[way] = program.relative_error({**outputs, **{t: outputs[there] for t, there in kept[way].items()}})
                 assert errors[way] <= TOLERANCE, (name, way, errors[way])
     middle = {way: np.percentile(seconds, [25, 50, 75]) for way, seconds in measured.items()}
-    return {f"{name}, {share:.0%}": {
+    return {f"{name} {share:.0%}": {
         "limit_mb": share * peak / 1e6, "loaded_mb": _loaded_bytes(*ways[f"plan {share}"][:2], graph.num_vertices) / 1e6,
         "without_s": middle["without"][1], "without_over_predicted": middle["without"][1] / predicted["without"],
         **_figures("plan", middle[f"plan {share}"], predicted[f"plan {share}"], middle["without"][1]),

@@ -1,6 +1,6 @@
 """Plans for too little memory on real kernels: `python -m benchmarks.offload --real`.
 
-Two logical devices run ResNet50 at 64 px, InceptionV3 at 96 px, four layers of a transformer's encoder and two small Llama layers, at shares
+Two logical CPUs run ResNet50 at 64 px, InceptionV3 at 96 px, four layers of a transformer's encoder and two small Llama layers, at shares
 of the peak that they take without a limit. All kernels are measured first; weights are tensors. Then a run without limits, the plans and
 the pager of `benchmarks.offload` take turns; figures are medians of makespans. Outputs are compared with those of the original, and the
 bytes that tensors hold with the limit.

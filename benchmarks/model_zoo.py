@@ -23,7 +23,8 @@ sides = [layers.GlobalAveragePooling2D()(side) for side in sides]
 keras.Model(x, layers.Dense(10)(layers.Concatenate()(sides))).export(sys.argv[1], verbose=False)"""
 
 
-def _application(make: Callable, side: int, batch: int = BATCH) -> Callable[[Path], Source]:
+def application(make: Callable, side: int, batch: int = BATCH) -> Callable[[Path], Source]:
+    """Makes one of Keras' models for square images."""
     def build(folder: Path) -> Source:
         # Under random weights the softmax of the classes is nearly constant, which would hide wrong outputs: the logits are compared.
         return _source(make(weights=None, input_shape=(side, side, 3), classifier_activation=None), [batch, side, side, 3])
@@ -48,11 +49,11 @@ def two_towers(folder: Path) -> Source:
     return Source(model, ([tf.TensorSpec([BATCH, 64, 64, 3]), tf.TensorSpec([BATCH, 64], tf.int32)],), model.name, model.name)
 
 
-def transformer(folder: Path) -> Source:
-    """Two layers of an encoder with four heads."""
+def transformer(folder: Path, depth: int = 2) -> Source:
+    """Layers of an encoder with four heads."""
     tokens = Input((128, 256), batch_size=BATCH)
     x = tokens
-    for _ in range(2):
+    for _ in range(depth):
         x = layers.LayerNormalization()(x + layers.MultiHeadAttention(4, 64)(x, x))
         x = layers.LayerNormalization()(x + layers.Dense(256)(layers.Dense(1024, activation="gelu")(x)))
     return _source(Model(tokens, x, name="transformer"), [BATCH, 128, 256])
@@ -122,13 +123,13 @@ def _step(model: Model, optimizer, losses: Callable, name: str):
 
 
 MODELS: dict[str, Callable[[Path], Source]] = {
-    "resnet50": _application(applications.ResNet50, 96), "inception_v3": _application(applications.InceptionV3, 139),
-    "mobilenet_v2": _application(applications.MobileNetV2, 128), "densenet121": _application(applications.DenseNet121, 96),
-    "efficientnet_b0": _application(applications.EfficientNetB0, 96), "nasnet_mobile": _application(applications.NASNetMobile, 96),
+    "resnet50": application(applications.ResNet50, 96), "inception_v3": application(applications.InceptionV3, 139),
+    "mobilenet_v2": application(applications.MobileNetV2, 128), "densenet121": application(applications.DenseNet121, 96),
+    "efficientnet_b0": application(applications.EfficientNetB0, 96), "nasnet_mobile": application(applications.NASNetMobile, 96),
     "two_towers": two_towers, "transformer": transformer, "keras_3": keras_3, "lstm": lstm, "branch": branch, "adam_step": adam_step,
 }
 # Images of the published sizes, and a training step that computes more than it moves; only run when they are named.
 LARGE: dict[str, Callable[[Path], Source]] = {
-    "resnet50_224": _application(applications.ResNet50, 224, 8), "inception_v3_299": _application(applications.InceptionV3, 299, 8),
+    "resnet50_224": application(applications.ResNet50, 224, 8), "inception_v3_299": application(applications.InceptionV3, 299, 8),
     "cnn_step": cnn_step,
 }

@@ -3,7 +3,8 @@
 Simulated makespans over those without limits, on P100s (links of 12 GB/s and 10 us to the host), for limits as shares of the peak and for
 the floor, where a vertex with its inputs and outputs just fits. Beside them a pager as control: it loads on demand, evicts what was used
 last the longest ago, and begins with as many inputs on its devices as a plan. `--check N` also runs each plan N times under noise of 50%
-and every rule, without the dispatcher's own limits, and judges the traces.
+and every rule, without the dispatcher's own limits, and judges the traces. `--real` instead runs plans of small models on two logical
+devices of this machine (see `benchmarks.offload_real`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.offload_real import real_rows
 from benchmarks.tables import finish, show
 from data import build_workload
 from doppler_tf.graph.costs import CostModel, build_costs, draw_noise
@@ -37,7 +39,17 @@ def main() -> None:
     """Prints the table and the JSON line."""
     parser = argparse.ArgumentParser(prog="benchmarks.offload", description=__doc__.splitlines()[0])
     parser.add_argument("--check", type=int, default=0, metavar="N", help="run each plan N times under noise (default: 0)")
+    parser.add_argument("--real", action="store_true", help="measured runs of real kernels")
+    parser.add_argument("--turns", type=int, default=15, help="of measured runs (default: 15)")
     args = parser.parse_args()
+    if args.real:
+        result = real_rows(args.turns)
+        for way in ("plan", "pager"):
+            show(f"{way}: makespans measured on two logical devices", {name: {
+                column: row[column] for column in row if not column.startswith("pager" if way == "plan" else "plan")}
+                for name, row in result.items()})
+        finish(result)
+        return
     cases = {"4 Llama layers": (build_workload("llama_stack", 4, layers=4), p100x4(), SHARES),
              "the same, cut for 16": (build_workload("llama_stack", 16, tiling="eindecomp", layers=4), p100x4(), SHARES),
              "chain of 24 layers": (chain(), two(), (200e6,)), "the same, and back": (chain(backward=True), two(), (200e6,))}
@@ -56,14 +68,13 @@ def rows(name: str, graph: DataflowGraph, topology: Topology, limits: tuple[floa
     floor = needed_bytes(graph, costs)[graph.work_vertices].max()
     shares = [limit if limit <= 1 else limit / peak for limit in limits]
     for share in [*(share for share in shares if share * peak > floor), floor / peak]:
-        devices = tuple(replace(each, memory_bytes=float(np.ceil(share * peak))) for each in topology.devices)
-        short = build_costs(graph, replace(topology, devices=devices))
+        short = build_costs(graph, topology.with_memory(float(np.ceil(share * peak))))
         begun_s = time.process_time()
         planned_s, planned = best_sequence(graph, short, *plan_offload(graph, short, assignment))
         seconds = time.process_time() - begun_s
         ran = offloaded(graph, short, planned)
         sent = Simulator().execute(*ran)
-        host, size = len(devices), ran[1].tensor_bytes[sent.tensor(ran[0])]
+        host, size = topology.num_devices, ran[1].tensor_bytes[sent.tensor(ran[0])]
         crossed = [np.bincount(end[at == host], size[at == host], host).max()
                    for end, at in ((sent.source, sent.destination), (sent.destination, sent.source))]
         found[f"{name}, {share:.0%}"] = {

@@ -14,6 +14,7 @@ import numpy as np
 
 from doppler_tf.errors import CancelledError, DeadlockError, DeviceLostError, ExecutionError, StalledError
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.topology import HOST
 from doppler_tf.schedule.dispatch import Dispatcher, Event, Free, Instruction, StartTransfer, StartVertex, Times, TransferEnded, VertexEnded
 from doppler_tf.schedule.trace import Trace
 from runtime.backend import Session
@@ -36,6 +37,8 @@ class Coordinator:
         self._plan, self._graph, self._costs, self._dispatcher = plan, plan.graph, plan.costs, plan.dispatcher
         self._session, self._workers = session, workers
         self._residency = Residency(plan.input_bytes)
+        names = plan.costs.topology.device_names
+        self._host = len(names) - 1 if names[-1] == HOST else None  # a load only hands a tensor on, which needs no thread of its own
         vertices, transfers = plan.graph.num_vertices, len(plan.dispatcher.transfers.producer)
         self._vertex_start_s, self._vertex_end_s = [0.0] * vertices, [0.0] * vertices
         self._transfer_start_s, self._transfer_end_s = [0.0] * transfers, [0.0] * transfers
@@ -211,7 +214,8 @@ class Coordinator:
     def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None], given: list[Task]) -> None:
         self._submitted_s[task] = perf_counter()
         made = Task(lane, task, call, self._heard)
-        if self._session.instant_transfers and isinstance(task, StartTransfer):
+        instant = task.device == self._host if isinstance(task, StartVertex) else self._session.instant_transfers
+        if instant:
             self._ended.append(self._workers.perform(made))  # the holder of the turn looks at the list again
         else:
             given.append(made)

@@ -21,7 +21,8 @@ _SERVER = re.compile(r"/job:(?!localhost/|chief/)[^/]+/replica:\d+/task:\d+")
 
 # TensorFlow then gives each CPU device threads of its own for operations. It reads this when it makes its first device.
 os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")
-# Beside the process's own devices there are at least so many logical CPUs, so that a later call may ask for more than the first.
+# Beside the process's own devices there are at least so many logical CPUs, and one for a host, so that a later call may ask for more than
+# the first.
 _AT_LEAST = 16
 
 
@@ -70,11 +71,15 @@ def prepare_devices(count: int, gpu_memory_mb: int = 4096, exact: bool = False, 
 
 
 def prepare_topology(topology: Topology) -> list[str]:
-    """As `prepare_devices`, a name for each device of a topology. Its host is the CPU where devices are GPUs, else one more logical CPU."""
-    count = topology.num_devices
-    if topology.device_names[-1] != HOST or not tf.config.list_physical_devices("GPU"):
-        return prepare_devices(count)
-    return [*prepare_devices(count - 1), tf.config.list_logical_devices("CPU")[0].name]
+    """As `prepare_devices`, a name for each device of a topology. Its host is the CPU where devices are GPUs, else one more logical CPU.
+
+    A host computes nothing, so that it takes no share of the cores.
+    """
+    host = topology.device_names[-1] == HOST
+    names = prepare_devices(topology.num_devices - host)
+    if not host:
+        return names
+    return [*names, tf.config.list_logical_devices("CPU")[0].name if "GPU" in names[0] else prepare_devices(topology.num_devices)[-1]]
 
 
 _BESIDE: dict[str, object] = {}  # TensorFlow's context by device name, all the same
@@ -84,7 +89,7 @@ _ONE_CORE: set[str] = set()  # of those the devices that are a core each
 def _beside(count: int) -> list[str]:
     """Names of logical CPUs in a context of their own, made by the first call."""
     if not _BESIDE:
-        devices, cores = max(count, _AT_LEAST), len(os.sched_getaffinity(0))
+        devices, cores = max(count + 1, _AT_LEAST), len(os.sched_getaffinity(0))
         share = max(1, cores // count)
         config = config_pb2.ConfigProto(intra_op_parallelism_threads=share, device_count={"CPU": devices, "GPU": 0})
         options = pywrap_tfe.TFE_NewContextOptions()

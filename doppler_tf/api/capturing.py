@@ -13,6 +13,7 @@ from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.notes import note
 from doppler_tf.report.description import describe
 from doppler_tf.schedule.bounds import lower_bounds
@@ -40,7 +41,8 @@ def capture(source, out: str | Path, example_inputs=None, *, signature: str | No
       example_inputs, example_keywords: of a callable, as of `distribute`.
       signature, input, batch: of a text, as of `data.capture.read_source`: the signature, shapes and types of inputs, the first axis.
       pieces: products, convolutions and what lies between them are cut into so many tiles that run side by side.
-      variables: `freeze`: what the model only reads becomes constants, up to 2 GB; `keep`: it stays an input of vertices.
+      variables: `freeze`: what the model only reads becomes constants, up to 2 GB; `stream`: the same as tensors, which devices can drop
+        and load where memory lacks; `keep`: it stays an input of vertices, as it is.
       grouping: small vertices join their neighbours.
       keep_devices: `tf.device` scopes become pins to devices of their kind and number; else they are dropped.
       allow_unsafe: lets operations through that touch files, the network or Python.
@@ -49,8 +51,8 @@ def capture(source, out: str | Path, example_inputs=None, *, signature: str | No
       ConfigError: the model cannot be captured; the message names the operation and the user's line.
       FormatError: `out` cannot be written.
     """
-    if variables not in ("freeze", "keep"):
-        raise field_error(ConfigError, "", "", "--variables", "freeze or keep", variables)
+    if variables not in ("freeze", "stream", "keep"):
+        raise field_error(ConfigError, "", "", "--variables", "freeze, stream or keep", variables)
     room, out = import_quietly("data.capture"), Path(out)
     if isinstance(source, str | Path):
         where, source = source, room.read_source(str(source), signature, input, batch)
@@ -58,10 +60,10 @@ def capture(source, out: str | Path, example_inputs=None, *, signature: str | No
         where = room.title_of(source)
     found = room.capture_counted(source, example_inputs, model_folder=out.with_suffix(".model"), name=out.name.split(".")[0],
                                  grouping=grouping, pieces=pieces, allow={room.EVERYTHING} if allow_unsafe else (),
-                                 keep_devices=keep_devices, example_keywords=example_keywords, freeze_variables=variables == "freeze")
+                                 keep_devices=keep_devices, example_keywords=example_keywords, freeze_variables=variables != "keep")
     if found.scoped and not keep_devices:
         note(f"{where}: {found.dropped_scopes}; --keep-devices makes pins of them")
-    graph = found.graph
+    graph = with_weights_as_operands(found.graph) if variables == "stream" else found.graph
     described = graph.attributes["captured"]
     write_graph(out, graph)
     return CapturedGraph({

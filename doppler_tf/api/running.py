@@ -65,8 +65,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     asked = graph
     truth = true_topology(emulate, [(graph, costs)])
     cluster = load_cluster(cluster, costs.topology)
-    program = load_program(graph, seed, inputs) if real else None
     batches, graph, costs, assignment = load_planned(assignment, graph, costs, dispatch, repeat, in_flight)
+    program = load_program(graph if batches is None else asked, seed, inputs) if real else None
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
     given = {"--emulate": truth, "--cluster": cluster, "--executor synchronous": executor == "synchronous"}

@@ -105,6 +105,8 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, ModuleType] =
         _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))
         check_rooms()
         with _library_output_on_stderr():
+            if getattr(args, "memory", None) is not None:
+                args.topology = _limited(args.topology, args.memory)
             result = args.command.run(args) if hasattr(args.command, "run") else _call(args)
         _LOG.debug("done; %.2f s of processor time in this process", time.process_time())
         if not args.quiet:
@@ -129,6 +131,15 @@ def _call(args: argparse.Namespace) -> Mapping[str, Any]:
     function = getattr(import_module(room), name)
     found = function(**{option: value for option, value in vars(args).items() if option in signature(function).parameters})
     return getattr(found, "figures", found)
+
+
+def _limited(topology: str | None, sizes: Sequence[float]):
+    """The topology with other limits of memory. Raises UserError: no topology, or another number of devices."""
+    from doppler_tf.api.inputs import load_topology
+
+    if topology is None:
+        raise ConfigError("--memory: expected --topology T beside it, got none; add it, or leave out --memory")
+    return load_topology(topology).with_memory(sizes[0] if len(sizes) == 1 else list(sizes))
 
 
 @contextlib.contextmanager

@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=positive, metavar="N", help="size of the first axis, where the model leaves it open")
     parser.add_argument("--pieces", type=positive, metavar="P",
                         help="cut products, convolutions and what lies between them into P tiles that run side by side (default: 1)")
-    parser.add_argument("--variables", default="freeze", metavar="freeze|keep",
-                        help="what the model only reads becomes constants (freeze, up to 2 GB), or stays an input of vertices (keep) "
-                             "(default: freeze)")
+    parser.add_argument("--variables", default="freeze", metavar="freeze|stream|keep",
+                        help="what the model only reads becomes constants (freeze, up to 2 GB), the same as tensors that devices can drop "
+                             "and load (stream), or stays an input of vertices as it is (keep) (default: freeze)")
     parser.add_argument("--no-grouping", dest="grouping", action="store_false",
                         help="a vertex for every operation: small ones do not join their neighbours")
     parser.add_argument("--keep-devices", action="store_true",

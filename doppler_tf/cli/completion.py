@@ -21,7 +21,7 @@ _KINDS = dict.fromkeys(("RUN", "DIR", "RUN|CHECKPOINT"), "directory") | dict.fro
 # What follows goes into shell functions, for bash and zsh: one of the words or a file; some of the words with commas between them.
 _OR_FILE = 'compgen -W "$words" -f -- "$1"', "compadd -- ${=words}; _files"
 _IN_LIST = 'compgen -P "${1%"${1##*,}"}" -W "$words" -- "${1##*,}"', "_values -s , methods ${=words}"
-FREE = ("N", "S", "X", "K", "M", "J", "P", "KEY=VALUE", "HOST:PORT")  # numbers, settings, addresses: nothing is offered
+FREE = ("N", "S", "X", "K", "M", "J", "P", "SIZE[,SIZE...]", "KEY=VALUE", "HOST:PORT")  # numbers, settings, addresses: nothing is offered
 # bash splits words at `:`, `@` and `=` (cpu:4, annealing@5s); the command does not. shtab therefore gets the words of the whole line. bash
 # replaces only the piece in $2, so the part of the word before it is cut from every candidate.
 _BASH_WORDS = """

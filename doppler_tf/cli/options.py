@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ COSTS = ("given", "estimated")
 RULES = ("fifo", "b_level", "order")
 DISPATCH = "|".join(RULES)
 ANY_DISPATCH = f"auto|{DISPATCH}"
+_UNITS = {"": 1, "b": 1, **{f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", 1)},
+          **{f"{prefix}ib": 1024**i for i, prefix in enumerate("kmgt", 1)}}
 
 
 def natural(text: str) -> int:
@@ -83,6 +86,15 @@ def any_rule(text: str) -> str:
     return one_of("auto", *RULES)(text)
 
 
+def sizes(text: str) -> list[float]:
+    """Bytes with units, written 2GB or 512MB,1.5GiB; a number alone is bytes."""
+    found = [re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([a-z]*)\s*", part, re.IGNORECASE) for part in text.split(",")]
+    if not all(each and each[2].lower() in _UNITS and 0 < float(each[1]) < math.inf for each in found):
+        raise argparse.ArgumentTypeError(f"expected bytes > 0 with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB), such as 2GB, or several "
+                                         f"separated by commas, got {text!r}")
+    return [float(each[1]) * _UNITS[each[2].lower()] for each in found]
+
+
 def key_value(text: str) -> tuple[str, str]:
     """A pair written key=value."""
     key, equals, value = text.partition("=")
@@ -114,8 +126,10 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
 
 
 def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """--topology and --costs."""
+    """--topology, --memory and --costs."""
     parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
+    parser.add_argument("--memory", type=sizes, metavar="SIZE[,SIZE...]",
+                        help="memory of each device of the topology, such as 2GB; or one for each device, separated by commas")
     parser.add_argument("--costs", type=one_of(*COSTS), default="given", metavar="|".join(COSTS),
                         help="estimated: by flops, bytes and the topology alone, as if the graph gave no times (default: given)")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -25,7 +25,7 @@ def offload_to_json(graph: DataflowGraph, costs: CostModel, plan: Offload) -> di
     """The record of a plan. It names the host that it was made for."""
     host = costs.topology.host
     loads = [[load.tensor, load.device, list(load.consumers)] for load in plan.loads]
-    return {"host": None if host is None else asdict(host), "loads": loads, "after": plan.after.tolist()}
+    return {"host": None if host is None else host.to_json(), "loads": loads, "after": plan.after.tolist()}
 
 
 def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, assignment: Assignment, where: str) -> Offload:
@@ -37,8 +37,8 @@ def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, as
     if not isinstance(record, Mapping) or not {"host", "loads", "after"} >= set(record):
         raise field_error(AssignmentError, where, "", "offload", "an object of host, loads, after", record)
     host = costs.topology.host
-    if host is None or record.get("host") != _plain(asdict(host)):
-        raise field_error(AssignmentError, where, "", "offload.host", f"that of {costs.topology.name} ({host and _plain(asdict(host))})",
+    if host is None or record.get("host") != _plain(host.to_json()):
+        raise field_error(AssignmentError, where, "", "offload.host", f"that of {costs.topology.name} ({host and _plain(host.to_json())})",
                           record.get("host"), "it was made for another host: place again")
     check(record.get("loads"), _Loads, AssignmentError, where, "", "offload.loads")
     users = dict[int, set[int]]()

@@ -7,9 +7,10 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Annotated, Literal
 
 import numpy as np
@@ -30,6 +31,7 @@ Positive = Annotated[float, Meta(gt=0, le=_MAX, description="a finite number > 0
 NotNegative = Annotated[float, Meta(ge=0, le=_MAX, description="a finite number >= 0")]
 OneOrEach = Annotated[NotNegative | Annotated[tuple[NotNegative, ...], Meta()],
                       Meta(description="a finite number >= 0, or a list of them, one a device")]
+Share = Annotated[float, Meta(ge=0, le=1, description="a number from 0 to 1")]
 Slots = Annotated[int, Meta(ge=1, lt=2**31, description="an integer from 1 to 2^31 - 1")]
 Card = Annotated[int, Meta(ge=0, lt=2**31)]
 LinkSlots = Annotated[Slots | None, Meta(description="an integer from 1 to 2^31 - 1 or null")]
@@ -56,12 +58,18 @@ class Host:
       latency_s: of all these links.
       memory_bytes: None: no limit.
       shared: the links to all devices share one network card, and those back another; else each has its own.
+      destination_share: the part of a transfer's seconds that it takes from the device that it goes to, as in `Topology`.
     """
 
     bandwidth_bytes_per_s: OneOrEach
     latency_s: NotNegative = 0.0
     memory_bytes: Positive | None = None
     shared: bool = False
+    destination_share: Share = 0.0
+
+    def to_json(self) -> dict:
+        """The field `host` of `doppler-topology/1`."""
+        return {name: value for name, value in asdict(self).items() if name != "destination_share" or value}
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +146,15 @@ class Topology:
         shares = np.stack([nothing if share is None else share for share in (self.source_share, self.destination_share)])
         return shares if shares.any() else None
 
+    def with_memory(self, memory_bytes: float | Sequence[float] | None) -> Topology:
+        """The same with other limits: a number for all devices, or one for each; None: no limits. Raises TopologyError: others."""
+        count = self.num_devices
+        limits = tuple(memory_bytes) if isinstance(memory_bytes, list | tuple) else (memory_bytes,) * count
+        fine = all(x is None or (isinstance(x, Real) and not isinstance(x, bool) and 0 < x < math.inf) for x in limits)
+        if len(limits) != count or not fine:
+            raise field_error(TopologyError, self.name, "", "memory_bytes", f"a number > 0, or {count} of them, one a device", memory_bytes)
+        return replace(self, devices=tuple(replace(each, memory_bytes=x) for each, x in zip(self.devices, limits, strict=True)))
+
     @cached_property
     def with_host(self) -> Topology:
         """The topology in which the host is one more device, the last. Only for one that has a host."""
@@ -150,6 +167,12 @@ class Topology:
             wide[:count, :count], wide[:count, count], wide[count, :count] = matrix, beyond, beyond
             return wide
 
+        owed = self.destination_share
+        if host.destination_share:
+            owed = wider(np.zeros((count, count)) if owed is None else owed, 0.0, 0.0)
+            owed[count, :count] = host.destination_share
+        elif owed is not None:
+            owed = wider(owed, 0.0, 0.0)
         card = self.card
         if host.shared:
             card = wider(np.full((count, count), -1) if card is None else card, -1, -1)
@@ -157,7 +180,7 @@ class Topology:
         return Topology(self.name, (*self.devices, Device(HOST, memory_bytes=host.memory_bytes)),
                         wider(self.bandwidth_bytes_per_s, np.array(host.bandwidth_bytes_per_s, np.float64), math.inf),
                         wider(self.latency_s, host.latency_s, 0.0), self.link_slots, card if host.shared else wider(card, -1, -1),
-                        wider(self.source_share, 0.0, 0.0), wider(self.destination_share, 0.0, 0.0), self.shared_cores)
+                        wider(self.source_share, 0.0, 0.0), owed, self.shared_cores)
 
     @cached_property
     def topology_hash(self) -> str:
@@ -184,7 +207,7 @@ class Topology:
         links |= {name: share.tolist() for name in _SHARES if (share := getattr(self, name)) is not None}
         return {"schema": TOPOLOGY_SCHEMA, "name": self.name, "devices": [asdict(device) for device in self.devices], "links": links,
                 "link_slots": self.link_slots, **({"shared_cores": True} if self.shared_cores else {}),
-                **({} if self.host is None else {"host": asdict(self.host)})}
+                **({} if self.host is None else {"host": self.host.to_json()})}
 
     @staticmethod
     def from_json(record: Mapping, where: str = "topology") -> Topology:

@@ -28,8 +28,7 @@ _SHARES, _NO_WORSE = (0.0, 0.25, 0.5, 0.75, 1.0), 0.02
 
 def without_limits(costs: CostModel) -> CostModel:
     """The same costs on devices that hold everything."""
-    topology = costs.topology
-    return replace(costs, topology=replace(topology, devices=tuple(replace(each, memory_bytes=None) for each in topology.devices)))
+    return replace(costs, topology=costs.topology.with_memory(None))
 
 
 def roomy(graph: DataflowGraph, costs: CostModel) -> CostModel:

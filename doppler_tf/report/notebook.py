@@ -15,7 +15,7 @@ from doppler_tf.report.gantt import gantt_figure
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.schedule.bounds import known_bound_s
-from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.trace import Trace
 
 # Devices in text; vertices in a picture that nobody asked for, as more of them take seconds.
@@ -86,7 +86,7 @@ def _of_placement(placed: Placement) -> Shown:
     graph, costs, assignment, unit = placed.graph, placed.costs, placed.assignment, time_unit([placed.makespan_s])
     facts = {"graph": f"{graph.name} on {costs.topology.name}", "method": f"{assignment.method}, rule {assignment.dispatch}",
              "makespan": unit.text(placed.makespan_s), "lower bound": _bound(placed.lower_bound_s, placed.makespan_s, unit)}
-    return Shown("Placement", facts, assignment.device, costs.topology.device_names, lambda: Simulator().execute(graph, costs, assignment),
+    return Shown("Placement", facts, assignment.device, costs.topology.device_names, lambda: simulate(graph, costs, assignment),
                  placed.lower_bound_s, assignment.method)
 
 
@@ -112,7 +112,7 @@ def _of_distributed(placed) -> Shown:
         facts["last run"] = unit.text(last.makespan_s)
     drawn_alone = last is None or last.graph.num_vertices == graph.num_vertices
     return Shown("Distributed", facts, assignment.device, costs.topology.device_names,
-                 lambda: Simulator().execute(graph, costs, assignment) if last is None else last,
+                 lambda: simulate(graph, costs, assignment) if last is None else last,
                  bound_s if drawn_alone else None, assignment.method)
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from doppler_tf.errors import AssignmentError
 from doppler_tf.graph.costs import CostModel, build_costs
-from doppler_tf.graph.dataflow import TOKEN, DataflowGraph, Kernel, Operand
+from doppler_tf.graph.dataflow import DataflowGraph, Kernel, Operand
+from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.schedule.assignment import Assignment, Load
 from doppler_tf.schedule.dispatch import queue_keys
 
@@ -26,7 +27,7 @@ RELOAD, KEPT = "reload", "kept on the host"
 def offloaded(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> tuple[DataflowGraph, CostModel, Assignment]:
     """What runs: the same three, or, with an `Offload`, the graph with host, its costs and its assignment.
 
-    Vertices and tensors keep their numbers; loads come behind them.
+    Vertices and tensors keep their numbers; loads come behind them. Kernels take frozen weights as operands: a constant would stay.
 
     Raises:
       AssignmentError: the topology has no host.
@@ -37,7 +38,7 @@ def offloaded(graph: DataflowGraph, costs: CostModel, assignment: Assignment) ->
     if costs.topology.host is None:
         raise AssignmentError(f"{graph.name}: offload: expected a topology with a host, got {costs.topology.name} without; give it one, or "
                               f"place again")
-    made = with_loads(graph, costs, plan.loads)
+    made = with_loads(with_weights_as_operands(graph), costs, plan.loads)
     wide = build_costs(made, costs.topology.with_host)
     device, rule, keys = host_devices(assignment, plan.loads, costs.num_devices), assignment.dispatch, assignment.priority
     if rule == "b_level" or (keys is None and assignment.order is not None):  # the host is in no mean of a b-level
@@ -79,7 +80,7 @@ def with_loads(graph: DataflowGraph, costs: CostModel, loads: tuple[Load, ...]) 
         tensor_bytes=np.append(costs.tensor_bytes, size), exec_s=exec_s,
         is_input=np.append(graph.is_input, np.zeros(len(loads), bool)),
         kernel=(*(_rewired(kernel, v, graph, load_of) for v, kernel in enumerate(graph.kernel)),
-                *(_handing_on(graph, v, k) for v, k in zip(maker.tolist(), output.tolist(), strict=True))),
+                *(_handing_on(v, k) for v, k in zip(maker.tolist(), output.tolist(), strict=True))),
         pin=graph.pin + (None,) * len(loads), colocate=np.append(graph.colocate, np.full(len(loads), -1, np.int32)).astype(np.int32),
         sources=np.append(sources, maker).astype(np.int32), targets=np.append(graph.targets, count + number).astype(np.int32),
         edge_output=np.append(outputs, output).astype(np.int32), edge_bytes=np.append(sent_bytes, size),
@@ -102,10 +103,8 @@ def _new_ids(graph: DataflowGraph, count: int) -> list[str]:
     return found
 
 
-def _handing_on(graph: DataflowGraph, v: int, output: int) -> Kernel:
-    """The kernel of a load: a sum of one operand is the operand itself. Weights that are a part of kernels are no operands."""
-    if graph.is_input[v] and v not in graph.taken_inputs:
-        return Kernel(TOKEN, (), {})
+def _handing_on(v: int, output: int) -> Kernel:
+    """The kernel of a load: a sum of one operand is the operand itself."""
     return Kernel("aggregate", (Operand(v, None, output),), {"aggregate": "sum"})
 
 

@@ -26,7 +26,7 @@ class CapturedProgram:
     Attributes:
       arguments: arrays by name.
       inputs: arrays of arguments and weights, by input vertex.
-      weights: the variable of each input vertex that holds one and that is not frozen, or is a result.
+      weights: the variable of each input vertex that holds one and that kernels take, or is a result.
       results, updates: the tensor of each result, and of each variable that is updated, by name.
       same_structure: whether the graph's results are those of the original: as many, of the same paths and kinds.
     """
@@ -47,7 +47,7 @@ class CapturedProgram:
             self._specs = {x["name"]: (index[x["vertex"]], tuple(x["shape"]), np.dtype(x["dtype"])) for x in record["inputs"]}
             returned = {index[x["vertex"]] for x in record["outputs"]}
             self.weights = {index[x["vertex"]]: x["variable"] for x in record["weights"]
-                            if not x.get("frozen") or index[x["vertex"]] in returned}
+                            if not x.get("frozen") or index[x["vertex"]] in returned | graph.taken_inputs}
             self.results = {x["name"]: self._tensor(graph, index, x) for x in record["outputs"]}
             self.updates = {x["variable"]: self._tensor(graph, index, x) for x in record["updates"]}
             self.same_structure = _structure(record["outputs"]) == _structure(self._model.original.meta["outputs"])

@@ -17,11 +17,13 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.offloaded import kept_on_host, offloaded
 from doppler_tf.schedule.trace import Trace
 from runtime.merged import MergedExecutor
 from runtime.models.alone import Alone
 from runtime.models.captured_program import CapturedProgram
 from runtime.tensorflow_graph import TensorFlowGraph
+from runtime.tensors import TensorFlowExecutor
 
 if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
@@ -109,6 +111,45 @@ class _Prepared:
         self.executor.feed(given)
         recorded = self.executor.run(self._batches.graph, self._batches.costs, self._assignment)
         return recorded, *self._program.results(self.executor.tensors, given)
+
+
+class LimitedWay:
+    """A function on our engine within the devices' memory: weights are tensors that leave after their last use, each vertex is a call of
+    its own, and what does not fit is on the host. Calls follow each other."""
+
+    executor, joins = ENGINE, False
+
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment):
+        """Args: graph: one whose kernels take their weights as operands."""
+        self._program, self._first, self._ran = program, graph.tensor_ptr.tolist(), offloaded(graph, costs, assignment)
+        self._kept = kept_on_host(graph, self._ran[0])
+        self._values = {v: tf.constant(value) for v, value in program.inputs.items()}  # in the host's memory, once
+        self._engine = TensorFlowExecutor(self._values, [self._kept.get(t, t) for t in program.fetch])
+        self.variables: Mapping[str, Any] = {}
+        self._recorded: Callable[[], Trace] | None = None
+
+    @property
+    def trace(self) -> Trace | None:
+        """As Way's; of the graph with host."""
+        return None if self._recorded is None else self._recorded()
+
+    def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
+        """As Way's."""
+        results = []
+        for call in calls:
+            given = self._program.by_vertex(call)
+            given |= {v: self.variables[name] for v, name in self._program.weights.items() if name in self.variables}
+            self._engine.feed(given)
+            self._recorded, made = self._engine.run(*self._ran), self._engine.tensors
+            known = {**{self._first[v]: value for v, value in {**self._values, **given}.items()}, **made,
+                     **{t: made[there] for t, there in self._kept.items()}}
+            results.append({name: known[t] for name, t in self._program.results.items()})
+            self.variables = {**self.variables, **{name: known[t] for name, t in self._program.updates.items()}}
+        return results
+
+    def close(self) -> None:
+        """As Way's."""
+        self._engine.close()
 
 
 class TheirWay:

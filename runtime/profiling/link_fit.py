@@ -17,8 +17,11 @@ _LENGTHS = (1 << 10, 1 << 18, 1 << 20)
 _COPIES = 5
 
 
-def copy_seconds(source: str, destination: str) -> dict[float, list[float]]:
-    """Seconds of copies between two TensorFlow devices, by bytes; the first one of a size, which takes longer, does not count."""
+def copy_seconds(source: str, destination: str, operation: str = "Identity") -> dict[float, list[float]]:
+    """Seconds of copies between two TensorFlow devices, by bytes; the first one of a size, which takes longer, does not count.
+
+    Args: operation: what makes the copy at the destination.
+    """
     found = {}
     for length in _LENGTHS:
         seconds = []
@@ -26,7 +29,7 @@ def copy_seconds(source: str, destination: str) -> dict[float, list[float]]:
             with tf.device(source):
                 tensor = tf.fill([length], 1.0)  # a new one: TensorFlow may remember where copies of one tensor are
             begun_s = perf_counter()
-            execute_on(destination, "Identity", [tensor], ("T", tensor.dtype.as_datatype_enum))
+            execute_on(destination, operation, [tensor], ("T", tensor.dtype.as_datatype_enum))
             seconds.append(perf_counter() - begun_s)
         found[4.0 * length] = seconds[1:]
     return found

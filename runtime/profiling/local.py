@@ -22,14 +22,15 @@ def local_topology(progress: Callable[[int, int], None] | None = None) -> Topolo
     """Measures a topology named `local`; call it before TensorFlow's first operation of the process.
 
     A device's `flops_per_s` is that of a matrix product, its `mem_bytes_per_s` that of a sum of tensors, its `launch_s` what a kernel
-    without work takes; links are fitted to copies between devices. All are medians of runs of one small graph.
+    without work takes; links, to the host, too, are fitted to copies. All are medians of runs of one small graph.
 
     Args:
       progress: called with (done, total) as runs are done.
     """
     devices = prepare_devices(count_local_devices())
     names = [f"{tf.DeviceSpec.from_string(name).device_type}:{d}" for d, name in enumerate(devices)]
-    bare = Topology.from_json({"name": "local", "devices": [{"name": name, "flops_per_s": 1e10} for name in names]})
+    bare = Topology.from_json({"name": "local", "devices": [{"name": name, "flops_per_s": 1e10} for name in names],
+                               "host": {"bandwidth_bytes_per_s": 1e10}})
     graph, inputs = _probe()
     found = Profiler(devices, Effort(budget_s=20.0), progress).profile(graph, bare, inputs).costs
     sort = np.array([name.split()[0] for name in graph.names])
@@ -37,7 +38,7 @@ def local_topology(progress: Callable[[int, int], None] | None = None) -> Topolo
     measured = tuple(Device(name, 2.0 * _SIDE**3 / max(product_s[d] - launch_s[d], 1e-9),
                             3.0 * 4 * _ELEMENTS / max(sum_s[d] - launch_s[d], 1e-9), launch_s[d]) for d, name in enumerate(names))
     return Topology("local", measured, found.topology.bandwidth_bytes_per_s, found.topology.latency_s,
-                    shared_cores=found.topology.shared_cores)
+                    shared_cores=found.topology.shared_cores, host=found.topology.host)
 
 
 def _probe() -> tuple[DataflowGraph, dict[int, np.ndarray]]:

@@ -25,6 +25,7 @@ from doppler_tf.schedule.assignment import Assignment
 from runtime.calls import KernelCall, kernel_calls
 from runtime.devices import is_core, prepare_devices
 from runtime.merged import MergedExecutor
+from runtime.profiling.host_link import measured_host
 from runtime.profiling.measurements import Measurements, device_kinds
 from runtime.tensors import TensorFlowExecutor
 
@@ -119,6 +120,7 @@ class Profiler:
                         for device, launch_s in zip(topology.devices, measured.launch_s(), strict=True))
         timed = replace(_timed(topology, measured), name=f"{topology.name}-measured", devices=devices,
                         shared_cores=all(map(is_core, self._devices)))
+        timed = replace(timed, host=measured_host(timed, self._devices, known))
         known_graph = measured.graph(sized)
         known_graph = replace(known_graph, exec_s=np.where(np.isinf(graph.exec_s), np.inf, known_graph.exec_s))
         return Profile(known_graph, build_costs(known_graph, timed), number, len(distinct), len(new))

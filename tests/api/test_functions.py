@@ -61,7 +61,8 @@ def keys(figures):
 def test_options_and_parameters_have_the_same_names(name):
     room, _, function = COMMANDS[name].FUNCTION.rpartition(".")
     parser = next(action for action in build_parser()._actions if action.choices).choices[name]
-    options = {action.dest for action in parser._actions} - {"help", "json", "verbose", "quiet"}
+    # --memory is a part of the topology.
+    options = {action.dest for action in parser._actions} - {"help", "json", "verbose", "quiet", "memory"}
     parameters = set(inspect.signature(getattr(import_module(room), function)).parameters) - BEYOND.get(name, set())
     assert parameters <= options
     assert options - parameters <= {"seed"}  # which every command has, even where nothing is random

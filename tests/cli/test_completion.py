@@ -60,7 +60,7 @@ def offered(scripts):
     ("doppler-tf ", set(app.COMMANDS)),
     ("doppler-tf co", {"compare", "completion", "convert"}),
     ("doppler-tf place --bu", {"--budget-s"}),
-    ("doppler-tf info -", {"-h", "--help", "--topology", "--costs", "--seed", "--json", "-v", "--verbose", "-q", "--quiet"}),
+    ("doppler-tf info -", {"-h", "--help", "--topology", "--memory", "--costs", "--seed", "--json", "-v", "--verbose", "-q", "--quiet"}),
     ("doppler-tf place --method ", METHODS),
     ("doppler-tf place g.json --method cp", {"cpop", "cp_sat"}),
     ("doppler-tf workload llama", {"llama_block", "llama_layer", "llama_stack"}),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,13 @@ from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, StalledError
 from doppler_tf.finalists import baselines, batch_baselines, finalists_of
 from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import Problem
 from doppler_tf.placement import place, place_batches
 from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.memory import never_fits
 from doppler_tf.schedule.merging import merge_calls
 
 if TYPE_CHECKING:
@@ -29,20 +32,34 @@ class Candidate:
 
     Attributes:
       captured: what became of the operations.
-      graph, costs, program: what was captured and measured.
+      graph, costs, program: what was captured and measured. Within limits of memory kernels take weights as operands.
+      limited: whether devices have limits of memory, which runs keep.
       patterns: assignments of batches in flight by the name of a method, the best by simulation first; predicted_s: simulated seconds of a
         batch.
     """
 
     def __init__(self, traced: Concrete, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int,
-                 budget_s: float | None, seed: int, cluster: Cluster | None, keep_devices: bool, freeze_variables: bool):
-        self.captured = import_quietly("data.capture").capture_counted(traced, model_folder=model_folder, name=name, pieces=pieces,
-                                                                       keep_devices=keep_devices, freeze_variables=freeze_variables)
-        self.folder, self.pieces, self._name = model_folder, pieces, name
+                 budget_s: float | None, seed: int, cluster: Cluster | None, keep_devices: bool, freeze_variables: bool,
+                 memory_bytes: float | Sequence[float] | None = None):
+        """Args: memory_bytes: as of `distribute`."""
+        capture = partial(import_quietly("data.capture").capture_counted, traced, model_folder=model_folder, name=name, pieces=pieces,
+                          keep_devices=keep_devices, freeze_variables=freeze_variables)
+        self.captured = capture()
+        if memory_bytes is not None:
+            costs = build_costs(self.captured.graph, target.with_memory(memory_bytes))
+            if never_fits(self.captured.graph, costs, host=True) is not None:  # operations that were joined may fit apart
+                self.captured = capture(grouping=False)
+        self.folder, self.pieces, self._name, self.limited = model_folder, pieces, name, memory_bytes is not None
         examples = traced.binding.examples
-        self.program = import_quietly("runtime.models.captured_program").CapturedProgram(self.captured.graph, seed, examples)
+        self.graph = with_weights_as_operands(self.captured.graph) if self.limited else self.captured.graph
+        self.program = import_quietly("runtime.models.captured_program").CapturedProgram(self.graph, seed, examples)
         with self.blaming_values():
-            self._measure_and_place(target, in_flight, budget_s, seed, cluster)
+            profile = profiled(self.graph, build_costs(self.graph, target), self.program.inputs, anew=False, cluster=cluster)
+            self.graph, self.costs = profile.graph, profile.costs
+            if self.limited:
+                self._place_within(memory_bytes, budget_s, seed)
+            else:
+                self._place(in_flight, budget_s, seed)
         import_quietly("runtime.models.captured").captured_model(model_folder).forget_calls()
 
     @contextlib.contextmanager
@@ -63,10 +80,15 @@ class Candidate:
                                   f"{remedy}") from failed
             raise
 
-    def _measure_and_place(self, target: Topology, in_flight: int, budget_s: float | None, seed: int, cluster: Cluster | None) -> None:
-        graph = self.captured.graph
-        profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
-        self.graph, self.costs = profile.graph, profile.costs
+    def _place_within(self, memory_bytes: float | Sequence[float], budget_s: float | None, seed: int) -> None:
+        """What `place` finds within the limits, with plans for the host where nothing fits. Raises DeadlockError: not even so."""
+        self.costs = build_costs(self.graph, self.costs.topology.with_memory(memory_bytes))
+        placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
+        best = finalists_of(placed, {})
+        self.patterns = {name: [assignment] for name, assignment in best.items()}
+        self.predicted_s = {name: placed.makespans_s[name] for name in best}
+
+    def _place(self, in_flight: int, budget_s: float | None, seed: int) -> None:
         batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
         if in_flight == 1:
             problem = Problem(self.graph, self.costs, AUTO)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from doppler_tf.api.distribution.distributed import Distributed
 from doppler_tf.api.distribution.fastest import fastest
 from doppler_tf.api.inputs import LOCAL, load_topology
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.errors import ConfigError, DeadlockError, field_error
 from doppler_tf.graph.topology import cpu
 from doppler_tf.notes import note
 
@@ -36,7 +37,7 @@ def prepare_devices(count: int | None = None) -> list[str]:
 def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: float | None = 30.0, in_flight: int = 1,
                pieces: int | None = None, folder: str | Path | None = None, seed: int = 0, cluster: Cluster | None = None,
                keep_devices: bool = False, example_keywords: Mapping[str, Any] | None = None, freeze_variables: bool = True,
-               executor: str | None = None) -> Distributed:
+               executor: str | None = None, memory_bytes: float | Sequence[float] | None = None) -> Distributed:
     """Makes a function as fast as it gets on the devices of this machine, or of a cluster.
 
     The function is captured, its kernels are measured, and the best assignments are searched. Then the ways to run it are measured in
@@ -59,13 +60,18 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
       example_keywords: further arguments, by name.
       freeze_variables: as `data.capture.capture_counted`. Where variables of the original change afterwards, a warning tells.
       executor: `engine`, `TensorFlow's executor` or `TensorFlow alone`: only ways of this kind are considered.
+      memory_bytes: what tensors may take on each device, weights included: a number, or one for each. What does not fit is kept in the
+        memory of this machine for a while, so that a model may be larger than its devices. Only the engine keeps limits; kernels' scratch
+        memory does not count. Kernels are measured before, without limits.
 
     Returns:
       The function, placed: call it as the original. Its variables are copies of the original's.
 
     Raises:
+      TopologyError: bad `memory_bytes`.
       ConfigError: the function cannot be captured, it fails with the example's values, or TensorFlow has too few devices (see
         `prepare_devices`).
+      DeadlockError: an operation with its operands and outputs takes more than `memory_bytes`.
     """
     for name, value in (("in_flight", in_flight), ("pieces", 1 if pieces is None else pieces)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -77,12 +83,20 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     if executor == ways.THEIRS and (cluster is not None or in_flight > 1):
         raise ConfigError("distribute: executor: TensorFlow's executor runs one call at a time, on this machine; leave out in_flight and "
                           "cluster, or choose another executor")
+    if memory_bytes is not None:
+        given = {"in_flight": in_flight > 1, "cluster": cluster is not None, "executor": executor not in (None, ways.ENGINE)}
+        for name in (name for name, is_given in given.items() if is_given):
+            raise ConfigError(f"distribute: memory_bytes: expected no {name} beside it, as the engine keeps limits here, one call "
+                              "at a time, got both; leave out one")
+        executor = ways.ENGINE
     if cluster is None:
         target = load_topology(topology)
         devices = runtime.prepare_devices(target.num_devices)
     else:
         devices = cluster.devices
         target = cluster.named(cpu(len(devices)))  # of which only the number counts, as all costs are measured
+    if memory_bytes is not None:  # kernels are measured without limits; the host is this machine's memory, whose links are measured
+        target = replace(target.with_memory(memory_bytes).with_memory(None), host=target.host or cpu(1).host)
     temporary = tempfile.TemporaryDirectory(prefix="doppler_") if folder is None else None
     name, root = import_quietly("data.capture").title_of(function), Path(temporary.name if folder is None else folder)
     traced = import_quietly("data.capture.calls.concrete").concrete(function, example_inputs, name, example_keywords)
@@ -90,10 +104,15 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     if pieces is None and in_flight == 1 and target.num_devices > 1:
         cuts.append(target.num_devices)
     share_s = None if budget_s is None else budget_s / len(cuts)
-    found = []
-    for cut in cuts:
-        found.append(Candidate(traced, name, root / ("cut" if found else "model"), target, cut, in_flight, share_s, seed, cluster,
-                                keep_devices, freeze_variables))
+    found, too_large = [], None
+    for cut, part in zip(cuts, ("model", "cut"), strict=False):
+        try:
+            found.append(Candidate(traced, name, root / part, target, cut, in_flight, share_s, seed, cluster, keep_devices,
+                                   freeze_variables, memory_bytes))
+        except DeadlockError as error:  # in smaller pieces it may fit
+            too_large = error
+    if not found:
+        raise too_large
     if found[0].captured.scoped and not keep_devices:
         note(f"{name}: {found[0].captured.dropped_scopes}; keep_devices=True keeps them")
     outcome = fastest(found, in_flight, devices, cluster, executor)

@@ -122,7 +122,13 @@ class Distributed(ShowsItself):
             raise failed
 
     def export(self, folder: str | Path) -> Path:
-        """Writes a SavedModel whose operations name their devices, for TensorFlow alone. Raises FormatError: it cannot be written."""
+        """Writes a SavedModel whose operations name their devices, for TensorFlow alone.
+
+        Raises ConfigError: it keeps tensors on the host, which a SavedModel cannot say. FormatError: it cannot be written.
+        """
+        if self.assignment.offload is not None:
+            raise ConfigError(f"{self.graph.name}: export: expected an assignment that fits in the devices' memory, as a SavedModel cannot "
+                              "say when tensors leave a device, got a plan with a host; give more memory_bytes")
         import_quietly("runtime.models.placed_model").write_placed_model(folder, self.graph, self.assignment, self._devices)
         return Path(folder)
 

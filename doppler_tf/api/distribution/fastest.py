@@ -56,12 +56,13 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     First ours, which share their weights. Then the best of them, the same with its weights as constants, and TensorFlow alone.
     """
     ways, first = import_quietly("runtime.models.ways"), found[0]
-    shared = cluster is None and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
+    shared = cluster is None and not first.limited and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
     ours = _ours(found, in_flight, devices, cluster, executor)
     contest = _Contest([first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight))
     finals: dict[str, _Option] = {}
     if ours:
-        options = {name: replace(option, make=partial(option.make, constants=not shared)) for name, option in ours.items()}
+        options = ours if first.limited else {
+            name: replace(option, make=partial(option.make, constants=not shared)) for name, option in ours.items()}
         best = contest.best(options, BRIEFLY) if len(options) > 1 else next(iter(options))
         finals[best] = options[best]
         if shared:
@@ -88,8 +89,9 @@ def _ours(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cl
         names = [name for i, name in enumerate(list(each.patterns)[:_ASSIGNMENTS]) if i == 0 or each.predicted_s[name] <= near_s]
         common = each.program, each.graph, each.costs
         for name in names if executor in (None, ways.ENGINE) else ():
-            made[f"engine, {name}{of}"] = _Option(each, each.patterns[name], each.predicted_s[name], partial(
-                ways.EngineWay, *common, each.patterns[name], in_flight, devices, cluster))
+            make = partial(ways.LimitedWay, *common, each.patterns[name][0]) if each.limited else partial(
+                ways.EngineWay, *common, each.patterns[name], in_flight, devices, cluster)
+            made[f"engine, {name}{of}"] = _Option(each, each.patterns[name], each.predicted_s[name], make)
         if executor == ways.THEIRS or (executor is None and cluster is None and in_flight == 1 and each.predicted_s[names[0]] <= near_s):
             pattern = each.patterns[names[0]]
             made[f"TensorFlow's executor, {names[0]}{of}"] = _Option(each, pattern, each.predicted_s[names[0]], partial(

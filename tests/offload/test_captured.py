@@ -1,0 +1,150 @@
+"""Captured models that do not fit: weights are tensors that come from the host, limits hold, outputs are the original's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import doppler_tf
+from data import build_workload
+from data.capture import capture
+from doppler_tf.api.capturing import capture as capture_to
+from doppler_tf.api.running import run
+from doppler_tf.errors import ConfigError, DeadlockError, TopologyError
+from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.frozen import with_weights_as_operands
+from doppler_tf.graph.topology import Host, Topology, cpu
+from doppler_tf.placement import place
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import peak_bytes
+from tests.messages import assert_says, refusal
+
+SIDE, DEPTH = 96, 8
+WEIGHT_BYTES = 4 * SIDE * SIDE
+
+
+def dense():
+    """Layers with weights that never change, and a variable that counts what went through."""
+    weights = [tf.Variable(np.random.default_rng(i).normal(size=(SIDE, SIDE)).astype(np.float32) / 8) for i in range(DEPTH)]
+    total = tf.Variable(0.0)
+
+    @tf.function
+    def layers(x):
+        for weight in weights:
+            x = tf.tanh(x @ weight) + x
+        return {"y": x, "total": total.assign_add(tf.reduce_sum(x))}
+    return layers
+
+
+def rows(seed: int) -> tf.Tensor:
+    return tf.constant(np.random.default_rng(seed).normal(size=(8, SIDE)).astype(np.float32))
+
+
+def check_within(graph, share: float) -> None:
+    """A run at a share of the peak: outputs, trace, and the bytes that the engine counts, those that tensors hold, too."""
+    topology = cpu(2)
+    costs, free = build_costs(graph, topology), place(graph, topology).assignment
+    limit = share * float(peak_bytes(graph, costs, free, Simulator().execute(graph, costs, free)).max())
+    short = topology.with_memory(limit)
+    planned = place(graph, short)
+    assert planned.assignment.offload.loads
+    done = run(graph, planned.costs, planned.assignment)
+    assert done.figures["outputs_match"]
+    assert done.figures["trace_valid"]
+    assert done.figures["work_conserving"]
+    assert (done.trace.peak_bytes[:-1] <= limit).all()
+    assert (done.trace.peak_tensor_bytes[:-1] <= limit).all()
+
+
+@pytest.mark.parametrize("share", [0.6, 0.4])
+def test_frozen_weights_leave_their_devices(share, tmp_path):
+    check_within(capture(dense(), rows(0), model_folder=tmp_path / "model", pieces=2, grouping=False), share)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("share", [0.6, 0.4])
+@pytest.mark.parametrize("name", ["resnet50", "inception_v3", "transformer", "llama"])
+def test_models_at_shares_of_their_peak(name, share, tmp_path):
+    if name == "llama":
+        check_within(build_workload("llama_stack", 2, scale="small", layers=2), share)
+        return
+    from benchmarks import model_zoo as zoo
+
+    makers = {"resnet50": zoo.application(zoo.applications.ResNet50, 64), "inception_v3": zoo.application(zoo.applications.InceptionV3, 96),
+              "transformer": lambda folder: zoo.transformer(folder, 4)}
+    check_within(capture(makers[name](tmp_path), model_folder=tmp_path / "model", pieces=2), share)
+
+
+def test_a_model_larger_than_its_devices_is_distributed(tmp_path):
+    """Layers are so small that they would join to one vertex, which would not fit."""
+    model, again, limit = dense(), dense(), 3 * WEIGHT_BYTES
+    with doppler_tf.distribute(model, rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=limit) as placed:
+        for seed in range(3):
+            expected, found = again(rows(seed)), placed(rows(seed))
+            np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found["total"], expected["total"], rtol=1e-4)
+        assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
+        assert placed.assignment.offload.loads
+        assert placed.executor == "engine"
+        placed.variables = dict.fromkeys(placed.variables, 1.0)
+        np.testing.assert_allclose(placed(rows(5))["total"], 1.0 + float(tf.reduce_sum(again(rows(5))["y"])), rtol=1e-4)
+        assert "data:image/png;base64," in placed._repr_html_()
+        assert_says(refusal(ConfigError, placed.export, tmp_path / "out"), "export: expected an assignment that fits", "memory_bytes")
+
+
+def test_limits_that_leave_room_need_no_host():
+    with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=[WEIGHT_BYTES * 3, WEIGHT_BYTES * 12],
+                               pieces=1) as placed:
+        np.testing.assert_allclose(placed(rows(1))["y"], dense()(rows(1))["y"], rtol=1e-4, atol=1e-5)
+        assert placed.assignment.offload is None
+        assert (placed.trace.peak_tensor_bytes <= [WEIGHT_BYTES * 3, WEIGHT_BYTES * 12]).all()
+
+
+@pytest.mark.parametrize(("options", "error", "words"), [
+    ({"memory_bytes": 1e6, "in_flight": 2}, ConfigError, "memory_bytes: expected no in_flight beside it"),
+    ({"memory_bytes": 1e6, "executor": "TensorFlow alone"}, ConfigError, "memory_bytes: expected no executor beside it"),
+    ({"memory_bytes": -1}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them, one a device, got -1"),
+    ({"memory_bytes": [1e6]}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them"),
+    ({"memory_bytes": WEIGHT_BYTES // 2, "pieces": 1}, DeadlockError, "no device has more than"),
+])
+def test_limits_that_cannot_be_kept_are_refused(options, error, words):
+    assert_says(refusal(error, doppler_tf.distribute, dense(), rows(0), topology="cpu:2", budget_s=0.1, **options), words)
+
+
+def test_weights_become_operands(tmp_path):
+    graph = capture_to(dense(), tmp_path / "frozen.json", rows(0)).graph
+    streamed = capture_to(dense(), tmp_path / "streamed.json", rows(0), variables="stream").graph
+    weights = {v for v, kind in enumerate(graph.kinds) if kind == "weight" and graph.output_bytes[v] == WEIGHT_BYTES}
+    assert len(weights) == DEPTH
+    assert not weights & graph.taken_inputs
+    assert weights <= streamed.taken_inputs
+    assert weights <= with_weights_as_operands(graph).taken_inputs
+    done = run(streamed, "cpu:2", place(streamed, "cpu:2").assignment)
+    assert done.figures["outputs_match"]
+
+
+def test_a_load_takes_time_from_its_device():
+    """If its host says so. What the links between devices take stays."""
+    host = Host(2.0, destination_share=1.0)
+    topology = Topology.from_json({"devices": [{"name": f"d{d}"} for d in range(2)], "links": {"bandwidth_bytes_per_s": 10}})
+    wide = replace(topology, host=host).with_host
+    assert wide.destination_share.tolist() == [[0, 0, 0], [0, 0, 0], [1, 1, 0]]
+    assert replace(topology, host=Host(2.0)).with_host.destination_share is None
+    assert Topology.from_json(replace(topology, host=host).to_json()).host == host
+
+
+@pytest.mark.thorough
+def test_a_training_step_keeps_its_state_on_the_host(tmp_path):
+    """Weights and Adam's slots of 15.8 MB on two devices of 9 MB beside activations and gradients: losses are those of the original."""
+    from benchmarks import model_zoo as zoo
+
+    step, limit, rng = zoo.adam_step(tmp_path).function, 9e6, np.random.default_rng(0)
+    x, y = (tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in ((64, 256), (64, 1)))
+    with doppler_tf.distribute(step, (x, y), topology="cpu:2", budget_s=1, memory_bytes=limit) as placed:
+        found = [float(placed(x, y)) for _ in range(4)]
+        assert placed.assignment.offload.loads
+        assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
+    np.testing.assert_allclose(found, [float(step(x, y)) for _ in range(4)], rtol=1e-4)

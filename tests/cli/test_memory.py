@@ -44,3 +44,11 @@ def test_devices_get_their_limits(cli, tmp_path):
         assert refused.code == 2
         assert words in refused.err
         assert len(refused.err.strip().splitlines()) == 1
+
+
+def test_compare_says_who_would_use_the_host(cli, tmp_path):
+    graph = tmp_path / "g.json"
+    graph.write_text(json.dumps(CHAIN))
+    hint = "no method fits in the devices' memory, and `compare` uses no host; `place` does"
+    assert hint in cli("compare", graph, "--topology", "cpu:2", "--memory", "6kB", "--methods", "one_device,heft").err
+    assert hint not in cli("compare", graph, "--topology", "cpu:2", "--memory", "1GB", "--methods", "one_device").err

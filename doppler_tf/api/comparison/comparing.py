@@ -20,6 +20,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS
+from doppler_tf.notes import note
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.bounds import lower_bounds
@@ -75,6 +76,8 @@ def compare(graph: GraphLike, topology: TopologyLike | CostModel, methods: Seque
     machines = load_cluster(cluster, costs.topology)  # before a policy runs TensorFlow's first operation
     sampler = load_policy(policy) if "policy" in methods else None
     rows, bound_s, best = _compared(graph, costs, methods, sampler, range(seed, seed + seeds), samples, budget_s, dispatch)
+    if not best and costs.topology.host is not None:
+        note(f"{graph.name}: no method fits in the devices' memory, and `compare` uses no host; `place` does (docs/larger_than_memory.md)")
     measured = None
     if measure is not None:
         file = source if isinstance(source, str | os.PathLike) else graph

@@ -15,6 +15,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Pool, Problem
 from doppler_tf.heuristics.judging import by_order
+from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.notes import note
 from doppler_tf.offload.planning import crossing_bound_s, roomy
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
@@ -87,7 +88,8 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
       offload: `auto`: where the topology has a host, and no assignment is found that fits in the devices' memory, what was found without
         limits is compiled so that it fits with the host (see `plan_offload`), the fastest of all, in the last
-        three fifths of `budget_s`. `never`: it must fit.
+        three fifths of `budget_s`. What fits, but not in 20 simulations with other times, is compiled so that it always fits.
+        `never`: it must fit in the order of its simulated run.
 
     Raises:
       ConfigError: an unknown method or a bad number; a graph that is too large for the method.
@@ -107,8 +109,12 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
     if host and not np.isfinite(pool.members[pool.leader].makespan_s):
         return _over_host(problem, asked, method, noise)
     if noise is not None:
-        return _answer(pool, asked, *under_noise(pool, noise, seed))
-    return _answer(pool, asked, steadiest(pool, known_s, seed) if method == AUTO else pool.leader)
+        name, means_s = under_noise(pool, noise, seed)
+    else:
+        name, means_s = steadiest(pool, known_s, seed) if method == AUTO else pool.leader, None
+    if host and not fits_under_noise(problem, pool.members[name].assignment, seed):
+        return _safe(pool, asked, name)
+    return _answer(pool, asked, name, means_s)
 
 
 def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0) -> tuple[Pool, float]:
@@ -143,6 +149,16 @@ def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None)
     over_host(pool, found, asked)
     pool.simulations = found.simulations
     return _answer(pool, asked, pool.leader)
+
+
+def _safe(pool: Pool, asked: Asked, name: str) -> Placement:
+    """What fits in the order of its simulated run alone, compiled so that it fits in every order; as it is where that cannot be."""
+    safe = Pool(pool.problem, pool.bound_s)
+    with contextlib.suppress(DeadlockError):
+        over_host(safe, pool, asked)
+        safe.simulations = pool.simulations
+        return _answer(safe, asked, safe.leader)
+    return _answer(pool, asked, name)
 
 
 def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = AUTO,

@@ -149,7 +149,8 @@ class Topology:
     def with_memory(self, memory_bytes: float | Sequence[float] | None) -> Topology:
         """The same with other limits: a number for all devices, or one for each; None: no limits. Raises TopologyError: others."""
         count = self.num_devices
-        limits = tuple(memory_bytes) if isinstance(memory_bytes, list | tuple) else (memory_bytes,) * count
+        each = memory_bytes.tolist() if isinstance(memory_bytes, np.ndarray) else memory_bytes
+        limits = tuple(each) if isinstance(each, list | tuple) else (each,) * count
         fine = all(x is None or (isinstance(x, Real) and not isinstance(x, bool) and 0 < x < math.inf) for x in limits)
         if len(limits) != count or not fine:
             raise field_error(TopologyError, self.name, "", "memory_bytes", f"a number > 0, or {count} of them, one a device", memory_bytes)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from data import build_workload
 from doppler_tf.api.inputs import load_assignment
 from doppler_tf.api.running import run
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, TopologyError
@@ -14,14 +16,15 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.assignment_json import read_assignment, write_assignment
 from doppler_tf.formats.chrome_trace import read_trace
 from doppler_tf.formats.topology_json import write_topology
-from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
-from doppler_tf.graph.topology import Host, Topology
+from doppler_tf.graph.topology import Host, Topology, preset
 from doppler_tf.heuristics import HEURISTICS
 from doppler_tf.offload.planning import crossing_bound_s, plan_offload
 from doppler_tf.placement import place
 from doppler_tf.report.description import describe_memory
-from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.offloaded import offloaded
+from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.validation import validate_trace
 from tests.messages import assert_says, refusal
 
@@ -49,6 +52,24 @@ def devices(memory_bytes: float, host: Host | None = None, count: int = 2) -> To
 
 
 HOST = Host(2.0, 0.125)
+
+
+def test_what_fits_in_one_order_alone_is_compiled_for_every_order():
+    """Cut for four P100s of 440 MB, ChainMM fits as simulated, and ran out of memory in each run on emulated devices."""
+    graph, topology = build_workload("chainmm", 4), preset("p100x4").with_memory(440e6)
+    hostless = replace(topology, host=None)
+    alone = place(graph, hostless, samples=200).assignment
+    simulators = [FastSimulator(graph, build_costs(graph, hostless), alone.dispatch).under(draw_noise(graph.num_vertices, 4, 0.5, seed))
+                  for seed in range(20)]
+    assert simulate(graph, hostless, alone).makespan_s > 0
+    assert not all(np.isfinite(each.makespans_of([alone])[0]) for each in simulators)
+    placed = place(graph, topology, samples=200)
+    assert placed.assignment.offload is not None
+    costs = build_costs(graph, topology)
+    for seed in range(100, 120):
+        ran = offloaded(graph, costs, placed.assignment)
+        noise = draw_noise(ran[0].num_vertices, ran[1].num_devices, 0.5, seed)
+        assert np.isfinite(Simulator(noise=noise).execute(*ran).makespan_s)
 
 
 def test_what_fits_is_placed_as_without_a_host():

@@ -111,12 +111,12 @@ def simulated(graph, costs, assignment):
 
 
 def test_a_second_graph_measures_only_what_is_new(monkeypatch):
-    small, known = build_workload("chainmm", 2, scale="small", n=64), {}
-    first = profile(small, cpu(2), inputs_of(small), QUICK, known=known)
+    small, known, hostless = build_workload("chainmm", 2, scale="small", n=64), {}, replace(cpu(2), host=None)
+    first = profile(small, hostless, inputs_of(small), QUICK, known=known)
     assert first.new_kernels == first.num_kernels
     assert len(known) == first.num_kernels + 3  # latency and seconds per byte of the one link, and what a larger call saves
     monkeypatch.setattr(Profiler, "_run_rounds", lambda *arguments: pytest.fail("nothing need be run"))
-    again = profile(small, cpu(2), inputs_of(small), QUICK, known=known)
+    again = profile(small, hostless, inputs_of(small), QUICK, known=known)
     assert again.new_kernels == 0
     np.testing.assert_array_equal(again.costs.exec_s, first.costs.exec_s)
     np.testing.assert_array_equal(again.costs.topology.latency_s, first.costs.topology.latency_s)

@@ -160,7 +160,7 @@ class KeptLearner:
     def __init__(self, make: Callable[[Task], Learner] = Learner):
         """Args: make: makes the learner of a task."""
         self._make, self._lock = make, threading.Lock()
-        self._kept: Learner | None = None  # also while it is in use
+        self._kept: Learner | None = None  # None while it is in use, too
 
     @contextmanager
     def lent(self, task: Task) -> Iterator[Learner]:

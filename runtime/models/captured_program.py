@@ -148,7 +148,8 @@ class CapturedBatches:
         """
         first = self._batches.graph.tensor_ptr
         known = {**{int(first[v]): value for v, value in {**self.inputs, **given}.items()}, **outputs}
-        return ([{name: known[t] for name, t in each.items()} for each in self._results],
+        # A weight that the function returns is known as an array.
+        return ([{name: tf.convert_to_tensor(known[t]) for name, t in each.items()} for each in self._results],
                 {name: known[t] for name, t in self._updates.items()})
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:

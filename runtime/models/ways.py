@@ -60,25 +60,34 @@ class Way(Protocol):
         """Ends all threads."""
 
 
-class EngineWay:
-    """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
+class _OurWay:
+    """What the ways on our engine share."""
 
-    executor, joins = ENGINE, True
+    executor = ENGINE
 
-    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
-                 devices: Sequence[str], cluster: Cluster | None = None, constants: bool = True):
-        """Args: constants: as CapturedCall's."""
-        self._constants = constants
-        self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
-        self._in_flight, self._devices, self._cluster = in_flight, devices, cluster
-        self._prepared: dict[int, _Prepared] = {}
+    def __init__(self) -> None:
         self.variables: Mapping[str, Any] = {}
         self._recorded: Callable[[], Trace] | None = None
 
     @property
     def trace(self) -> Trace | None:
-        """As Way's."""
+        """As Way's; of the graph with host where there is one."""
         return None if self._recorded is None else self._recorded()
+
+
+class EngineWay(_OurWay):
+    """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
+
+    joins = True
+
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
+                 devices: Sequence[str], cluster: Cluster | None = None, constants: bool = True):
+        """Args: constants: as CapturedCall's."""
+        super().__init__()
+        self._constants = constants
+        self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
+        self._in_flight, self._devices, self._cluster = in_flight, devices, cluster
+        self._prepared: dict[int, _Prepared] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
         """As Way's."""
@@ -113,38 +122,30 @@ class _Prepared:
         return recorded, *self._program.results(self.executor.tensors, given)
 
 
-class LimitedWay:
+class LimitedWay(_OurWay):
     """A function on our engine within the devices' memory: weights are tensors that leave after their last use, each vertex is a call of
     its own, and what does not fit is on the host. Calls follow each other."""
 
-    executor, joins = ENGINE, False
+    joins = False
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment):
         """Args: graph: one whose kernels take their weights as operands."""
-        self._program, self._first, self._ran = program, graph.tensor_ptr.tolist(), offloaded(graph, costs, assignment)
+        super().__init__()
+        self._program, self._ran = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0), offloaded(graph, costs, assignment)
         self._kept = kept_on_host(graph, self._ran[0])
-        self._values = {v: tf.constant(value) for v, value in program.inputs.items()}  # in the host's memory, once
-        self._engine = TensorFlowExecutor(self._values, [self._kept.get(t, t) for t in program.fetch])
-        self.variables: Mapping[str, Any] = {}
-        self._recorded: Callable[[], Trace] | None = None
-
-    @property
-    def trace(self) -> Trace | None:
-        """As Way's; of the graph with host."""
-        return None if self._recorded is None else self._recorded()
+        values = {v: tf.constant(value) for v, value in program.inputs.items()}  # in the host's memory, once
+        self._engine = TensorFlowExecutor(values, [self._kept.get(t, t) for t in program.fetch])
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
         """As Way's."""
         results = []
         for call in calls:
-            given = self._program.by_vertex(call)
-            given |= {v: self.variables[name] for v, name in self._program.weights.items() if name in self.variables}
+            given = self._program.given([call], self.variables)
             self._engine.feed(given)
             self._recorded, made = self._engine.run(*self._ran), self._engine.tensors
-            known = {**{self._first[v]: value for v, value in {**self._values, **given}.items()}, **made,
-                     **{t: made[there] for t, there in self._kept.items()}}
-            results.append({name: known[t] for name, t in self._program.results.items()})
-            self.variables = {**self.variables, **{name: known[t] for name, t in self._program.updates.items()}}
+            found, variables = self._program.results({**made, **{t: made[there] for t, there in self._kept.items()}}, given)
+            results += found
+            self.variables = {**self.variables, **variables}
         return results
 
     def close(self) -> None:

@@ -218,6 +218,16 @@ def test_every_way_gives_the_same_and_keeps_variables(executor, in_flight):
         assert_says(refusal(ConfigError, setattr, placed, "variables", {"weight": 1}), "those that it updates: seen")
 
 
+@pytest.mark.parametrize("limits", [{}, {"memory_bytes": 1e6}])
+def test_a_weight_that_is_returned_is_a_tensor(limits):
+    weight = tf.Variable(np.arange(9, dtype=np.float32).reshape(3, 3))
+    function = tf.function(lambda x: {"product": x @ weight, "weight": weight.read_value()})
+    with doppler_tf.distribute(function, batch(0)[0, 0, :, :3], topology="cpu:2", budget_s=0.2, executor="engine", **limits) as placed:
+        found = placed(batch(1)[0, 0, :, :3])
+    assert all(isinstance(each, tf.Tensor) for each in found.values())
+    np.testing.assert_array_equal(found["weight"], weight)
+
+
 @pytest.mark.parametrize(("executor", "in_flight"), [("engine", 2), ("TensorFlow's executor", 1), ("TensorFlow alone", 1),
                                                      ("TensorFlow alone", 2)])
 def test_what_came_before_a_batch_that_fails_counts_once(executor, in_flight):

@@ -124,12 +124,12 @@ def test_a_second_graph_measures_only_what_is_new(monkeypatch):
 
 def test_what_is_known_is_believed_and_what_is_new_is_added(told):
     told(lambda k: 1e-3)
-    graph, known = build_workload("chainmm", 2, scale="small", n=32), {}
-    found = profile(graph, cpu(2), inputs_of(graph), QUICK, known=known)
+    graph, known, hostless = build_workload("chainmm", 2, scale="small", n=32), {}, replace(cpu(2), host=None)
+    found = profile(graph, hostless, inputs_of(graph), QUICK, known=known)
     name = next(key for key in known if ": einsum" in key)
     known[name] = 7.0
     del known[next(key for key in known if ": aggregate" in key)]
-    again = profile(graph, cpu(2), inputs_of(graph), QUICK, known=known)
+    again = profile(graph, hostless, inputs_of(graph), QUICK, known=known)
     assert again.new_kernels == 1
     assert set(np.unique(again.costs.exec_s[graph.work_vertices]).tolist()) == {1e-3, 7.0}
     assert len(known) == found.num_kernels + 2

@@ -113,7 +113,8 @@ def _feasible_assignments(graph: DataflowGraph, costs: CostModel, count: int, se
             simulated_s.append(Simulator().execute(graph, costs, assignment).makespan_s)
             feasible.append(assignment)
     if not feasible:
-        raise DeadlockError(f"{graph.name}: out of memory on {costs.topology.name} with each of {count} assignments; nothing to measure")
+        raise DeadlockError(f"{graph.name}: out of memory on {costs.topology.name} with each of {count} assignments, none of which keeps "
+                            f"tensors on a host; calibrate without limits, and give --memory to place")
     return feasible, simulated_s
 
 

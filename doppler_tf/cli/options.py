@@ -89,8 +89,8 @@ def any_rule(text: str) -> str:
 def sizes(text: str) -> list[float]:
     """Bytes with units, written 2GB or 512MB,1.5GiB; a number alone is bytes."""
     found = [re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([a-z]*)\s*", part, re.IGNORECASE) for part in text.split(",")]
-    if not all(each and each[2].lower() in _UNITS and 0 < float(each[1]) < math.inf for each in found):
-        raise argparse.ArgumentTypeError(f"expected bytes > 0 with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB), such as 2GB, or several "
+    if not all(each and each[2].lower() in _UNITS and 1 <= float(each[1]) * _UNITS[each[2].lower()] < math.inf for each in found):
+        raise argparse.ArgumentTypeError(f"expected bytes >= 1 with a unit (kB, MB, GB, TB, KiB, MiB, GiB, TiB), such as 2GB, or several "
                                          f"separated by commas, got {text!r}")
     return [float(each[1]) * _UNITS[each[2].lower()] for each in found]
 

@@ -22,9 +22,9 @@ def test_sizes_have_units(text, expected):
     assert sizes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1GB", "2XB", "GB", "1GB,", "nan", "1e400GB", "2 G B"])
+@pytest.mark.parametrize("text", ["", "0", "0.5", "-1GB", "2XB", "GB", "1GB,", "nan", "1e400GB", "2 G B"])
 def test_what_is_no_size_is_told(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="expected bytes > 0 with a unit"):
+    with pytest.raises(argparse.ArgumentTypeError, match="expected bytes >= 1 with a unit"):
         sizes(text)
 
 

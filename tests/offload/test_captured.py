@@ -104,11 +104,12 @@ def test_limits_that_leave_room_need_no_host():
 
 
 @pytest.mark.parametrize(("options", "error", "words"), [
-    ({"memory_bytes": 1e6, "in_flight": 2}, ConfigError, "memory_bytes: expected no in_flight beside it"),
-    ({"memory_bytes": 1e6, "executor": "TensorFlow alone"}, ConfigError, "memory_bytes: expected no executor beside it"),
+    ({"memory_bytes": 1e6, "in_flight": 2}, ConfigError, "memory_bytes: expected no in_flight above 1 beside it"),
+    ({"memory_bytes": 1e6, "executor": "TensorFlow alone"}, ConfigError, "memory_bytes: expected no executor but engine beside it"),
     ({"memory_bytes": -1}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them, one a device, got -1"),
     ({"memory_bytes": [1e6]}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them"),
     ({"memory_bytes": WEIGHT_BYTES // 2, "pieces": 1}, DeadlockError, "no device has more than"),
+    ({"memory_bytes": WEIGHT_BYTES // 2, "pieces": 1}, DeadlockError, "pieces: 2 makes smaller ones"),
 ])
 def test_limits_that_cannot_be_kept_are_refused(options, error, words):
     assert_says(refusal(error, doppler_tf.distribute, dense(), rows(0), topology="cpu:2", budget_s=0.1, **options), words)

@@ -84,7 +84,8 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         raise ConfigError("distribute: executor: TensorFlow's executor runs one call at a time, on this machine; leave out in_flight and "
                           "cluster, or choose another executor")
     if memory_bytes is not None:
-        given = {"in_flight": in_flight > 1, "cluster": cluster is not None, "executor": executor not in (None, ways.ENGINE)}
+        given = {"in_flight above 1": in_flight > 1, "cluster": cluster is not None,
+                 "executor but engine": executor not in (None, ways.ENGINE)}
         for name in (name for name, is_given in given.items() if is_given):
             raise ConfigError(f"distribute: memory_bytes: expected no {name} beside it, as the engine keeps limits here, one call "
                               "at a time, got both; leave out one")
@@ -112,7 +113,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         except DeadlockError as error:  # in smaller pieces it may fit
             too_large = error
     if not found:
-        raise too_large
+        raise DeadlockError(f"{too_large}; distribute: pieces: {2 * cuts[-1]} makes smaller ones") from too_large
     if found[0].captured.scoped and not keep_devices:
         note(f"{name}: {found[0].captured.dropped_scopes}; keep_devices=True keeps them")
     outcome = fastest(found, in_flight, devices, cluster, executor)

@@ -23,6 +23,7 @@ def decompose(program: EinsumProgram, tiling: Tiling, dtype_bytes: int = 4, attr
     for a single partial). A pad becomes one vertex per tile. If one producer's tile contains a box, the box is read by a direct edge with a
     slice. Otherwise one re-tiling vertex assembles it from several tiles, for all consumers of the box. Vertices are in program order,
     shards before reduces, output tiles row-major with the reduced labels fastest. Input tiles come before their first reader.
+    A shard that waits for a tensor has an edge of one element from a vertex that a tile of it reaches, and no operand for it.
 
     Args:
       dtype_bytes: bytes of one element, for `output_bytes` and the edges' `bytes`.
@@ -72,6 +73,7 @@ class _Builder:
         # A produced tensor has one grid. An input has one for each way of reading it, whose tiles are added when they are read.
         self.grids: dict[str, dict[Grid, None]] = {name: {} for name in program.inputs}
         self.tiles: dict[str, dict[Box, int]] = {name: {} for name in program.inputs}
+        self.signal: dict[tuple[str, Box], int] = {}
 
     def expression(self, e: Expression) -> None:
         """Adds the shards of one expression, then its reduces."""
@@ -80,7 +82,8 @@ class _Builder:
         found: list[dict[tuple[int, ...], _Piece]] = [{} for _ in reads]  # several shards read the same tile
         whole, tiles = (grid(self.program, self.tiling, e.name, labels) for labels in (e.space, e.labels))
         partials: dict[tuple[int, ...], list[_Piece]] = {}
-        for index in whole.indices():
+        signals = [] if e.after is None else self.signals(e)
+        for i, index in enumerate(whole.indices()):
             pieces = []
             for (tensor, cut, axes), known in zip(reads, found, strict=True):
                 at = tuple([index[axis] for axis in axes])
@@ -91,6 +94,8 @@ class _Builder:
             made = extent[:len(e.labels)]
             shard = self.vertex(f"{e.name}{SHARD_NAMES[op]}[{_label(index)}]", e.kind, op, params, pieces, made,
                                 e.flops_per_point * math.prod(extent), e.name, "shard")
+            if signals:
+                self.edges.append({"source": signals[i * len(signals) // whole.size], "target": shard, "bytes": self.dtype_bytes})
             partials.setdefault(index[:len(e.labels)], []).append(_Piece(shard, made))
         if e.aggregate:
             self.tiles[e.name] = {
@@ -100,6 +105,18 @@ class _Builder:
         else:
             self.tiles[e.name] = {tiles.box(out): pieces[0].vertex for out, pieces in partials.items()}
         self.grids[e.name] = {tiles: None}
+
+    def signals(self, e: Expression) -> list[int]:
+        """A vertex of one element beside each tile of the tensor for which an expression waits. The element says that the tile is made, so
+        that the tile itself need not go where that is waited for."""
+        [tiles] = self.grids[e.after]
+        boxes = [tiles.box(index) for index in tiles.indices()]
+        for box in boxes:
+            if (e.after, box) not in self.signal:
+                corner = _Piece(self.tiles[e.after][box], (1,) * len(box), ((0, 1),) * len(box))
+                self.signal[e.after, box] = self.vertex(f"{e.after}.signal[{_label(box)}]", "signal", "pad", {"shape": [], "box": None},
+                                                        [corner], (), 0, f"{e.after}.signal", "shard")
+        return [self.signal[e.after, box] for box in boxes]
 
     def reading(self, use: Use, reader: Expression) -> tuple[str, Grid, tuple[int, ...]]:
         """The tensor behind a use (views resolved), the grid in which it is read, and the reader's axes that index the grid."""

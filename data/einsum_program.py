@@ -172,6 +172,8 @@ class EinsumProgram:
                               (len(step.operands), tuple(step.params)))
         for use in step.operands:
             self._check_use(what, use, shapes)
+        if step.after is not None and (step.after not in shapes or step.after in self.inputs or step.after in self.views):
+            raise field_error(GraphError, "program", what, "after", "a tensor that an expression before it computes", step.after)
         absent = [label for label in step.labels if all(label not in use.labels for use in step.operands)]
         if absent:
             raise field_error(GraphError, "program", what, "output labels", "labels of the operands", absent)

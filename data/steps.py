@@ -44,7 +44,11 @@ class Use:
 
 @dataclass(frozen=True)
 class Expression:
-    """A tensor over `labels`: `fn` of the operands at every point, aggregated over the operands' labels that are not in `labels`."""
+    """A tensor over `labels`: `fn` of the operands at every point, aggregated over the operands' labels that are not in `labels`.
+
+    Attributes:
+      after: a tensor for which it waits, though it takes nothing from it. Fingerprints of programs do not show it.
+    """
 
     name: str
     fn: str
@@ -52,11 +56,12 @@ class Expression:
     labels: tuple[str, ...]
     aggregate: str | None = None
     params: Mapping[str, float] = field(default_factory=dict)
+    after: str | None = field(default=None, repr=False)
 
     @property
     def reads(self) -> set[str]:
-        """The tensors that it reads."""
-        return {use.tensor for use in self.operands}
+        """The tensors that it reads, and the one for which it waits."""
+        return {use.tensor for use in self.operands} | ({self.after} - {None})
 
     @cached_property
     def reduced(self) -> tuple[str, ...]:

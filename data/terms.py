@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from data.einsum_program import EinsumProgram
@@ -158,7 +158,7 @@ class Writer:
         names = self._renamed
         needed, steps = set(outputs), list[Step]()
         for step in reversed(self.steps):
-            step = _renamed(step, names)
+            step = renamed(step, names)
             if step.name in needed:
                 needed |= step.reads
                 steps.append(step)
@@ -192,7 +192,8 @@ def _key(step: Expression) -> tuple:
     return step.fn, step.operands, step.labels, step.aggregate, tuple(sorted(step.params.items()))
 
 
-def _renamed(step: Step, names: dict[str, str]) -> Step:
+def renamed(step: Step, names: Mapping[str, str]) -> Step:
+    """The step under other names of tensors, where it has them."""
     name = names.get(step.name, step.name)
     if isinstance(step, View):
         return replace(step, name=name, tensor=names.get(step.tensor, step.tensor))

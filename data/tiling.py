@@ -68,6 +68,11 @@ class Grid:
         """Tiles along each axis."""
         return tuple(len(axis) - 1 for axis in self.bounds)
 
+    @property
+    def size(self) -> int:
+        """The number of tiles."""
+        return math.prod(self.counts)
+
     def indices(self) -> Iterator[tuple[int, ...]]:
         """Every tile's index, row-major."""
         return itertools.product(*(range(count) for count in self.counts))

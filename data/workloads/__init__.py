@@ -12,6 +12,7 @@ from data.einsum_program import EinsumProgram
 from data.layered import Layered, layered_defaults, layered_graph
 from data.parallel import parallel
 from data.python_files import user_code
+from data.recomputing import recomputed
 from data.tiling import Tiling, check_tiling, extended
 from data.training import TrainingStep, training_step
 from data.workloads.chains import CHAINMM, FFNN
@@ -34,7 +35,7 @@ DTYPE_BYTES = {"paper": 2, "small": 4}  # the published times suggest float16; s
 
 
 def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int = 0, tiling: str = "published",
-                   pieces: int | None = None, optimizer: str | None = None, **options: float) -> DataflowGraph:
+                   pieces: int | None = None, optimizer: str | None = None, recompute: bool = False, **options: float) -> DataflowGraph:
     """The graph of a workload, cut for a number of devices.
 
     Args:
@@ -46,6 +47,7 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
       pieces: of each expression under "eindecomp"; None: one for each device.
       optimizer: of a training step, sgd, momentum or adam; None: the program alone. EinDecomp cuts all of the step. Other tilings
         are those of the program, and steps of the backward pass are cut like those that they differentiate.
+      recompute: cheap steps of the forward pass are computed again in the backward pass (`data/recomputing.py`).
       options: the workload's sizes and, for a program, `dtype_bytes` (default 2 at paper scale, 4 at small).
 
     Raises:
@@ -67,6 +69,8 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         trained = ", ".join(each for each, workload in WORKLOADS.items() if workload.training is not None)
         raise field_error(ConfigError, "workload", name, "training", f"a workload with a loss: one of {trained}, or a data.Workload with "
                           "training=data.Training(...)", name)
+    if recompute and optimizer is None:
+        raise field_error(ConfigError, "workload", name, "recompute", "False without training", recompute, "name an optimizer")
     if tiling != "eindecomp" and pieces is not None:
         raise field_error(ConfigError, "workload", name, "pieces", f"none beside the {tiling} tiling", pieces, "choose eindecomp")
     defaults = (layered_defaults(scale, num_devices) if name == "layered"
@@ -78,7 +82,7 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         return layered_graph(Layered(**sizes), seed, {"name": name, "workload": record})
     _check_sizes(name, sizes)
     if optimizer is not None:
-        record["training"] = {"optimizer": optimizer}
+        record["training"] = {"optimizer": optimizer, **({"recompute": True} if recompute else {})}
     made = _made(workload, name, sizes, record)
     if (own := in_file(name)) is not None:
         record |= {"name": own[1], "file": str(own[0]), "program": fingerprint(made.program)}
@@ -150,7 +154,8 @@ def _made(workload: Workload, name: str, sizes: Mapping[str, int], record: Mappi
         raise field_error(ConfigError, name, "", "program", "a function that returns a data.EinsumProgram", type(program).__name__)
     if "training" not in record:
         return TrainingStep(program, {})
-    return training_step(program, workload.training, record["training"]["optimizer"])
+    made = training_step(program, workload.training, record["training"]["optimizer"])
+    return recomputed(made, workload.training.of) if record["training"].get("recompute") else made
 
 
 def workload_cuts(record: Mapping) -> dict[str, dict[str, int]]:

@@ -1,7 +1,7 @@
 """Less memory by recomputation, by offload and by both: `make bench NAME=recomputation`.
 
-A training step of a stack of Llama layers is placed on 4 x P100 whose memory is a share of what it needs at its peak where nothing limits it.
-Neither way: the step as it is, without a host. Each makespan is simulated, beside the best lower bound that `place` knows for its graph.
+A training step of a stack of Llama layers is placed on 4 x P100 whose memory is a share of what it needs at its peak where nothing
+limits it. Neither way: the step as it is, without a host. Each makespan is simulated. Beside it stands the lower bound of its graph.
 """
 
 from __future__ import annotations

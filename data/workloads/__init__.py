@@ -105,17 +105,14 @@ def named_workload(name: str) -> Workload:
 
 
 def build_tilings(name: str, num_devices: int, scale: str = "paper", seed: int = 0, optimizer: str | None = None,
-                  **options: float) -> dict[str, DataflowGraph]:
+                  recompute: bool = False, **options: float) -> dict[str, DataflowGraph]:
     """A workload cut in several ways, by name: as published, as in PARALLEL, and by EinDecomp into 1, 2 and 4 pieces for each device.
 
     Args and raises: as `build_workload`.
     """
-    graphs = {tiling: build_workload(name, num_devices, scale, seed, tiling, None, optimizer, **options)
-              for tiling in ("published", *PARALLEL)}
-    for each in PIECES_A_DEVICE:
-        pieces = each * num_devices
-        graphs[f"eindecomp, {pieces} pieces"] = build_workload(name, num_devices, scale, seed, "eindecomp", pieces, optimizer, **options)
-    return graphs
+    cuts = {tiling: (tiling, None) for tiling in ("published", *PARALLEL)}
+    cuts |= {f"eindecomp, {each * num_devices} pieces": ("eindecomp", each * num_devices) for each in PIECES_A_DEVICE}
+    return {cut: build_workload(name, num_devices, scale, seed, *how, optimizer, recompute, **options) for cut, how in cuts.items()}
 
 
 def workload_program(record: Mapping) -> EinsumProgram:

@@ -42,7 +42,7 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
     arrays, encoded, network = learning([graph])
     simulator = FastSimulator(graph, build_costs(graph, ideal(3)))
     environment = AssignmentEnvironment(arrays, [simulator.makespans], batch_size=5)
-    policy = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2)).collect_policy
+    policy = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=1)).collect_policy
     policy.seed.assign([7, 2])
     vertex, device, log_p, features, reward = collect(environment, policy, count)
     policy.seed.assign([7, 2])

@@ -28,7 +28,7 @@ from doppler_tf.tasks import Ended, open_tasks
 from tests import faulty_work
 from tests.quiet_training import train
 
-SMALL = TrainConfig(imitation=0, simulated=480, polish=0, batch=16, hidden=16, rounds=2)
+SMALL = TrainConfig(imitation=0, simulated=480, polish=0, batch=16, hidden=16, rounds=1)
 
 
 class InTurn:

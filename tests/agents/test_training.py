@@ -42,7 +42,7 @@ from tests.heuristics.stacks import stack
 from tests.quiet_training import KeptLearners, load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
-SMALL = TrainConfig(imitation=32, simulated=480, polish=0, batch=16, hidden=16, rounds=2, checkpoint_every=7)
+SMALL = TrainConfig(imitation=32, simulated=480, polish=0, batch=16, hidden=16, rounds=1, checkpoint_every=7)
 
 
 @pytest.fixture(scope="module")
@@ -337,9 +337,9 @@ def test_temperatures_follow_the_entropy_that_is_wanted(chains):
 
 def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
     graph = chains(3)
-    config = TrainConfig(imitation=320, simulated=0, batch=16, hidden=16, rounds=2)
+    config = TrainConfig(imitation=320, simulated=0, batch=16, hidden=16, rounds=1)
     train([graph], ideal(3), tmp_path / "imitated", config)
-    train([graph], ideal(3), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=2))
+    train([graph], ideal(3), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=1))
     costs = build_costs(graph, ideal(3))
     policies = (load_policy(tmp_path / name) for name in ("imitated", "untrained"))
     # Eight at a time, as in the tests before, for what is traced.

@@ -88,7 +88,7 @@ def test_a_training_step_has_the_losses_of_the_original():
         np.testing.assert_allclose(variables[variable.name.partition(":")[0]], variable, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("pieces", [2, 3])
+@pytest.mark.parametrize("pieces", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_a_model_that_is_cut_gives_what_it_gave(pieces, tmp_path):
     model = towers()
     with doppler_tf.distribute(model, batch(0), topology="cpu:2", budget_s=0.2, pieces=pieces) as placed:

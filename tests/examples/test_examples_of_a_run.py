@@ -33,6 +33,7 @@ def trained(tmp_path_factory):
     return folder, said["graphs"]["chainmm"]
 
 
+@pytest.mark.thorough  # the drivers themselves: tests/agents/test_driver.py
 def test_the_standard_driver_and_metrics_evaluate_a_policy(trained):
     folder, said = trained
     row = re.compile(r"chainmm, (\w+): 16 episodes of 38 steps, average return (-[\d.]+), makespan ([\d.]+) ms, at best ([\d.]+) ms")

@@ -23,6 +23,7 @@ from runtime.models.captured import captured_model
 from runtime.models.captured_program import CapturedProgram
 from runtime.tensorflow_graph import TensorFlowGraph
 from tests.captured_models import MODELS, Spec
+from tests.crossed import crossed
 
 
 def timed(graph, seed):
@@ -56,8 +57,7 @@ def merged_outputs(graph, devices, seed, inputs, fetch=()):
     return {t: found[tensor[t]] for t in range(graph.num_tensors) if tensor[t] in found}, graph.num_vertices - merged.graph.num_vertices
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "random_state"])
+@pytest.mark.parametrize(*crossed(name=[name for name in MODELS if name != "random_state"], devices=[1, 2, 4]))
 def test_captured_models(tmp_path, name, devices):
     graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=devices)
     program = CapturedProgram(graph, seed=1)
@@ -106,8 +106,7 @@ def test_einsum_workloads(name, sizes, devices):
         np.testing.assert_allclose(assemble_outputs(graph, found)[key], value, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
-@pytest.mark.parametrize("name", ["nested", "momentum", "attention"])
+@pytest.mark.parametrize(*crossed(name=["nested", "momentum", "attention"], in_flight=[1, 2]))
 def test_batches_in_flight(tmp_path, name, in_flight):
     graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=3)
     batches = repeat_graph(graph, cpu(2), in_flight + 1, in_flight)

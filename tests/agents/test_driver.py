@@ -92,7 +92,7 @@ def test_trajectories_are_whole_episodes(random_graph, learning):
     assert np.count_nonzero(judged.reward) == 3
 
 
-@pytest.mark.parametrize("features", ["relational", "paper"])
+@pytest.mark.parametrize("features", ["relational", pytest.param("paper", marks=pytest.mark.thorough)])
 def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, features):
     """Episodes of a small and a large graph together: real steps, legal orders, and the log-probabilities of the one-pass formula."""
     graphs = [random_graph(5, 1), random_graph(9, 2)]

@@ -133,6 +133,7 @@ def test_a_replayed_episode_has_the_same_record(name, prepared):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
+@pytest.mark.thorough  # `doppler` compiled: test_driver.py
 @UNLIKE
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""

@@ -103,7 +103,7 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
 
 def test_what_repeats_is_placed_alike_but_a_graph_that_was_trained_on_as_it_is(tmp_path):
     small, large = stack(4, 6), stack(9, 6)
-    train([small], ideal(2), tmp_path, SMALL)
+    train([small], ideal(2), tmp_path, replace(SMALL, imitation=0, simulated=0))
     policy, alike = load_policy(tmp_path), []
     for graph in (small, large):
         costs = build_costs(graph, ideal(2))

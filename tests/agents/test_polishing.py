@@ -94,6 +94,7 @@ def test_every_method_learns_from_climbs(random_graph, method):
     assert np.isfinite(training.learner.weights()).all()
 
 
+@pytest.mark.thorough
 def test_policies_repeat_what_climbs_found(random_graph, tmp_path):
     """In so few episodes they would not find it alone."""
     graph, config = random_graph(20, seed=5), replace(CONFIG, simulated=640, batch=16, hidden=16, rounds=1)

@@ -101,6 +101,7 @@ def test_a_learner_serves_one_training_at_a_time(chains):
     assert len(made) == 3
 
 
+@pytest.mark.thorough  # whom it serves: the test before; as if it were new: the first test
 def test_it_learns_other_graphs_as_a_new_learner_does(kept, chains, tmp_path):
     """Equal shapes share what is compiled. No number of the graph before is left in it."""
     (made, kept), graph = kept, dearer(chains(3))

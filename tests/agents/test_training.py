@@ -296,6 +296,7 @@ def pupil():
 TEACHER = partial(annealing, most=200)  # what little annealing finds is irregular, too
 
 
+@pytest.mark.thorough
 def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(pupil):
     learn_annealed(pupil, TEACHER)
     learner = pupil.learner

@@ -24,6 +24,7 @@ from runtime.models.captured_program import CapturedProgram
 from runtime.tensorflow_graph import TensorFlowGraph
 from tests.captured_models import MODELS, Spec
 from tests.crossed import crossed
+from tests.data.test_workloads import TINY
 
 
 def timed(graph, seed):
@@ -91,11 +92,9 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
     assert program.relative_error(theirs.run()) <= 1e-6  # what has them keeps them
 
 
-@pytest.mark.parametrize("devices", [1, 3])
-@pytest.mark.parametrize(("name", "sizes"), [("chainmm", {"n": 16}), ("llama_layer", {
-    "tokens": 24, "dim": 32, "heads": 4, "ffn": 44, "vocab": 50})])
-def test_einsum_workloads(name, sizes, devices):
-    graph = build_workload(name, 2, "small", **sizes)
+@pytest.mark.parametrize(*crossed(name=["chainmm", "llama_layer"], devices=[1, 3]))
+def test_einsum_workloads(name, devices):
+    graph = build_workload(name, 2, "small", **TINY[name])
     program = workload_program(graph.attributes["workload"])
     inputs, (costs, assignment) = input_tiles(graph, program.draw_inputs(0)), placed(graph, devices, 5)
     apart = run(graph, costs, assignment, inputs, ())

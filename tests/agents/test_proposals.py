@@ -33,7 +33,7 @@ def test_examples_of_a_graph_repeat_and_some_shorten_it(dispatch):
 def test_what_shortens_is_learned_whatever_its_scale():
     """Moves shorten if the sum of two features is small; one of these counts in thousands."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(8_000, len(FEATURES))).astype(np.float32)
+    x = rng.normal(size=(20_000, len(FEATURES))).astype(np.float32)
     x[:, 3] *= 1000
     shortens = x[:, 1] + x[:, 3] / 1000 < -1.5
     proposals = fit([Examples(x, shortens), Examples(x[:100], np.zeros(100, bool))])

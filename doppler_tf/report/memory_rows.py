@@ -8,7 +8,6 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.graph.topology import HOST
 from doppler_tf.report.tables import quantity
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.trace import Trace, memory_profiles
@@ -55,8 +54,7 @@ def memory_rows(graph: DataflowGraph, costs: CostModel, trace: Trace) -> tuple[l
     Of more than MOST_MEMORY_ROWS devices those are shown that come closest to their limits. The bytes are those of the rules of memory, in
     a real run by the dispatcher's own log, so that the most is `peak_bytes`. A trace in which a vertex is missing has no rows.
     """
-    names = costs.topology.device_names
-    if not costs.limited_memory and names[-1] != HOST:
+    if not costs.limited_memory and costs.topology.host_device is None:
         return [], ""
     seen = trace if trace.log is None else trace.log
     device = np.full(graph.num_vertices, -1, np.int32)
@@ -65,7 +63,7 @@ def memory_rows(graph: DataflowGraph, costs: CostModel, trace: Trace) -> tuple[l
         return [], ""
     profiles = memory_profiles(graph, costs, Assignment(device), seen)
     rows = [MemoryRow(name, profile.time_s, np.maximum(profile.used_bytes, 0.0), limit)
-            for name, profile, limit in zip(names, profiles, costs.memory_bytes.tolist(), strict=True)]
+            for name, profile, limit in zip(costs.topology.device_names, profiles, costs.memory_bytes.tolist(), strict=True)]
     what = "memory held"
     if len(rows) > MOST_MEMORY_ROWS:
         what += f", the {MOST_MEMORY_ROWS} fullest of {len(rows)} devices"

@@ -3,7 +3,8 @@
 Each of twelve models runs under random assignments on one, two and four devices, and its outputs are compared with the original's. Then it
 is distributed over two devices, for one call and for two and four in flight. The yardstick is TensorFlow alone in a process of its own:
 the best of plain, frozen and XLA, called from as many threads as calls are in flight. The engine also runs beside TensorFlow's executor and
-with barriers, on one assignment. Figures are medians over the turns; a turn has two runs, and the second counts.
+with barriers, on one assignment. Figures are medians over the turns; a turn has two runs, and the second counts. As a control the way that
+was fastest at first runs in a second process of the same kind: what `again_over_alone` is away from 1 the machine does by itself.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def main() -> None:
             print(json.dumps({name: found[name]}), flush=True)
     for title, columns in (("captured", ("operations", "vertices", "capture_s")),
                            ("random assignments with the outputs of the original", ("runs", "equal", "valid", "largest_relative")),
-                           ("one call", ("plain_s", "frozen_s", "xla_s", "distributed_s", "distributed_over_alone", "chosen")),
+                           ("one call", ("plain_s", "frozen_s", "xla_s", "distributed_s", "distributed_over_alone", "again_over_alone",
+                                        "chosen")),
                            ("a call of several in flight", tuple(f"{k}_{x}" for k in ("two", "four") for x in (
                                "alone_s", "in_flight_s", "over_alone"))),
                            ("the engine beside TensorFlow's executor, on one assignment",
@@ -116,18 +118,19 @@ class Case:
 
     def _speed(self, turns: int) -> None:
         figures = self.figures
-        with PlainTensorFlow(self._file) as alone:
+        with PlainTensorFlow(self._file) as alone, PlainTensorFlow(self._file) as again:
             modes = [mode for mode in modes_of(self._graph) if alone.can_run(mode)]
             first_s = {mode: min(alone.run(mode) for _ in range(3)) for mode in modes}
             far = {mode: first_s.pop(mode) for mode in modes if first_s[mode] > 2 * NEAR * min(first_s.values())}
-            modes = list(first_s)
+            modes, control = list(first_s), min(first_s, key=first_s.__getitem__)
             with self._distributed(1) as placed:
                 call = self._calls(placed, 1)
-                seconds = _in_turns({**{mode: lambda m=mode: alone.run(m) for mode in modes}, "distributed": call}, turns)
+                seconds = _in_turns({**{mode: lambda m=mode: alone.run(m) for mode in modes},
+                                     "again": lambda: again.run(control), "distributed": call}, turns)
                 figures |= {f"{mode}_s": seconds[mode] for mode in modes} | {f"{mode}_s": value for mode, value in far.items()}
                 best = min(modes, key=seconds.__getitem__)
                 figures |= {"distributed_s": seconds["distributed"], "distributed_over_alone": seconds["distributed"] / seconds[best],
-                            "chosen": placed.chosen}
+                            "again_over_alone": seconds["again"] / seconds[control], "chosen": placed.chosen}
             modes = [mode for mode in modes if seconds[mode] <= NEAR * seconds[best]]  # others only take time
             for name, count in zip(("two", "four"), IN_FLIGHT, strict=True):
                 with self._distributed(count) as placed:

@@ -82,8 +82,8 @@ def main() -> None:
     finish({"rows": table, "best_over_tensorflow_ratio": min(seconds[tiling] for tiling in engines) / best})
 
 
-def alone(name: str) -> None:
-    """The tape's step in this process."""
+def tape_step(name: str) -> tuple[Callable, dict]:
+    """TensorFlow's step of a small workload, from a dictionary of tensors to the loss and the weights; and such a dictionary."""
     import tensorflow as tf
 
     from doppler_tf.api.comparison.plain_tensorflow import computed
@@ -103,6 +103,14 @@ def alone(name: str) -> None:
         rate = LEARNING_RATES["sgd"]
         return [loss, *(given[each] - rate * g for each, g in zip(weights, tape.gradient(loss, [given[w] for w in weights]), strict=True))]
 
+    return trained, given
+
+
+def alone(name: str) -> None:
+    """The tape's step in this process."""
+    import tensorflow as tf
+
+    trained, given = tape_step(name)
     steps = {mode: tf.function(trained, jit_compile=mode == "xla") for mode in MODES}
     for line in sys.stdin:
         mode = line.strip()

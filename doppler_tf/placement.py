@@ -145,7 +145,12 @@ def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None)
         note(f"{graph.name}: kept in part on the host, so assignments are judged without noise")
     searching = asked if asked.budget_s is None else asked._replace(budget_s=_WITHOUT_LIMITS * asked.budget_s)
     found, _ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
-    pool = Pool(problem, max(found.bound_s, crossing_bound_s(graph, costs)))
+    return _compiled(problem, found, asked)
+
+
+def _compiled(problem: Problem, found: Pool, asked: Asked) -> Placement:
+    """The best of what was found without limits, compiled so that it fits with the host."""
+    pool = Pool(problem, max(found.bound_s, crossing_bound_s(problem.graph, problem.costs)))
     over_host(pool, found, asked)
     pool.simulations = found.simulations
     return _answer(pool, asked, pool.leader)
@@ -162,7 +167,7 @@ def _safe(pool: Pool, asked: Asked, name: str) -> Placement:
 
 
 def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = AUTO,
-                  budget_s: float | None = None, learned: Mapping[str, Policy] | None = None) -> Placement:
+                  budget_s: float | None = None, learned: Mapping[str, Policy] | None = None, offload: str = AUTO) -> Placement:
     """Finds an assignment of batches in flight. Each device takes the oldest batch first, so the assignment is for the rule `order`.
 
     Candidates are what `place` finds for all batches as one graph, what it finds for one batch, and whole batches on one device each.
@@ -170,26 +175,48 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
     Args:
       method, samples, seed, learned: as in `place`, for both graphs; each has half of `budget_s`.
       dispatch: the rule under which candidates are found, and the order within a batch.
+      offload: as in `place`. A plan is for these batches.
 
     Raises:
       As `place`.
     """
-    asked, half_s = Asked(samples, seed, learned or {}, time.perf_counter(), budget_s), None if budget_s is None else budget_s / 2
-    single, problem = Problem(batches.single, batches.single_costs, dispatch), Problem(batches.graph, batches.costs, dispatch)
-    one, together = (place(each, None, method, samples, seed, dispatch, half_s, learned, offload="never") for each in (single, problem))
+    asked, problem = Asked(samples, seed, learned or {}, time.perf_counter(), budget_s), Problem(batches.graph, batches.costs, dispatch)
+    _check(asked, method, dispatch, None, offload)
+    host = offload == AUTO and problem.costs.topology.host is not None
+    try:
+        pool = _batches_searched(batches, problem, Problem(batches.single, batches.single_costs, dispatch), asked, method)
+        fits = np.isfinite(pool.members[pool.leader].makespan_s)
+    except DeadlockError:
+        if not host or never_fits(problem.graph, problem.costs, host=True) is not None:
+            raise
+        fits = False
+    if host and not fits:
+        single, whole = (Problem(graph, roomy(graph, costs), dispatch) for graph, costs in
+                         ((batches.single, batches.single_costs), (batches.graph, batches.costs)))
+        return _compiled(problem.under("order"), _batches_searched(batches, whole, single, asked, method), asked)
+    if host and not fits_under_noise(pool.problem, pool.members[pool.leader].assignment, seed):
+        return _safe(pool, asked, pool.leader)
+    return _answer(pool, asked, pool.leader)
+
+
+def _batches_searched(batches: Batches, problem: Problem, single: Problem, asked: Asked, method: str) -> Pool:
+    """What is found for batches. Args: problem, single: of all of them and of one, with limits of memory or without."""
+    half_s = None if asked.budget_s is None else asked.left_s() / 2
+    one, together = (place(each, None, method, asked.samples, asked.seed, problem.dispatch, half_s, asked.learned, offload="never")
+                     for each in (single, problem))
     patterns = {f"{together.assignment.method}, batches apart": batches.pattern(by_order(problem, together.assignment)),
                 f"{one.assignment.method}, batches alike": [by_order(single, one.assignment)]}
-    anywhere = np.flatnonzero(batches.single_costs.allowed[batches.single.work_vertices].all(axis=0))
-    whole = [np.where(batches.single.is_input, -1, d).astype(np.int32) for d in anywhere.tolist()]
+    anywhere = np.flatnonzero(single.costs.allowed[single.graph.work_vertices].all(axis=0))
+    whole = [np.where(single.graph.is_input, -1, d).astype(np.int32) for d in anywhere.tolist()]
     if whole:
         patterns["a device for each batch"] = [Assignment(device) for device in whole]
     pool = Pool(problem.under("order"), together.lower_bound_s)
     for name, pattern in patterns.items():
         assignment = batches.assignment(pattern, name)
         with contextlib.suppress(AssignmentError):  # a state that all batches share allows one device alone
-            check_constraints(batches.graph, batches.costs, assignment.device, name)
+            check_constraints(problem.graph, problem.costs, assignment.device, name)
             pool.take(name, [assignment])
-    return _answer(pool, asked, pool.leader)
+    return pool
 
 
 def as_problem(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None, dispatch: str) -> Problem:

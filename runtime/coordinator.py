@@ -14,7 +14,6 @@ import numpy as np
 
 from doppler_tf.errors import CancelledError, DeadlockError, DeviceLostError, ExecutionError, StalledError
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.graph.topology import HOST
 from doppler_tf.schedule.dispatch import Dispatcher, Event, Free, Instruction, StartTransfer, StartVertex, Times, TransferEnded, VertexEnded
 from doppler_tf.schedule.trace import Trace
 from runtime.backend import Session
@@ -37,8 +36,7 @@ class Coordinator:
         self._plan, self._graph, self._costs, self._dispatcher = plan, plan.graph, plan.costs, plan.dispatcher
         self._session, self._workers = session, workers
         self._residency = Residency(plan.input_bytes)
-        names = plan.costs.topology.device_names
-        self._host = len(names) - 1 if names[-1] == HOST else None  # a load only hands a tensor on, which needs no thread of its own
+        self._host = plan.costs.topology.host_device  # a load only hands a tensor on, which needs neither a thread nor memory of its own
         vertices, transfers = plan.graph.num_vertices, len(plan.dispatcher.transfers.producer)
         self._vertex_start_s, self._vertex_end_s = [0.0] * vertices, [0.0] * vertices
         self._transfer_start_s, self._transfer_end_s = [0.0] * transfers, [0.0] * transfers
@@ -184,18 +182,22 @@ class Coordinator:
         if self._failure is not None:
             return
         ended = [self._noted(completion) for completion in completions]
-        self._issue(self._dispatcher.advance(self._traced_s(perf_counter()), ended))
+        loaded = [] if self._host is None else [c.tag.vertex for c in completions
+                                                if isinstance(c.tag, StartVertex) and c.tag.device == self._host]
+        self._issue(self._dispatcher.advance(self._traced_s(perf_counter()), ended), loaded)
 
     def _traced_s(self, clock_s: float) -> float:
         return (clock_s - self._origin_s) / self._time_scale
 
-    def _issue(self, instructions: list[Instruction]) -> None:
+    def _issue(self, instructions: list[Instruction], loaded: Sequence[int] = ()) -> None:
+        """Carries out instructions. Args: loaded: loads that have ended, whose outputs take the place of what these instructions free."""
         given = list[Task]()
         for instruction in instructions:
             if self._stopped:
                 return
             if isinstance(instruction, StartVertex):
-                self._residency.add(instruction.device, self._plan.vertex_bytes[instruction.vertex])
+                if instruction.device != self._host:
+                    self._residency.add(instruction.device, self._plan.vertex_bytes[instruction.vertex])
                 call = partial(self._session.run_vertex, *instruction)
                 self._submit((instruction.device, instruction.device), instruction, call, given)
             elif isinstance(instruction, StartTransfer):
@@ -204,6 +206,8 @@ class Coordinator:
                 self._submit((instruction.source, instruction.destination), instruction, call, given)
             else:
                 self._free(instruction)
+        for v in loaded:
+            self._residency.add(self._host, self._plan.vertex_bytes[v])
         self._workers.submit(*given)
         if self._dispatcher.done:
             self._complete = True

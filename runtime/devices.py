@@ -14,7 +14,7 @@ from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
 
 from doppler_tf.errors import ConfigError
-from doppler_tf.graph.topology import HOST, Topology
+from doppler_tf.graph.topology import Topology
 
 # The name of a device that another process serves.
 _SERVER = re.compile(r"/job:(?!localhost/|chief/)[^/]+/replica:\d+/task:\d+")
@@ -75,7 +75,7 @@ def prepare_topology(topology: Topology) -> list[str]:
 
     A host computes nothing, so that it takes no share of the cores.
     """
-    host = topology.device_names[-1] == HOST
+    host = topology.host_device is not None
     names = prepare_devices(topology.num_devices - host)
     if not host:
         return names

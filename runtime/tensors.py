@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -93,7 +94,7 @@ class TensorFlowBackend:
         if len(devices) < costs.num_devices:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")
-        return _Layout(graph, assignment, devices[:costs.num_devices], self._fetch)
+        return _Layout(graph, assignment, devices[:costs.num_devices], costs.topology.host_device, self._fetch)
 
     def _open(self, layout: _Layout) -> TensorFlowSession:
         placed = self._place(layout)
@@ -154,9 +155,10 @@ class _Layout:
       kept: the device of every tensor that outlives a run.
       calls: of each vertex that is no input, None until the first run; operands: the tensors that each takes.
       size_bytes: by tensor.
+      loaded: the tensor that each load on the host hands on.
     """
 
-    def __init__(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str], fetch: Collection[int]):
+    def __init__(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str], host: int | None, fetch: Collection[int]):
         self.graph, self.devices, self.device = graph, devices, assignment.device.tolist()
         self.used = np.unique(assignment.device[graph.work_vertices]).tolist()
         edges = np.flatnonzero(graph.is_input[graph.sources])
@@ -172,6 +174,7 @@ class _Layout:
         self.first_tensor: list[int] = graph.tensor_ptr.tolist()
         self.operands = [None if kernel is None else [self.first_tensor[operand.vertex] + operand.output for operand in kernel.operands]
                          for kernel in graph.kernel]
+        self.loaded = {v: self.operands[v][0] for v, d in enumerate(self.device) if d == host}
         self.calls: dict[int, KernelCall] | None = None
 
     def fix(self, calls: dict[int, KernelCall], placed: Mapping[tuple[int, int], tf.Tensor]) -> None:
@@ -204,6 +207,7 @@ class TensorFlowSession:
         for tensor, d in self._resident:
             held_bytes[d] += self._size_bytes[tensor]
         self._residency = Residency(held_bytes)
+        self._loaded, self._loads_left = layout.loaded, Counter(layout.loaded.values())
         self._over = False
         self._lock = threading.Lock()  # guards the resident tensors; no kernel and no copy runs while it is held
         self._arriving: dict[tuple[int, str | None], threading.Lock] = {}  # by tensor and server
@@ -217,6 +221,8 @@ class TensorFlowSession:
             if self._is_gpu[device] and not self._is_served[device]:
                 with tf.device(name):
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for the stream of that device only
+            if vertex in self._loaded:
+                self._drop_if_last(self._loaded[vertex], device)
             for tensor, output in enumerate(outputs, start=self._first_tensor[vertex]):
                 self._store(tensor, device, output)
         except tf.errors.OpError as error:
@@ -244,6 +250,12 @@ class TensorFlowSession:
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, self._cluster, source, destination)
             raise
+
+    def _drop_if_last(self, tensor: int, device: int) -> None:
+        """Drops a tensor on the host before its last load's output, which is the same buffer, is counted."""
+        self._loads_left[tensor] -= 1  # loads run one at a time
+        if not self._loads_left[tensor]:
+            self.free(tensor, device)
 
     def free(self, tensor: int, device: int) -> None:
         """Drops a tensor, unless it is to be fetched."""

@@ -261,7 +261,7 @@ def test_with_a_budget_too_where_nothing_fits_is_said():
         place(graph, topology, budget_s=0.2)
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.thorough) for number in (1, 2))])
 def test_where_simulations_are_counted_the_searches_share_nothing_and_repeat(number):
     graph = layered_graph(Layered(40, 6, 1.5, 2, 5, 1e10, 8e6, 0.5), number)
     first, second = (place(graph, preset("p100x4"), samples=2_000, budget_s=600) for _ in range(2))

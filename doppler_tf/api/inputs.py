@@ -133,11 +133,12 @@ def _loaded(given: AssignmentLike, graph: DataflowGraph, costs: CostModel) -> As
 
 def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, dispatch: str | None, repeat: int | None,
                  in_flight: int | None) -> tuple[Batches | None, DataflowGraph, CostModel, Assignment]:
-    """What is to be run: an assignment of one call (with its graph with host, if it keeps something there), or, with `repeat`, batches of a
-    graph as one graph, and an assignment of all of them.
+    """What is to be run: an assignment of one call, or, with `repeat`, batches of a graph as one graph, and an assignment of all of them;
+    with the graph with host, if it keeps something there.
 
     Args:
-      given: an assignment for one batch, which serves all, or what `place --in-flight` has written for some, which is repeated.
+      given: an assignment for one batch, which serves all, or what `place --in-flight` has written for some, which is repeated unless it
+        keeps something on a host.
       dispatch: the order within a batch, as in `load_assignment`.
 
     Raises:
@@ -153,8 +154,8 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
     if placed is None:
         single = load_assignment(given, graph, costs, dispatch, offload=True)
         if single.offload is not None:
-            raise AssignmentError(f"{graph.name}: offload: expected none beside --repeat {repeat}, as a plan is for one call, got one; "
-                                  f"leave out --repeat and --in-flight")
+            raise AssignmentError(f"{graph.name}: offload: expected none beside --repeat {repeat}, as this plan is for one call, got one; "
+                                  f"place with --in-flight {repeat}, or leave out --repeat and --in-flight")
         assignment = batches.assignment([by_order(Problem(graph, costs), single)])
         return batches, batches.graph, batches.costs, assignment
     if dispatch is not None:
@@ -164,6 +165,11 @@ def load_planned(given: AssignmentLike, graph: DataflowGraph, costs: CostModel, 
         raise field_error(AssignmentError, str(given), "", "batches", "a number of batches, at most the entries of `device`", placed)
     some = repeat_graph(graph, costs.topology, placed, placed)
     assignment = assignment_from_json(record, some.graph, some.costs, str(given))
+    if assignment.offload is not None:
+        if not repeat == in_flight == placed:
+            raise AssignmentError(f"{given}: offload: expected --repeat {placed} --in-flight {placed}, for which the plan was made, got "
+                                  f"--repeat {repeat} --in-flight {in_flight or 1}; give these, or place with another --in-flight")
+        return batches, *offloaded(batches.graph, batches.costs, assignment)
     again = batches.assignment(some.pattern(assignment))
     if repeat == in_flight == placed:
         again = replace(again, proven_bound_s=assignment.proven_bound_s)

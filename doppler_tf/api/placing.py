@@ -101,14 +101,15 @@ def _place_as(graph: DataflowGraph, costs: CostModel, noise: float | None, in_fl
     if in_flight is None:
         return place(graph, costs, noise=noise, offload=offload, **how), None
     batches = repeat_graph(graph, costs.topology, in_flight, in_flight)
-    return place_batches(batches, **how), batches
+    return place_batches(batches, offload=offload, **how), batches
 
 
 def _figures(placed: Placement, batches: Batches | None, assignment: Assignment) -> dict[str, Any]:
     """What `place` tells of an assignment that it has found."""
-    throughput = {} if batches is None else batch_figures(batches, Simulator().execute(batches.graph, batches.costs, assignment))
+    ran = offloaded(placed.graph, placed.costs, assignment)
+    throughput = {} if batches is None else batch_figures(batches, Simulator().execute(*ran))
     return {"method": assignment.method, "dispatch": assignment.dispatch, "makespan_s": placed.makespan_s, **throughput,
-            **offload_figures(*offloaded(placed.graph, placed.costs, assignment)),
+            **offload_figures(*ran),
             "lower_bound_s": placed.lower_bound_s, "seconds": placed.seconds, "members": dict(placed.makespans_s),
             "rules": {name: each.dispatch for name, each in placed.assignments.items()}, "noisy_means_s": dict(placed.noisy_means_s)}
 

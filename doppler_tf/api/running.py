@@ -11,6 +11,7 @@ from doppler_tf.api.inputs import AssignmentLike, ClusterLike, load_cluster, loa
 from doppler_tf.api.traces import Executed, executed
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.costs import CostModel
+from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.report.verdict import batch_figures, idle
 from doppler_tf.schedule.offloaded import kept_on_host
@@ -66,14 +67,17 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     truth = true_topology(emulate, [(graph, costs)])
     cluster = load_cluster(cluster, costs.topology)
     batches, graph, costs, assignment = load_planned(assignment, graph, costs, dispatch, repeat, in_flight)
+    planned = assignment.after is not None
+    if planned:  # whose weights are tensors
+        asked = with_weights_as_operands(asked)
     program = load_program(graph if batches is None else asked, seed, inputs) if real else None
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
     given = {"--emulate": truth, "--cluster": cluster, "--executor synchronous": executor == "synchronous"}
     refused = [option for option, value in given.items() if value]
-    if assignment.after is not None and refused:
+    if planned and refused:
         raise ConfigError(f"run: {refused[0]}: expected an assignment that fits in the devices' memory, got one with offload; leave it out")
-    kept = {} if assignment.after is None else kept_on_host(asked, graph)
+    kept = kept_on_host(asked if batches is None else batches.graph, graph) if planned else {}
     asked_for = {there: t for t, there in kept.items()}
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="choose by the mean of 20 simulations in which every time varies by about this share, such as 0.05")
     parser.add_argument("--offload", type=options.one_of("auto", "never"), default="auto", metavar="auto|never",
                         help="auto: where the topology has a host and the graph does not fit in the devices' memory, tensors are kept "
-                             "there for a while; not with --in-flight (default: auto)")
+                             "there for a while (default: auto)")
     parser.add_argument("--out", type=Path, metavar="A.json|DIR", help="assignment file to write; for several graphs a folder")
     options.add_pictures(parser, trace=False)
     options.add_workers(parser, "graphs")

@@ -183,6 +183,11 @@ class Topology:
                         wider(self.latency_s, host.latency_s, 0.0), self.link_slots, card if host.shared else wider(card, -1, -1),
                         wider(self.source_share, 0.0, 0.0), owed, self.shared_cores)
 
+    @property
+    def host_device(self) -> int | None:
+        """Which device is the host, as in `with_host`; None: none is."""
+        return self.num_devices - 1 if self.devices[-1].name == HOST else None
+
     @cached_property
     def topology_hash(self) -> str:
         """SHA-256 of all that decides costs, whatever the numbers of cards."""

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 # Paul Tol's "muted" scheme, which is distinct for every kind of colour vision (https://personal.sron.nl/~pault/); grey for the rest.
 PALETTE = ("#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255")
-OTHER, LINK, INK, PAPER = "#BBBBBB", "#8A8F98", "#22252B", "#F4F5F7"
+OTHER, LINK, MEMORY, INK, PAPER = "#BBBBBB", "#8A8F98", "#A9B8C9", "#22252B", "#F4F5F7"
 DPI = 150
 _GRID, _AXIS = "#DFE2E7", "#C9CCD2"
 

@@ -101,8 +101,8 @@ class Batches:
                 "latency_s": float(np.median(self.latencies_s(trace)))}
 
     def latencies_s(self, trace: Trace) -> np.ndarray:
-        """float64 [repeats]: seconds from a batch's first start to its last end."""
-        start_s, end_s = np.zeros((2, self.graph.num_vertices))
+        """float64 [repeats]: seconds from a batch's first start to its last end. Args: trace: of these batches, also with a host."""
+        start_s, end_s = np.zeros((2, max(self.graph.num_vertices, trace.vertex.max(initial=0) + 1)))
         start_s[trace.vertex], end_s[trace.vertex] = trace.start_s, trace.end_s
         mine = self.vertex[:, self.single.work_vertices]
         return end_s[mine].max(axis=1) - start_s[mine].min(axis=1)

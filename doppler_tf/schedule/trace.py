@@ -87,7 +87,8 @@ def memory_profiles(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     """Memory in use by device, from a complete trace, by the rules of memory.
 
     An output is reserved when its vertex starts, a copy when its transfer starts, inputs at time 0 where they are used; all are
-    freed after the last use there (a consumer or an outgoing transfer); outputs that nothing uses stay.
+    freed after the last use there (a consumer or an outgoing transfer); outputs that nothing uses stay. A load hands its tensor on: its
+    output takes the place of its input when it ends.
     """
     count, device = costs.num_devices, assignment.device.astype(np.int64)
     start, end = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
@@ -100,7 +101,8 @@ def memory_profiles(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     keys, inverse = np.unique(np.concatenate([made * count + device[maker[made]], sent * count + trace.destination, from_input]),
                               return_inverse=True)
     begun, last_use = np.zeros(len(keys)), np.full(len(keys), -np.inf)
-    begun[inverse] = np.concatenate([start[maker[made]], trace.transfer_start_s, np.zeros(len(from_input))])
+    reserved = start if costs.topology.host_device is None else np.where(device == costs.topology.host_device, end, start)
+    begun[inverse] = np.concatenate([reserved[maker[made]], trace.transfer_start_s, np.zeros(len(from_input))])
     uses = np.concatenate([used, sent * count + trace.source])
     at = np.minimum(np.searchsorted(keys, uses), len(keys) - 1)
     held = keys[at] == uses

@@ -51,5 +51,5 @@ def learning():
     def make(graphs, devices: int = 3, features: str = "relational"):
         sizes = padded_sizes(graphs)
         arrays = [graph_arrays(g, build_costs(g, ideal(devices)), sizes) for g in graphs]
-        return arrays, padded_graphs(arrays), DualNetwork(hidden=16, rounds=2, features=features, seed=1)
+        return arrays, padded_graphs(arrays), DualNetwork(hidden=16, rounds=1, features=features, seed=1)
     return make

@@ -28,7 +28,7 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     graph = chains(2)
     arrays, encoded, network = learning([graph], devices=2)
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
-    agent = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2))
+    agent = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=1, learning_rate=1e-2))
     agent.initialize()
     experience = _collector(agent, environment)()
     reward = experience.reward.numpy()[:, -1]
@@ -67,7 +67,7 @@ def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, t
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(2))).makespans], batch_size=16)
 
     def made(seed: int) -> tuple[DopplerAgent, Checkpointer]:
-        agent = DopplerAgent(DualNetwork(16, 2, seed=seed), encoded, TrainConfig(hidden=16, rounds=2, learning_rate=1e-2),
+        agent = DopplerAgent(DualNetwork(16, 1, seed=seed), encoded, TrainConfig(hidden=16, rounds=1, learning_rate=1e-2),
                              tf.Variable(0, dtype=tf.int64))
         return agent, Checkpointer(str(tmp_path), agent=agent)
 
@@ -88,7 +88,7 @@ def test_a_restored_agent_goes_on_as_if_it_had_never_stopped(chains, learning, t
 def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):
     graph = random_graph(8, 0)
     arrays, encoded, network = learning([graph])
-    config = TrainConfig(hidden=16, rounds=2, learning_rate=1e-2)
+    config = TrainConfig(hidden=16, rounds=1, learning_rate=1e-2)
     agent = DopplerAgent(network, encoded, config, rollout=Rollout(network, jit_compile=False))
     environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(3))).makespans])
     driver, imitator = FusedDriver(environment, agent.collect_policy), ImitationAgent(agent)
@@ -102,7 +102,7 @@ def test_imitation_raises_the_likelihood_of_the_teacher(random_graph, learning):
 
 def test_the_two_optimizers_share_no_variable(random_graph, learning):
     _, encoded, network = learning([random_graph(8, 0)])
-    DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2))
+    DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=1))
     sel, plc = ({v.ref() for v in variables} for variables in network.parameter_groups)
     assert not sel & plc
     assert sel | plc == {v.ref() for v in network.trainable_variables}

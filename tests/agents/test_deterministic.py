@@ -25,8 +25,9 @@ def test_operations_are_deterministic_within_the_scope_alone():
     assert not tensorflow_config.is_op_determinism_enabled()
 
 
+@pytest.mark.thorough
 def test_after_a_training_determinism_and_the_global_seed_are_as_before(chains, tmp_path):
     seed = context.global_seed()
-    train([chains(2)], ideal(2), tmp_path / "run", TrainConfig(imitation=16, simulated=16, batch=16, hidden=16, rounds=2))
+    train([chains(2)], ideal(2), tmp_path / "run", TrainConfig(imitation=16, simulated=16, batch=16, hidden=16, rounds=1))
     assert not tensorflow_config.is_op_determinism_enabled()
     assert context.global_seed() == seed

@@ -42,7 +42,7 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
     arrays, encoded, network = learning([graph])
     simulator = FastSimulator(graph, build_costs(graph, ideal(3)))
     environment = AssignmentEnvironment(arrays, [simulator.makespans], batch_size=5)
-    policy = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=2)).collect_policy
+    policy = DopplerAgent(network, encoded, TrainConfig(hidden=16, rounds=1)).collect_policy
     policy.seed.assign([7, 2])
     vertex, device, log_p, features, reward = collect(environment, policy, count)
     policy.seed.assign([7, 2])
@@ -92,7 +92,7 @@ def test_trajectories_are_whole_episodes(random_graph, learning):
     assert np.count_nonzero(judged.reward) == 3
 
 
-@pytest.mark.parametrize("features", ["relational", "paper"])
+@pytest.mark.parametrize("features", ["relational", pytest.param("paper", marks=pytest.mark.thorough)])
 def test_graphs_of_one_batch_do_not_touch_each_other(random_graph, learning, features):
     """Episodes of a small and a large graph together: real steps, legal orders, and the log-probabilities of the one-pass formula."""
     graphs = [random_graph(5, 1), random_graph(9, 2)]

@@ -22,7 +22,7 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
 from tests.quiet_training import load_policy, train
 
-TINY = {"imitation": 32, "simulated": 64, "batch": 8, "hidden": 16, "rounds": 2}
+TINY = {"imitation": 32, "simulated": 64, "batch": 8, "hidden": 16, "rounds": 1}
 # Bytes of three episodes of a graph padded to 16 vertices, on two devices: of so many at once the model draws what it is asked for.
 THREE_ROWS = 160 * 16 * 2 * 3
 

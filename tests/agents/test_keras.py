@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(("program", "setting"), [
     ("import agents", None),
     pytest.param("import agents", "0", marks=pytest.mark.thorough),
-    ("import tensorflow as tf; tf.keras.layers; import os; os.environ['TF_USE_LEGACY_KERAS'] = '1'; import agents", None),
+    pytest.param("import tensorflow as tf; tf.keras.layers; import os; os.environ['TF_USE_LEGACY_KERAS'] = '1'; import agents", None,
+                 marks=pytest.mark.thorough),
 ])
 def test_keras_3_is_refused_with_the_remedy(program, setting):
     environment = {key: value for key, value in os.environ.items() if key != "TF_USE_LEGACY_KERAS"}
@@ -35,17 +36,11 @@ def test_the_command_line_chooses_keras_2():
     assert "tf_keras" in done.stdout
 
 
-def test_scripts_may_import_tf_agents_first():
-    """It imports `tensorflow.keras`, after which `tf.keras` has another name."""
-    environment = {**os.environ, "TF_USE_LEGACY_KERAS": "1"}
-    program = "from tf_agents.networks import q_rnn_network; import agents; print('imported')"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.stdout == "imported\n", done.stderr[-2000:]
-
-
-def test_importing_the_agents_changes_neither_the_environment_nor_the_cache(tmp_path):
+def test_importing_the_agents_after_tf_agents_changes_neither_the_environment_nor_the_cache(tmp_path):
+    """TF-Agents imports `tensorflow.keras`, after which `tf.keras` has another name."""
     program = """
 import os
+from tf_agents.networks import q_rnn_network
 before = dict(os.environ)
 import agents, agents.training.stages, agents.training.run, agents.compile_cache
 print(sorted({name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}))

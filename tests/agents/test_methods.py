@@ -28,11 +28,13 @@ from tests.quiet_training import KEPT, load_policy, train
 # `sel_only` and `plc_only` have the networks and the driver of `doppler`, `placeto` has the driver of `gdp`.
 LIKE_OTHERS = [pytest.param(name, marks=pytest.mark.thorough) for name in ("sel_only", "plc_only", "placeto")]
 EVERY = pytest.mark.parametrize("name", ["doppler", "joint", "per_step", "gdp", *LIKE_OTHERS])
+BASELINES = [pytest.param(name, marks=pytest.mark.thorough) for name in ("per_step", "gdp")]
+DEARER = pytest.mark.parametrize("name", ["doppler", "joint", *BASELINES, *LIKE_OTHERS])
 # Whole runs. Those of `doppler` are in test_training.py, those of `per_step` in baselines/test_per_step.py. By method, as placing reuses
 # what was compiled.
-UNLIKE = pytest.mark.parametrize("name", ["joint", pytest.param("gdp", marks=pytest.mark.thorough), *LIKE_OTHERS], scope="module")
-CONFIG = TrainConfig(hidden=16, rounds=2, seed=1)
-SMALL = {"imitation": 32, "simulated": 640, "polish": 0, "batch": 16, "hidden": 16, "rounds": 2, "checkpoint_every": 7,
+UNLIKE = pytest.mark.parametrize("name", ["joint", BASELINES[1], *LIKE_OTHERS], scope="module")
+CONFIG = TrainConfig(hidden=16, rounds=1, seed=1)
+SMALL = {"imitation": 32, "simulated": 640, "polish": 0, "batch": 16, "hidden": 16, "rounds": 1, "checkpoint_every": 7,
          "elite": 0.5}
 
 
@@ -118,7 +120,7 @@ def test_seeds_repeat_and_greedy_does_not_vary(name, prepared):
     assert (sampled[0].device.numpy() != sampled[2].device.numpy()).any() or (sampled[0].order.numpy() != sampled[2].order.numpy()).any()
 
 
-@EVERY
+@DEARER
 def test_a_replayed_episode_has_the_same_record(name, prepared):
     method, _, _, encoded, network, runner = prepared(name)
     episodes = prepared(name).episodes((1, 1), [False] * 6)
@@ -131,6 +133,7 @@ def test_a_replayed_episode_has_the_same_record(name, prepared):
         np.testing.assert_allclose(after, before, atol=1e-6)
 
 
+@pytest.mark.thorough  # `doppler` compiled: test_driver.py
 @UNLIKE
 def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
     """Tiny trainings, as all others here, are not compiled."""
@@ -142,7 +145,7 @@ def test_compiled_with_xla_the_record_is_the_same(name, random_graph):
         np.testing.assert_allclose(after, before, atol=1e-5, err_msg=field)
 
 
-@EVERY
+@DEARER
 def test_log_probabilities_are_how_often_episodes_are_drawn(name):
     """Three vertices on two devices, 40,000 episodes; what SEL alone places is drawn by its order."""
     nodes = [{"id": v, "exec_s": 1.0 + 0.3 * v} for v in range(3)]
@@ -193,6 +196,7 @@ def test_a_trained_policy_places_other_graphs_on_other_numbers_of_devices(runs, 
     assert all(sorted(a.order.tolist()) == list(range(9)) and set(a.device.tolist()) <= {0, 1, 2} for a in placed)
 
 
+@pytest.mark.thorough  # of `doppler`: test_training.py
 @UNLIKE
 def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path, runs, chains, name):
     graph, folder, expected = runs(name)

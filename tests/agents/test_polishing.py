@@ -9,7 +9,6 @@ import pytest
 
 from agents.config import METHOD_NAMES, TrainConfig
 from agents.training import summaries
-from agents.training.learner import Compiled, Learner
 from agents.training.polishing import Polish
 from agents.training.simulated import SimulatedStage
 from agents.training.stages import Training
@@ -18,14 +17,15 @@ from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal
-from tests.quiet_training import train
+from tests.quiet_training import KEPT, train
 
 CONFIG = TrainConfig(imitation=0, simulated=64, batch=8, hidden=8, rounds=1, polish=400)
 
 
 def training_of(graphs, topology, config=CONFIG):
     task = Task.of(graphs, [build_costs(graph, topology) for graph in graphs], config)
-    return Training.of(task, Learner(task, Compiled(False, False)))
+    with KEPT.lent(task) as learner:
+        return Training.of(task, learner)
 
 
 def after_a_batch(training, step=0):
@@ -52,7 +52,8 @@ def test_a_climb_shortens_the_best_episodes_and_they_take_what_it_says(random_gr
 
 
 def test_without_simulations_nothing_is_polished(random_graph):
-    before, after = after_a_batch(training_of([random_graph(40, seed=3)], ideal(3), replace(CONFIG, polish=0)))
+    graphs = [random_graph(40, seed=3), random_graph(60, seed=4)]
+    before, after = after_a_batch(training_of(graphs, ideal(3), replace(CONFIG, polish=0)))
     assert before == after
 
 
@@ -93,8 +94,9 @@ def test_every_method_learns_from_climbs(random_graph, method):
     assert np.isfinite(training.learner.weights()).all()
 
 
+@pytest.mark.thorough
 def test_policies_repeat_what_climbs_found(random_graph, tmp_path):
     """In so few episodes they would not find it alone."""
-    graph, config = random_graph(20, seed=5), replace(CONFIG, simulated=640, batch=16, hidden=16, rounds=2)
+    graph, config = random_graph(20, seed=5), replace(CONFIG, simulated=640, batch=16, hidden=16, rounds=1)
     alone, polished = (train([graph], ideal(3), tmp_path / str(polish), replace(config, polish=polish))[graph.name] for polish in (0, 400))
     assert polished["greedy_makespan_s"] <= polished["best_makespan_s"] * (1 + 1e-12) < alone["greedy_makespan_s"]

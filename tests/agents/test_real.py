@@ -23,7 +23,7 @@ from tests.quiet_training import load_policy, train
 
 PLANNED = Topology.from_json({"devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 10.0}})
 TRUTH = replace(PLANNED, bandwidth_bytes_per_s=PLANNED.bandwidth_bytes_per_s / 100)
-CONFIG = TrainConfig(imitation=32, simulated=320, polish=0, real=48, real_batch=8, real_updates=4, batch=16, hidden=16, rounds=2)
+CONFIG = TrainConfig(imitation=32, simulated=320, polish=0, real=48, real_batch=8, real_updates=4, batch=16, hidden=16, rounds=1)
 
 
 class Measured:
@@ -84,7 +84,7 @@ def test_a_baseline_that_no_policy_finds_is_kept(tmp_path):
     nodes = [{"id": v, "exec_s": 1.0, "output_bytes": 1} for v in range(22)]
     edges = [edge for v in range(1, 21) for edge in ({"source": 0, "target": v}, {"source": v, "target": 21})]
     wide = graph_from_records(nodes, edges, {"name": "wide"})
-    folder, config = tmp_path / "run", replace(CONFIG, imitation=0, simulated=8, real=64, batch=4, real_updates=0, learning_rate=1e-9)
+    folder, config = tmp_path / "run", replace(CONFIG, imitation=0, simulated=0, real=64, batch=4, real_updates=0, learning_rate=1e-9)
     result = train([wide], PLANNED, folder, config, executor=Measured())["wide"]
     measured, costs = result["measured"], build_costs(wide, PLANNED)
     kept = read_assignment(folder / "assignments" / "wide.json", wide, costs)

@@ -101,6 +101,7 @@ def test_a_learner_serves_one_training_at_a_time(chains):
     assert len(made) == 3
 
 
+@pytest.mark.thorough  # whom it serves: the test before; as if it were new: the first test
 def test_it_learns_other_graphs_as_a_new_learner_does(kept, chains, tmp_path):
     """Equal shapes share what is compiled. No number of the graph before is left in it."""
     (made, kept), graph = kept, dearer(chains(3))
@@ -110,9 +111,9 @@ def test_it_learns_other_graphs_as_a_new_learner_does(kept, chains, tmp_path):
     assert same(served, run(*counting(), graph, tmp_path / "new"))
 
 
-def test_policies_of_one_kind_keep_their_own_weights(chains, tmp_path):
+def test_policies_of_one_kind_keep_their_own_weights(kept, chains, tmp_path):
     """Loaded side by side and drawn from in turns."""
-    graph, (made, kept) = chains(3), counting()
+    graph, (made, kept) = chains(3), kept
     costs = build_costs(graph, ideal(2))
     for seed in (0, 1):
         run(made, kept, graph, tmp_path / str(seed), replace(CONFIG, seed=seed, simulated=0, imitation=0))

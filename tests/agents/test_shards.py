@@ -28,7 +28,7 @@ from doppler_tf.tasks import Ended, open_tasks
 from tests import faulty_work
 from tests.quiet_training import train
 
-SMALL = TrainConfig(imitation=0, simulated=480, polish=0, batch=16, hidden=16, rounds=2)
+SMALL = TrainConfig(imitation=0, simulated=480, polish=0, batch=16, hidden=16, rounds=1)
 
 
 class InTurn:
@@ -107,7 +107,8 @@ def test_the_parts_learn_what_one_process_learns(training, workers, monkeypatch)
     tf.nest.map_structure(partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), applied[0], whole)
 
 
-@pytest.mark.parametrize("lost", [pytest.param(False, marks=pytest.mark.thorough), True])
+@pytest.mark.thorough
+@pytest.mark.parametrize("lost", [False, True])
 def test_what_a_process_does_not_have_it_is_told(training, lost, monkeypatch):
     """Without memory of the episodes it replays them; workers that never start leave their parts to others."""
     def parts(driver: Shards) -> list:

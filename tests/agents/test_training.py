@@ -42,7 +42,7 @@ from tests.heuristics.stacks import stack
 from tests.quiet_training import KeptLearners, load_policy, train
 
 NOTHING = Compiled(episodes=False, updates=False)  # takes longer than the little that is learned here
-SMALL = TrainConfig(imitation=32, simulated=480, polish=0, batch=16, hidden=16, rounds=2, checkpoint_every=7)
+SMALL = TrainConfig(imitation=32, simulated=480, polish=0, batch=16, hidden=16, rounds=1, checkpoint_every=7)
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_the_policy_places_other_graphs_on_other_numbers_of_devices(trained, cha
 
 def test_what_repeats_is_placed_alike_but_a_graph_that_was_trained_on_as_it_is(tmp_path):
     small, large = stack(4, 6), stack(9, 6)
-    train([small], ideal(2), tmp_path, SMALL)
+    train([small], ideal(2), tmp_path, replace(SMALL, imitation=0, simulated=0))
     policy, alike = load_policy(tmp_path), []
     for graph in (small, large):
         costs = build_costs(graph, ideal(2))
@@ -296,6 +296,7 @@ def pupil():
 TEACHER = partial(annealing, most=200)  # what little annealing finds is irregular, too
 
 
+@pytest.mark.thorough
 def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(pupil):
     learn_annealed(pupil, TEACHER)
     learner = pupil.learner
@@ -337,9 +338,9 @@ def test_temperatures_follow_the_entropy_that_is_wanted(chains):
 
 def test_imitation_alone_keeps_what_it_learned(tmp_path, chains):
     graph = chains(3)
-    config = TrainConfig(imitation=320, simulated=0, batch=16, hidden=16, rounds=2)
+    config = TrainConfig(imitation=320, simulated=0, batch=16, hidden=16, rounds=1)
     train([graph], ideal(3), tmp_path / "imitated", config)
-    train([graph], ideal(3), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=2))
+    train([graph], ideal(3), tmp_path / "untrained", TrainConfig(imitation=0, simulated=0, batch=16, hidden=16, rounds=1))
     costs = build_costs(graph, ideal(3))
     policies = (load_policy(tmp_path / name) for name in ("imitated", "untrained"))
     # Eight at a time, as in the tests before, for what is traced.

@@ -142,6 +142,7 @@ def test_capture_takes_functions_and_texts(tmp_path):
     assert {**lasting(found.figures), "name": "", "function": ""} == {**lasting(printed), "name": "", "function": ""}
 
 
+@pytest.mark.thorough  # what it calls is called by the tests here
 def test_the_page_calls_commands_from_python():
     page = (Path(__file__).parents[2] / "docs" / "howto.md").read_text(encoding="utf-8")
     block = page.partition("## Call commands from Python")[2].partition("```python\n")[2].partition("```")[0]

@@ -14,6 +14,7 @@ from doppler_tf.formats.graph_json import read_graph, write_graph
 from runtime.models.captured_program import CapturedProgram
 from tests.captured_models import MODELS
 from tests.commands import doppler
+from tests.crossed import crossed
 from tests.messages import assert_says, refusal
 
 # What draws random numbers anew at each run has no outputs to be equal to.
@@ -33,16 +34,15 @@ def captured(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("name", EXECUTED)
-def test_a_model_runs_on_several_devices_with_the_outputs_of_the_original(name, captured, tmp_path):
+@pytest.mark.parametrize(*crossed(name=EXECUTED, how=[(1, "one_device"), (2, "round_robin"), (4, "random")]))
+def test_a_model_runs_on_several_devices_with_the_outputs_of_the_original(name, how, captured, tmp_path):
     tf.random.set_seed(1)
-    graph, placed = captured(name, grouping=False), tmp_path / "placed.json"
-    for devices, method in ((1, "one_device"), (2, "round_robin"), (4, "random")):
-        doppler("place", graph, "--topology", f"cpu:{devices}", "--method", method, "--out", placed)
-        result = doppler("run", graph, "--topology", f"cpu:{devices}", "--assignment", placed, "--executor", "tf", "--seed", devices)
-        assert result["outputs_match"], result
-        assert result["trace_valid"]
-        assert result["work_conserving"]
+    graph, placed, (devices, method) = captured(name, grouping=False), tmp_path / "placed.json", how
+    doppler("place", graph, "--topology", f"cpu:{devices}", "--method", method, "--out", placed)
+    result = doppler("run", graph, "--topology", f"cpu:{devices}", "--assignment", placed, "--executor", "tf", "--seed", devices)
+    assert result["outputs_match"], result
+    assert result["trace_valid"]
+    assert result["work_conserving"]
 
 
 def test_costs_are_measured_and_the_measured_graph_still_knows_its_model(captured, tmp_path):

@@ -13,6 +13,7 @@ from tf_keras import layers
 
 import doppler_tf
 from doppler_tf.errors import ConfigError, ExecutionError
+from tests.crossed import crossed
 from tests.messages import assert_says, refusal
 from tests.signatures import equal, functions
 
@@ -58,7 +59,8 @@ def test_a_model_gives_what_it_gave(in_flight, tmp_path):
     np.testing.assert_allclose(sorted(found.items())[0][1], model(batch(1))["joined"], rtol=1e-5, atol=1e-6)
 
 
-def test_a_training_step_has_the_losses_of_the_original():
+@pytest.mark.parametrize("in_flight", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_a_training_step_has_the_losses_of_the_original(in_flight):
     tf_keras.utils.set_random_seed(0)
     model = tf_keras.Sequential([layers.Dense(8, activation="relu", input_shape=(4,)), layers.Dense(1)])
     optimizer = tf_keras.optimizers.Adam(0.01)
@@ -74,21 +76,18 @@ def test_a_training_step_has_the_losses_of_the_original():
     rng = np.random.default_rng(0)
     data = [(rng.normal(size=(6, 4)).astype(np.float32), rng.normal(size=(6, 1)).astype(np.float32)) for _ in range(20)]
     before = [variable.numpy() for variable in model.variables]
-    losses = []
-    for in_flight in (1, 2):
-        with doppler_tf.distribute(step, data[0], topology="cpu:2", budget_s=0.2, in_flight=in_flight) as placed:
-            losses.append([float(placed(*pair)) for pair in data] if in_flight == 1 else [float(loss) for loss in placed.map(data)])
-            variables = placed.variables
+    with doppler_tf.distribute(step, data[0], topology="cpu:2", budget_s=0.2, in_flight=in_flight) as placed:
+        losses = [float(placed(*pair)) for pair in data] if in_flight == 1 else [float(loss) for loss in placed.map(data)]
+        variables = placed.variables
     for variable, value in zip(model.variables, before, strict=True):
         np.testing.assert_array_equal(variable, value)  # its variables are copies
     expected = [float(step(*pair)) for pair in data]
-    for found in losses:
-        np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
     for variable in model.variables:
         np.testing.assert_allclose(variables[variable.name.partition(":")[0]], variable, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("pieces", [2, 3])
+@pytest.mark.parametrize("pieces", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_a_model_that_is_cut_gives_what_it_gave(pieces, tmp_path):
     model = towers()
     with doppler_tf.distribute(model, batch(0), topology="cpu:2", budget_s=0.2, pieces=pieces) as placed:
@@ -189,8 +188,7 @@ def test_placed_functions_give_the_structure_types_and_values_of_the_original(dr
             equal(placed(*args, **kwargs), drawn.function(*args, **kwargs))
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
-@pytest.mark.parametrize("executor", ["engine", "TensorFlow's executor", "TensorFlow alone"])
+@pytest.mark.parametrize(*crossed(executor=["engine", "TensorFlow's executor", "TensorFlow alone"], in_flight=[2, 1]))
 def test_every_way_gives_the_same_and_keeps_variables(executor, in_flight):
     if executor == "TensorFlow's executor" and in_flight > 1:
         message = refusal(ConfigError, doppler_tf.distribute, towers(), batch(0), "cpu:2", None, in_flight, executor=executor)

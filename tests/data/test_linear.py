@@ -30,9 +30,9 @@ def lines(work) -> int:
 
 
 @pytest.mark.parametrize(("name", "sizes"), [
-    ("llama_stack", [(2, {"layers": layers}) for layers in (4, 8, 16)]),
-    ("ffnn", [(devices, {}) for devices in (32, 64, 128)]),
-    ("layered", [(2, {"vertices": vertices}) for vertices in (500, 1000, 2000)]),
+    ("llama_stack", [(2, {"layers": layers}) for layers in (2, 4, 8)]),
+    ("ffnn", [(devices, {}) for devices in (16, 32, 64)]),
+    ("layered", [(2, {"vertices": vertices}) for vertices in (250, 500, 1000)]),
 ])
 def test_building_writing_and_reading(tmp_path, name, sizes):
     counts = []

@@ -14,12 +14,13 @@ from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.schedule.validation import validate_trace
+from tests.crossed import crossed
 from tests.data.test_training_step import LOSSES, TRAINED, published, tape_values
 from tests.data.test_workloads import TINY
 
 STEPS = 5
-CASES = [("chainmm", "momentum", 4, "published"), ("ffnn", "adam", 2, "data"), ("llama_layer", "sgd", 2, "tensor")]
-ALL = [(name, optimizer, devices, "eindecomp" if devices == 4 else "published")
+CASES = [("chainmm", "momentum", 4, "published"), ("ffnn", "adam", 2, "data")]
+ALL = [("llama_layer", "sgd", 2, "tensor")] + [(name, optimizer, devices, "eindecomp" if devices == 4 else "published")
        for name in TRAINED for optimizer in OPTIMIZERS for devices in (1, 2, 4)]
 
 
@@ -48,8 +49,7 @@ def random_assignment(graph, devices, seed):
     return Assignment(device, None, "random")
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize(*crossed(name=TRAINED, optimizer=OPTIMIZERS))
 def test_the_program_fed_back_is_training_in_tensorflow(name, optimizer):
     program = workload_program(build_workload(name, 2, "small", optimizer=optimizer, **TINY[name]).attributes["workload"])
     first = tensors = program.draw_inputs(0, np.float64)

@@ -55,6 +55,7 @@ def test_run_on_devices_computes_what_the_program_says():
     assert float(re.search(r"measured ([\d.]+) ms", printed)[1]) > 0
 
 
+@pytest.mark.thorough  # the same in one process: tests/data/test_own_workloads.py
 def test_a_program_of_ones_own_is_checked():
     assert re.search(r"mixer_training: \d+ vertices, simulated [\d.]+ ms\n.* relative error \S+ \(ok\)", example("own_program"))
 

@@ -33,6 +33,7 @@ def trained(tmp_path_factory):
     return folder, said["graphs"]["chainmm"]
 
 
+@pytest.mark.thorough  # the drivers themselves: tests/agents/test_driver.py
 def test_the_standard_driver_and_metrics_evaluate_a_policy(trained):
     folder, said = trained
     row = re.compile(r"chainmm, (\w+): 16 episodes of 38 steps, average return (-[\d.]+), makespan ([\d.]+) ms, at best ([\d.]+) ms")
@@ -59,6 +60,7 @@ def test_the_standard_saver_keeps_a_policy(trained, tmp_path):
     assert {path.name for path in (saved / "chainmm").iterdir()} >= {"saved_model.pb", "policy_specs.pbtxt", "variables"}
 
 
+@pytest.mark.thorough  # the model itself: tests/agents/test_export.py
 def test_a_model_is_served_over_http(trained, tmp_path):
     """Trained, exported, served, asked: as a user does it."""
     folder, _ = trained

@@ -14,6 +14,7 @@ def lose(*options):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.thorough
 def test_the_run_fails_and_says_which_device_is_gone():
     told = lose()
     assert told["device"] == 1

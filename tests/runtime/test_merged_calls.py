@@ -23,6 +23,8 @@ from runtime.models.captured import captured_model
 from runtime.models.captured_program import CapturedProgram
 from runtime.tensorflow_graph import TensorFlowGraph
 from tests.captured_models import MODELS, Spec
+from tests.crossed import crossed
+from tests.data.test_workloads import TINY
 
 
 def timed(graph, seed):
@@ -56,8 +58,7 @@ def merged_outputs(graph, devices, seed, inputs, fetch=()):
     return {t: found[tensor[t]] for t in range(graph.num_tensors) if tensor[t] in found}, graph.num_vertices - merged.graph.num_vertices
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "random_state"])
+@pytest.mark.parametrize(*crossed(name=[name for name in MODELS if name != "random_state"], devices=[1, 2, 4]))
 def test_captured_models(tmp_path, name, devices):
     graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=devices)
     program = CapturedProgram(graph, seed=1)
@@ -91,11 +92,9 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
     assert program.relative_error(theirs.run()) <= 1e-6  # what has them keeps them
 
 
-@pytest.mark.parametrize("devices", [1, 3])
-@pytest.mark.parametrize(("name", "sizes"), [("chainmm", {"n": 16}), ("llama_layer", {
-    "tokens": 24, "dim": 32, "heads": 4, "ffn": 44, "vocab": 50})])
-def test_einsum_workloads(name, sizes, devices):
-    graph = build_workload(name, 2, "small", **sizes)
+@pytest.mark.parametrize(*crossed(name=["chainmm", "llama_layer"], devices=[1, 3]))
+def test_einsum_workloads(name, devices):
+    graph = build_workload(name, 2, "small", **TINY[name])
     program = workload_program(graph.attributes["workload"])
     inputs, (costs, assignment) = input_tiles(graph, program.draw_inputs(0)), placed(graph, devices, 5)
     apart = run(graph, costs, assignment, inputs, ())
@@ -106,8 +105,7 @@ def test_einsum_workloads(name, sizes, devices):
         np.testing.assert_allclose(assemble_outputs(graph, found)[key], value, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("in_flight", [1, 2])
-@pytest.mark.parametrize("name", ["nested", "momentum", "attention"])
+@pytest.mark.parametrize(*crossed(name=["nested", "momentum", "attention"], in_flight=[1, 2]))
 def test_batches_in_flight(tmp_path, name, in_flight):
     graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=3)
     batches = repeat_graph(graph, cpu(2), in_flight + 1, in_flight)

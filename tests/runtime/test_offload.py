@@ -11,7 +11,8 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Host, Topology
 from doppler_tf.offload.planning import plan_offload, without_limits
-from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.report.memory_rows import memory_rows
+from doppler_tf.schedule.assignment import Assignment, Load, Offload
 from doppler_tf.schedule.memory import needed_bytes
 from doppler_tf.schedule.offloaded import kept_on_host, offloaded
 from doppler_tf.schedule.simulator import Simulator
@@ -59,6 +60,8 @@ def check(graph, costs, assignment, trace) -> None:
     assert report.violations == ()
     assert report.idle == ()
     assert (trace.peak_bytes <= costs.memory_bytes).all()
+    np.testing.assert_array_equal(trace.peak_bytes, peak_bytes(graph, costs, assignment, trace.log))
+    assert [row.most_bytes for row in memory_rows(graph, costs, trace)[0]] == trace.peak_bytes.tolist()
 
 
 @pytest.mark.parametrize("seed", [*QUICK, *ALL])
@@ -83,6 +86,32 @@ def test_real_kernels_give_what_they_give_without_limits(seed):
     check(made, wide, assignment, trace)
     # What live tensors hold in their own sizes, results on their devices included, is what the plan counts.
     assert (trace.peak_tensor_bytes[:-1] <= wide.memory_bytes[:-1]).all()
+    assert (trace.peak_tensor_bytes <= trace.peak_bytes).all()
     assert {t: kept.get(t, t) in outputs for t in expected} == dict.fromkeys(expected, True)
     for t, value in expected.items():
         np.testing.assert_allclose(outputs[kept.get(t, t)], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_load_is_counted_once_by_simulator_engine_and_trace():
+    """Weight w and result a are loaded from the host, a for two vertices one after the other; result d stays there."""
+    kernel = {"op": "map", "params": {"fn": "add", "subscripts": "ab,ab->ab"}}
+    nodes = [{"id": "w", "input": True, "output_bytes": BYTES}]
+    nodes += [{"id": v, "exec_s": 0.01, "output_bytes": BYTES, "kernel": {**kernel, "operands": [{"vertex": p}, {"vertex": q}]}}
+              for v, p, q in ("aww", "baa", "cab", "dcc")]
+    edges = [{"source": p, "target": v} for v, p in ("aw", "ba", "ca", "cb", "dc")]
+    graph = graph_from_records(nodes, edges, {"name": "chain"})
+    topology = Topology.from_json({"name": "one", "devices": [{"name": "d0"}]})
+    costs = build_costs(graph, replace(topology, host=Host(BYTES * 1e2)))
+    w, a, b, c, d = range(5)
+    loads = (Load(w, 0, (a,)), Load(a, 0, (b,)), Load(a, 0, (c,)), Load(d, 0, ()))
+    after = np.array([(b, 7)], np.int32)  # the second load of a after its first use
+    made, wide, assignment = offloaded(graph, costs, Assignment(np.array([-1, 0, 0, 0, 0], np.int32), offload=Offload(loads, after)))
+    simulated = Simulator().execute(made, wide, assignment)
+    expected = [3 * BYTES, 2 * BYTES]  # a twice: for its second load, and on its way for the first
+    assert peak_bytes(made, wide, assignment, simulated).tolist() == expected
+    inputs = {w: np.ones((SIDE, SIDE), np.float32)}
+    with EmulatedExecutor() as emulated, TensorFlowExecutor(inputs) as real:
+        for executor in (emulated, real):
+            trace = executor.execute(made, wide, assignment)
+            assert peak_bytes(made, wide, assignment, trace.log).tolist() == trace.peak_bytes.tolist() == expected
+        assert trace.peak_tensor_bytes.tolist() == expected

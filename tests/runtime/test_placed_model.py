@@ -86,8 +86,8 @@ def check_devices(report, graph, placed):
 
 
 @pytest.mark.parametrize(("model", "grouping", "options"), [
-    (MODELS["dense"], False, ["1", "unfused"]), (split_convolution, False, ["1"]),
-    pytest.param(loops_that_share, False, ["1"], marks=pytest.mark.thorough)])
+    (MODELS["dense"], False, ["1", "unfused"]),
+    *(pytest.param(model, False, ["1"], marks=pytest.mark.thorough) for model in (split_convolution, loops_that_share))])
 def test_tensorflow_alone_runs_each_operation_where_it_is_placed(exported, tmp_path, model, grouping, options):
     function, graph, _, placed = exported(model, grouping)
     report, results = run_alone(graph, tmp_path, *options)

@@ -22,6 +22,7 @@ from doppler_tf.graph.topology import cpu
 from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.validation import validate_trace
 from runtime import TensorFlowExecutor
+from tests.crossed import crossed
 from tests.watched_devices import watched_executor
 
 
@@ -35,10 +36,10 @@ def noting(noted, look):
     return lambda method, *args: noted.append((method, args[-1], look()))
 
 
-@pytest.mark.parametrize("name", ["chainmm", "ffnn", "llama_block"])
-@pytest.mark.parametrize("prepare", [lambda graph: graph, fuse], ids=["apart", "fused"])
-def test_a_transfer_takes_the_time_of_its_destination(name, prepare):
-    graph = prepare(build_workload(name, 2, scale="small"))
+@pytest.mark.parametrize(*crossed(name=["chainmm", "ffnn", "llama_block"], fused=[True, False]))
+def test_a_transfer_takes_the_time_of_its_destination(name, fused):
+    graph = build_workload(name, 2, scale="small")
+    graph = fuse(graph) if fused else graph
     program = workload_program(graph.attributes["workload"])
     tensors = program.draw_inputs(0)
     noted, expected = [], evaluate_program(program, tensors)

@@ -1,6 +1,7 @@
 """Real kernels on logical devices: the same numbers as the unsharded program, wherever the vertices run."""
 
 import threading
+from functools import cache
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from doppler_tf.schedule.assignment import assignment_from_devices, plan_transfe
 from doppler_tf.schedule.validation import validate_trace
 from runtime import SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices
 from runtime.calls import KernelCall
+from tests.crossed import crossed
 from tests.watched_devices import watched_executor
 
 
@@ -47,18 +49,22 @@ class Case:
         return relative_error(assemble_outputs(self.graph, executor.outputs), self.expected)
 
 
-@pytest.fixture(scope="module", params=sorted(WORKLOADS))
+case_of = cache(Case)
+
+
+@pytest.fixture(params=sorted(WORKLOADS))
 def case(request):
-    return Case(request.param)
+    return case_of(request.param)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def chain():
-    return Case("chainmm")
+    return case_of("chainmm")
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4])
-def test_random_assignments_equal_the_unsharded_program(case, devices):
+@pytest.mark.parametrize(*crossed(name=sorted(WORKLOADS), devices=[1, 2, 4]))
+def test_random_assignments_equal_the_unsharded_program(name, devices):
+    case = case_of(name)
     with TensorFlowExecutor(case.inputs, case.fetch) as executor:
         for seed in range(3):
             costs, assignment = case.place(devices, seed)

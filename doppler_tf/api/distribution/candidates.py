@@ -94,7 +94,7 @@ class Candidate:
             problem = Problem(self.graph, self.costs, AUTO)
             placed, simple = place(problem, seed=seed, budget_s=budget_s, offload="never"), baselines(problem, seed)
         else:
-            placed = place_batches(batches, seed=seed, budget_s=budget_s)
+            placed = place_batches(batches, seed=seed, budget_s=budget_s, offload="never")
             simple = batch_baselines(batches, seed)
         finalists = finalists_of(placed, simple)
         graph, costs = (self.graph, self.costs) if in_flight == 1 else (batches.graph, batches.costs)

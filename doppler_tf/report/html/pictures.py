@@ -12,6 +12,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.figures import LINK, OTHER, PALETTE
 from doppler_tf.report.gantt_rows import groups_of, is_dark, lanes_of, link_rows
 from doppler_tf.report.html.layout import layered
+from doppler_tf.report.memory_rows import memory_rows
 from doppler_tf.report.tables import TimeUnit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.schedule.assignment import Assignment
@@ -25,8 +26,9 @@ def gantt_data(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound
     """The bars of a trace; None if there are more than MOST_BARS.
 
     Returns:
-      `rows`: the devices, then the links as in `link_rows`, with `label` and `lanes`. `bars`: columns `row`, `lane`, `start_s`, `end_s`,
-      `vertex`, `source`, `destination` (both the device of an execution) and `group`, an index into `groups`; transfers have the last one.
+      `rows`: the devices, those of `memory_rows` with `memory`, then the links as in `link_rows`, with `label` and `lanes`. `bars`: columns
+      `row`, `lane`, `start_s`, `end_s`, `vertex`, `source`, `destination` (both the device of an execution) and `group`, an index into
+      `groups`; transfers have the last one. `memory`: what those rows are.
     """
     if len(trace.vertex) + len(trace.producer) > MOST_BARS:
         return None
@@ -35,6 +37,11 @@ def gantt_data(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound
     devices, busy = costs.topology.device_names, device_utilisation(costs, trace).tolist()
     rows = [{"label": f"{name} {share:.0%}", "lanes": int(count), "link": False}
             for name, share, count in zip(devices, busy, lanes, strict=True)]
+    held, what = memory_rows(graph, costs, trace)
+    for row in held:
+        time_s, height = row.until(trace.makespan_s)
+        rows.append({"label": " ".join(row.label.split()), "lanes": 1, "link": False, "memory": {
+            "time_s": time_s.tolist(), "height": height.tolist(), "limit": row.is_near}})
     row_of = np.zeros(len(trace.producer), np.int64)
     for label, members in link_rows(costs, trace):
         row_of[members] = len(rows)
@@ -47,7 +54,7 @@ def gantt_data(graph: DataflowGraph, costs: CostModel, trace: Trace, lower_bound
                "group": (groups, np.full(len(row_of), len(labels) - 1))}
     bars = {name: np.concatenate(parts).tolist() for name, parts in columns.items()}
     used = set(bars["group"])
-    return {"rows": rows, "bars": bars, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s,
+    return {"rows": rows, "bars": bars, "makespan_s": trace.makespan_s, "lower_bound_s": lower_bound_s, "memory": what,
             "groups": [{"name": label, "used": g in used, **look} for g, (label, look) in enumerate(zip(labels, colours, strict=True))]}
 
 

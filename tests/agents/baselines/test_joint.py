@@ -73,7 +73,7 @@ def test_greedy_takes_the_likeliest_pair_not_the_likeliest_vertex(three):
     assert (int(vertex[0]), int(device[0])) == (1, 1)
 
 
-@pytest.mark.parametrize("hub", [False, True])
+@pytest.mark.parametrize("hub", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_every_pair_is_seen_as_plc_sees_it(random_graph, hub):
     topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 45}, {"name": "b"}, {"name": "c"}],
                                    "links": {"latency_s": 0.1, "bandwidth_bytes_per_s": [[20, 20, 20], [20, 20, 20], [None, 20, 20]]},
@@ -95,7 +95,7 @@ def test_every_pair_is_seen_as_plc_sees_it(random_graph, hub):
         state, seen = place_pair(encoded, state, seen, *(tf.constant([int(p[i]) for p in pick]) for i in (0, 1)))
 
 
-@pytest.mark.parametrize("features", ["relational", "paper"])
+@pytest.mark.parametrize("features", ["relational", pytest.param("paper", marks=pytest.mark.thorough)])
 def test_the_gradient_by_steps_is_that_of_the_whole(random_graph, features):
     encoded, network = made([random_graph(6, 3), random_graph(4, 4)], ideal(2), features)
     episodes = joint_episodes(network, encoded, tf.constant([0, 1, 0]), tf.constant([0, 0]), tf.zeros([3], tf.bool))

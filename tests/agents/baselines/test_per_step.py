@@ -81,6 +81,7 @@ def test_the_update_takes_the_log_probabilities_of_the_steps(random_graph):
     assert np.std(sel.chosen.numpy()[valid.numpy()]) > 1e-2
 
 
+@pytest.mark.thorough
 def test_without_the_placement_it_is_doppler(random_graph):
     """Where the encoder does not weigh the placement, greedy episodes, log-probabilities and gradients are DOPPLER's, made in one pass."""
     encoded, network = made([random_graph(6, 1), random_graph(4, 2)])

@@ -14,6 +14,7 @@ from tf_keras import layers
 from data.capture import capture
 from runtime.models.captured import Work, captured_model, original_function
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
+from tests.crossed import crossed
 
 IMAGE = Spec([2, 6, 6, 4])
 
@@ -131,8 +132,8 @@ def test_a_function_that_is_frozen_already(tmp_path):
     close(run_pieces(graph, draw(graph, 0))[0], {"0": frozen(tf.constant(draw(graph, 0)["x"]))[0].numpy()})
 
 
-@pytest.mark.parametrize("pieces", [None, 2, 3])
-@pytest.mark.parametrize("name", ["convolution", "embedding", "lstm", "attention", "loop", "branch", "nested", "adam", "momentum"])
+@pytest.mark.parametrize(*crossed(name=["convolution", "embedding", "lstm", "attention", "loop", "branch", "nested", "adam", "momentum"],
+                                  pieces=[None, 2, 3]))
 def test_models_give_the_same(tmp_path, name, pieces):
     checked(tmp_path, *MODELS[name](), pieces=pieces)
 

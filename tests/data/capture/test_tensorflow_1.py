@@ -12,6 +12,7 @@ from data.capture.rewriting.inlining import Inliner
 from doppler_tf.errors import ConfigError
 from runtime.models.captured import original_function
 from tests.captured_models import Spec, close, draw, run_pieces
+from tests.crossed import crossed
 
 v1 = tf.compat.v1
 X = Spec([2, 3])
@@ -58,8 +59,7 @@ def updates(x):
         return x @ tf.identity(weight)
 
 
-@pytest.mark.parametrize("resources", [True, False])
-@pytest.mark.parametrize("build", [conditional, loop])
+@pytest.mark.parametrize(*crossed(build=[conditional, loop], resources=[True, False]))
 def test_a_saved_model_is_captured_with_equal_outputs(build, resources, tmp_path):
     signature = saved(tmp_path / "saved", build, resources)
     graphs = [capture(signature, [X], model_folder=tmp_path / f"{grouping}.model", grouping=grouping) for grouping in (False, True)]

@@ -1,5 +1,5 @@
-// The Gantt chart: one row per device, one thin row per link, as wide as the page.
-const ROW = 34, LINK_ROW = 16, AXIS = 38, TOP = 8, RIGHT = 14, LEAST_LABEL = 22;
+// The Gantt chart: one row per device, one for its memory, one thin row per link, as wide as the page.
+const ROW = 34, LINK_ROW = 16, MEMORY = "#a9b8c9", AXIS = 38, TOP = 8, RIGHT = 14, LEAST_LABEL = 22;
 
 function drawGantt(figure, data) {
   const { gantt, unit } = data, { rows, bars, groups } = gantt, count = bars.row.length;
@@ -45,6 +45,7 @@ function drawGantt(figure, data) {
     }
     axis.append(svg("text", { x: gutter + inner / 2, y: bottom + 31 }, `time (${unit.axis})`));
     const inside = svg("svg", { x: gutter, y: 0, width: inner, height: bottom, viewBox: `${gutter} 0 ${inner} ${bottom}` });
+    rows.forEach((row, r) => row.memory && inside.append(...memory(row.memory, tops[r], x)));
     for (let i = 0; i < count; i++) inside.append(...bar(i, x, from, shown));
     if (selected >= 0) inside.append(...bar(selected, x, from, shown));  // again, before all others
     if (gantt.lower_bound_s) {
@@ -55,6 +56,14 @@ function drawGantt(figure, data) {
     picture.replaceChildren(...parts, axis, inside);
     plot.dataset.from_s = from;
     plot.dataset.to_s = from + shown;
+  }
+
+  // The area under a curve of bytes; a line at the limit.
+  function memory({ time_s, height, limit }, top, x) {
+    const low = top + ROW - 1.5, high = top + 1.5;
+    const corners = time_s.map((seconds, i) => `${x(seconds).toFixed(1)},${(low - height[i] * (low - high)).toFixed(1)}`);
+    const area = svg("polygon", { points: [`${x(time_s[0])},${low}`, ...corners, `${x(span)},${low}`].join(" "), fill: MEMORY });
+    return limit ? [area, svg("line", { x1: x(0), x2: x(span), y1: high, y2: high, stroke: INK })] : [area];
   }
 
   // The rectangle of a bar and a vertex's name, if they are in sight and there is room; transfers may overlap and have none.

@@ -23,11 +23,24 @@ from doppler_tf.schedule.batches import Batches
 from doppler_tf.schedule.memory import MORE_MEMORY, never_fits
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.showing import ShowsItself
-from doppler_tf.stages import Asked, Policy, construct, improve, mend, over_host, search_alone, steadiest, tie_repeats, under_noise, usual
+from doppler_tf.stages import (
+    Asked,
+    Policy,
+    bound_by_memory,
+    construct,
+    improve,
+    mend,
+    over_host,
+    search_alone,
+    steadiest,
+    tie_repeats,
+    under_noise,
+    usual,
+)
 
 OFFLOAD = (AUTO, "never")
-# Where nothing is known that fits, searches end at the first share of the budget, and those without limits at the second. The rest is for
-# compiling.
+# Where memory makes the best so long, searches end at the first share of the budget, and those without limits at the second. The rest is
+# for compiling.
 _FITTING, _WITHOUT_LIMITS = 0.4, 0.8
 
 
@@ -86,9 +99,9 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
       noise: the shape of log-normal factors on all times. With it the members' best assignments, the best of all under each rule, and the
         last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, the steadiest of a search
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
-      offload: `auto`: where the topology has a host, and no assignment is found that fits in the devices' memory, what was found without
-        limits is compiled so that it fits with the host (see `plan_offload`), the fastest of all, in the last
-        three fifths of `budget_s`. What fits, but not in 20 simulations with other times, is compiled so that it always fits.
+      offload: `auto`: where the topology has a host, and something is found that would end before all that fits in the devices' memory,
+        what is found without limits is compiled so that it fits with the host (see `plan_offload`), in the last three fifths of
+        `budget_s`. It is taken if it ends first. What fits, but not in 20 simulations with other times, is compiled so that it always fits.
         `never`: it must fit in the order of its simulated run.
 
     Raises:
@@ -105,9 +118,13 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
         if proof is None:
             return _over_host(problem, asked, method, noise)
         raise DeadlockError(f"{problem.graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
-    pool, known_s = _searched(problem, asked, method, _FITTING if host else 1.0)
-    if host and not np.isfinite(pool.members[pool.leader].makespan_s):
-        return _over_host(problem, asked, method, noise)
+    pool, known_s, bound = _searched(problem, asked, method, _FITTING if host else 1.0)
+    if host and bound:
+        fitting_s = pool.members[pool.leader].makespan_s
+        with contextlib.suppress(DeadlockError) if np.isfinite(fitting_s) else contextlib.nullcontext():
+            planned = _over_host(problem, asked, method, noise)
+            if planned.makespan_s < fitting_s:
+                return planned
     if noise is not None:
         name, means_s = under_noise(pool, noise, seed)
     else:
@@ -117,10 +134,10 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
     return _answer(pool, asked, name, means_s)
 
 
-def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0) -> tuple[Pool, float]:
-    """What a method or the portfolio finds, and the best makespan without searches.
+def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0) -> tuple[Pool, float, bool]:
+    """What a method or the portfolio finds, the best makespan without searches, and whether it is memory that makes it so long.
 
-    Args: if_short: the share of the budget at which searches end while nothing is known that fits in memory.
+    Args: if_short: the share of the budget at which searches end if it is.
     """
     pool = Pool(problem, problem.bounds.best_s)
     if method in SEARCHES:
@@ -131,11 +148,11 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
         tie_repeats(pool, asked)
         construct(pool, asked, (*usual(problem, asked), *asked.learned))
     mend(pool)
-    known_s = pool.members[pool.leader].makespan_s
+    known_s, bound = pool.members[pool.leader].makespan_s, if_short < 1.0 and bound_by_memory(pool)
     if method == AUTO:
-        share = 1.0 if np.isfinite(known_s) or asked.budget_s is None else if_short
+        share = if_short if bound and asked.budget_s is not None else 1.0
         improve(pool, asked if share == 1.0 else asked._replace(budget_s=share * asked.budget_s))
-    return pool, known_s
+    return pool, known_s, bound
 
 
 def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None) -> Placement:
@@ -144,7 +161,7 @@ def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None)
     if noise is not None:
         note(f"{graph.name}: kept in part on the host, so assignments are judged without noise")
     searching = asked if asked.budget_s is None else asked._replace(budget_s=_WITHOUT_LIMITS * asked.budget_s)
-    found, _ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
+    found, *_ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
     return _compiled(problem, found, asked)
 
 

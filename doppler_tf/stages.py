@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler_tf.errors import DeadlockError
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, Pool, Problem, climb
@@ -18,7 +19,7 @@ from doppler_tf.heuristics.search.budget import default_budget
 from doppler_tf.heuristics.search.local_search import PATIENCE
 from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
-from doppler_tf.offload.planning import best_sequence, plan_offload
+from doppler_tf.offload.planning import best_sequence, plan_offload, without_limits
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
@@ -111,6 +112,16 @@ def mend(pool: Pool) -> None:
     name = pool.leader
     if not np.isfinite(pool.members[name].makespan_s):
         pool.put(name, *judge_frugal(pool.problem, pool.members[name].assignment, name not in YARDSTICKS))
+
+
+def bound_by_memory(pool: Pool) -> bool:
+    """Whether something that does not fit in memory would end before all that fits, if memory had no limits; or nothing fits."""
+    problem, fitting_s = pool.problem, pool.members[pool.leader].makespan_s
+    if not np.isfinite(fitting_s):
+        return True
+    free = without_limits(problem.costs)
+    return any(FastSimulator(problem.graph, free, each.assignment.dispatch).makespans_of([each.assignment])[0] < fitting_s
+               for each in pool.members.values() if not np.isfinite(each.makespan_s))
 
 
 def over_host(pool: Pool, found: Pool, asked: Asked) -> None:

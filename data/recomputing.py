@@ -43,7 +43,7 @@ def recomputed(made: TrainingStep, turn: str, launch: int = LAUNCH) -> TrainingS
         if not behind.isdisjoint(step.reads):
             behind.add(step.name)
     behind.discard(turn)
-    names = _names(program, _computed_again(program, behind, launch))
+    names = _names(program, _computed_again(program, turn, behind, launch))
     for at, step in reversed([*enumerate(program.steps)]):
         if step.name in behind or step.name in names:
             first = at if step.name in behind else at_of[step.name]
@@ -67,11 +67,11 @@ def recomputed(made: TrainingStep, turn: str, launch: int = LAUNCH) -> TrainingS
     return TrainingStep(EinsumProgram(program.sizes, program.inputs, tuple(reversed(kept)), program.outputs), {**made.sources, **sources})
 
 
-def _computed_again(program: EinsumProgram, behind: Collection[str], launch: int) -> set[str]:
+def _computed_again(program: EinsumProgram, turn: str, behind: Collection[str], launch: int) -> set[str]:
     """The steps before the turn that are computed again behind it: the sink's side of the least cut.
 
     Each step is an edge. To cut it is to keep its tensor, at the cost of its elements. Its start on the sink's side means that it is
-    computed again, at the cost of what it reads and writes, and that all that it reads is there.
+    computed again, at the cost of what it reads and writes, and that all that it reads is there. Outputs and the turn are there anyway.
     """
     graph, before = nx.DiGraph(), {step.name: step for step in program.steps if step.name not in behind}
     graph.add_nodes_from(("source", "sink"))
@@ -84,7 +84,7 @@ def _computed_again(program: EinsumProgram, behind: Collection[str], launch: int
         if isinstance(step, View):
             graph.add_edge(start, (step.name, "end"))
             continue
-        graph.add_edge(start, (step.name, "end"), capacity=0 if step.name in program.outputs else WORTH * size)
+        graph.add_edge(start, (step.name, "end"), capacity=0 if step.name in (turn, *program.outputs) else WORTH * size)
         moved = launch + size + sum(math.prod(program.shapes[tensor]) for tensor in step.reads)
         graph.add_edge("source", start, **({"capacity": moved} if _is_cheap(program, step) else {}))
     _, (_, sink_side) = nx.minimum_cut(graph, "source", "sink")

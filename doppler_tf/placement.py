@@ -13,7 +13,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, field
 from doppler_tf.graph.costs import CostModel, graph_with_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
-from doppler_tf.heuristics import HEURISTICS, SEARCHES, Pool, Problem
+from doppler_tf.heuristics import HEURISTICS, SEARCHES, YARDSTICKS, Pool, Problem
 from doppler_tf.heuristics.judging import by_order
 from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.notes import note
@@ -26,9 +26,11 @@ from doppler_tf.showing import ShowsItself
 from doppler_tf.stages import Asked, Policy, construct, improve, mend, over_host, search_alone, steadiest, tie_repeats, under_noise, usual
 
 OFFLOAD = (AUTO, "never")
-# Where nothing is known that fits, searches end at the first share of the budget, and those without limits at the second. The rest is for
+# Where memory is short, searches end at the first share of the budget, and those without limits at the second. The rest is for
 # compiling.
 _FITTING, _WITHOUT_LIMITS = 0.4, 0.8
+# What fits while others do not is compared with what the host makes fit, unless it is as near to the lower bound.
+_FAR = 1.1
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,7 +90,8 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
       offload: `auto`: where the topology has a host, and no assignment is found that fits in the devices' memory, what was found without
         limits is compiled so that it fits with the host (see `plan_offload`), the fastest of all, in the last
-        three fifths of `budget_s`. What fits, but not in 20 simulations with other times, is compiled so that it always fits.
+        three fifths of `budget_s`; also where some do not fit and the best that does is far above the lower bound. The faster is taken.
+        What fits, but not in 20 simulations with other times, is compiled so that it always fits.
         `never`: it must fit in the order of its simulated run.
 
     Raises:
@@ -106,8 +109,12 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
             return _over_host(problem, asked, method, noise)
         raise DeadlockError(f"{problem.graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
     pool, known_s = _searched(problem, asked, method, _FITTING if host else 1.0)
-    if host and not np.isfinite(pool.members[pool.leader].makespan_s):
-        return _over_host(problem, asked, method, noise)
+    if host and _is_short(pool):
+        fitting_s = pool.members[pool.leader].makespan_s
+        with contextlib.suppress(*[DeadlockError] * bool(np.isfinite(fitting_s))):
+            over = _over_host(problem, asked, method, noise)
+            if over.makespan_s < fitting_s:
+                return over
     if noise is not None:
         name, means_s = under_noise(pool, noise, seed)
     else:
@@ -120,7 +127,7 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
 def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0) -> tuple[Pool, float]:
     """What a method or the portfolio finds, and the best makespan without searches.
 
-    Args: if_short: the share of the budget at which searches end while nothing is known that fits in memory.
+    Args: if_short: the share of the budget at which searches end where memory is short.
     """
     pool = Pool(problem, problem.bounds.best_s)
     if method in SEARCHES:
@@ -133,9 +140,16 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
     mend(pool)
     known_s = pool.members[pool.leader].makespan_s
     if method == AUTO:
-        share = 1.0 if np.isfinite(known_s) or asked.budget_s is None else if_short
+        share = if_short if _is_short(pool) and asked.budget_s is not None else 1.0
         improve(pool, asked if share == 1.0 else asked._replace(budget_s=share * asked.budget_s))
     return pool, known_s
+
+
+def _is_short(pool: Pool) -> bool:
+    """Whether memory is short: what was constructed does not all fit, and what fits is far above the bound, or nothing does."""
+    fitting_s = pool.members[pool.leader].makespan_s
+    return not np.isfinite(fitting_s) or (fitting_s > _FAR * pool.bound_s and not all(
+        np.isfinite(found.makespan_s) for name, found in pool.members.items() if name not in YARDSTICKS))
 
 
 def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None) -> Placement:

@@ -237,9 +237,27 @@ def test_a_training_step_is_placed_and_run(cli, tmp_path, name, optimizer, execu
     assert (ran["outputs_match"], ran["trace_valid"]) == (True, True), ran
 
 
+@pytest.mark.parametrize("executor", [(), ("--merge",)])
+def test_recomputation_is_chosen_by_placing_and_runs(cli, tmp_path, executor):
+    """Both graphs are placed. With it, the outputs of real kernels are those of the uncut program."""
+    graph, placed, command = tmp_path / "g.json", tmp_path / "a.json", ("workload", "llama_layer", "--devices", 2, "--scale", "small",
+                                                                       "--option", "tokens=256", "--training")
+    tried = cli(*command, "--recompute", "auto", "--topology", "cpu:2", "--budget-s", 0.2, "--out", graph, "--json").json
+    assert {*tried["tilings"]} == {"published", "published, recomputed"}
+    assert tried["tiling"] == min(tried["tilings"], key=lambda name: tried["tilings"][name]["makespan_s"])
+    cli(*command, "--recompute", "always", "--out", graph)
+    assert json.loads(graph.read_text())["graph"]["workload"]["training"] == {"optimizer": "sgd", "recompute": True}
+    cli("place", graph, "--topology", "cpu:2", "--method", "critical_path", "--out", placed)
+    ran = cli("run", graph, "--topology", "cpu:2", "--assignment", placed, "--executor", "tf", *executor, "--json").json
+    assert (ran["outputs_match"], ran["trace_valid"]) == (True, True), ran
+
+
 @pytest.mark.parametrize(("options", "message"), [
     (("--optimizer", "adam"), "--optimizer: expected --training beside it, got adam alone; add --training"),
-    (("--training", "--optimizer", "adagrad"), "--optimizer: expected one of sgd, momentum, adam, got 'adagrad'")])
+    (("--training", "--optimizer", "adagrad"), "--optimizer: expected one of sgd, momentum, adam, got 'adagrad'"),
+    (("--recompute", "always"), "--recompute: expected --training beside it, got always alone; add --training"),
+    (("--training", "--recompute", "some"), "--recompute: expected one of never, always, auto, got 'some'"),
+    (("--training", "--recompute", "auto"), "--recompute auto: --topology: expected a topology on which to place, got none")])
 def test_training_that_is_refused(cli, tmp_path, options, message):
     outcome = cli("workload", "ffnn", "--devices", 2, "--scale", "small", *options, "--out", tmp_path / "g.json")
     assert (outcome.code, (tmp_path / "g.json").exists()) == (2, False)

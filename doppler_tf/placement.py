@@ -39,9 +39,9 @@ from doppler_tf.stages import (
 )
 
 OFFLOAD = (AUTO, "never")
-# Where memory makes the best so long, searches end at the first share of the budget, and those without limits at the second. The rest is
-# for compiling.
-_FITTING, _WITHOUT_LIMITS = 0.4, 0.8
+# Where memory makes the best so long, searches end at the first share of the budget, and those without limits at the second of what is
+# left. The rest is for compiling.
+_FITTING, _WITHOUT_LIMITS = 0.2, 0.5
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,7 +100,7 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
         last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, the steadiest of a search
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
       offload: `auto`: where the topology has a host, and something is found that would end before all that fits in the devices' memory,
-        what is found without limits is compiled so that it fits with the host (see `plan_offload`), in the last three fifths of
+        what is found without limits is compiled so that it fits with the host (see `plan_offload`), in the last four fifths of
         `budget_s`. It is taken if it ends first. What fits, but not in 20 simulations with other times, is compiled so that it always fits.
         `never`: it must fit in the order of its simulated run.
 
@@ -160,7 +160,9 @@ def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None)
     graph, costs = problem.graph, problem.costs
     if noise is not None:
         note(f"{graph.name}: kept in part on the host, so assignments are judged without noise")
-    searching = asked if asked.budget_s is None else asked._replace(budget_s=_WITHOUT_LIMITS * asked.budget_s)
+    searching = asked
+    if asked.budget_s is not None:
+        searching = asked._replace(started_s=time.perf_counter(), budget_s=_WITHOUT_LIMITS * asked.left_s())
     found, *_ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
     return _compiled(problem, found, asked)
 

@@ -75,6 +75,12 @@ class CancelledError(DopplerError):
     """A run was cancelled before its end, at the caller's wish."""
 
 
+class Described(str):
+    """What is said of a value in place of the value itself: `shown` does not quote it."""
+
+    __repr__ = str.__str__
+
+
 def shown(value) -> str:
     """`repr` of a value from outside, cut to 80 characters; it never fails."""
     try:

@@ -213,7 +213,10 @@ def _exec_table(nodes: list[Mapping], where: str) -> np.ndarray:
     values = _values(nodes, "exec_s")
     lengths = {len(value) for value in values if isinstance(value, LISTS)}
     if len(lengths) > 1 or 0 in lengths:
-        raise field_error(GraphError, where, "", "exec_s", "lists of one length, the number of devices", sorted(lengths))
+        most = max(lengths)
+        node = next(node for node, value in zip(nodes, values, strict=True) if isinstance(value, LISTS) and len(value) < max(most, 1))
+        expected = f"a list of {most} numbers, as other vertices have" if most else "a list of numbers, one for each device"
+        raise field_error(GraphError, where, _vertex_label(node), "exec_s", expected, node["exec_s"])
     if not lengths:
         return _numbers(nodes, _vertex_label, "exec_s", where)[:, None]
     if not is_of(values, list[list[NotNegative] | NotNegative | None]):

@@ -13,7 +13,7 @@ from tensorflow.python.util import nest
 
 from data.capture.calls.signature import Signature
 from data.capture.calls.structure import adopt_dataclasses, is_composite, kind, leaves, parts, unique
-from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.errors import ConfigError, Described, field_error
 
 # Numbers of a kind are also of those behind it.
 _KINDS = ("is_bool", "is_integer", "is_floating", "is_complex")
@@ -275,10 +275,9 @@ def _same(example: Any, value: Any) -> bool:
         return False
 
 
-def _shown(value: Any, most: int = 60) -> str | float | None:
-    if value is None or isinstance(value, bool | int | float):
-        return value
+def _shown(value: Any, most: int = 60) -> Described:
     if isinstance(value, tf.Tensor | np.ndarray | tf.Variable):
-        return f"a {'variable' if isinstance(value, tf.Variable) else 'tensor'} of {tf.as_dtype(value.dtype).name}{list(value.shape)}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= most else f"{text[:most]}..."
+        kind = "variable" if isinstance(value, tf.Variable) else "tensor"
+        return Described(f"a {kind} of {tf.as_dtype(value.dtype).name}{list(value.shape)}")
+    text = f"{value.dtype} {value}" if isinstance(value, np.generic) else " ".join(repr(value).split())
+    return Described(text if len(text) <= most else f"{text[:most]}...")

@@ -201,7 +201,8 @@ def _outputs(traced, where: str) -> tuple[Output, ...]:
 
 def _reason(error: Exception) -> str:
     """Kind and first telling line; tracing wraps the user's message in many others, and so do operations that fail."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = re.sub(r"in compilation of <function .*? at 0x[0-9a-f]+>, ", "", str(error))  # which is a function of ours
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     told = next((line for line in reversed(lines) if re.match(r"\w*(Error|Exception)\b", line)), lines[0] if lines else "")
     at = next((i for i, line in enumerate(lines) if "[[{{node" in line), 0)
     if at:

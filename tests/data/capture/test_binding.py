@@ -140,6 +140,8 @@ def test_calls_that_do_not_fit_are_refused_in_one_line():
         (((), {}), "f: expected arguments for (d, scale=..., *, only), got a call that does not fit: missing a required argument: 'd'"),
         ((({"a": X},), {}), "missing a required argument: 'only'"), ((({"a": X},), {"only": X, "more": 1}), "keyword argument 'more'"),
         ((({"a": X}, 3.0), {"only": X}), "argument scale: expected 2.0, a Python value that the function was captured with, got 3.0"),
+        ((({"a": X}, np.int32(2)), {"only": X}), "expected 2.0, a Python value that the function was captured with, got int32 2; "),
+        ((({"a": X}, "2"), {"only": X}), "with, got '2'; "), ((({"a": X}, X), {"only": X}), "with, got a tensor of float32["),
         ((({"b": X},), {"only": X}), "argument d: expected d/a, as in the example, got d/b"),
         ((([X],), {"only": X}), "argument d: expected d/a, as in the example, got d/0"),
         ((({"a": X, 3: X},), {"only": X}), "argument d: expected d/a, as in the example, got {'a': "),

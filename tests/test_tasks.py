@@ -62,10 +62,10 @@ def test_results_come_with_their_keys_and_failures_in_a_line(each):
 
 def test_workers_stay_and_work_in_the_callers_folder(on_ray):
     found = [{ended.value for ended in each_done(on_ray, where, dict.fromkeys(range(8), ()))} for _ in range(2)]
-    assert found[0] | found[1] == found[0]
-    assert len(found[0]) <= 2
-    assert {folder for _, folder in found[0]} == {os.getcwd()}
-    assert os.getpid() not in dict(found[0])
+    both = found[0] | found[1]  # one worker may have done all of the first round
+    assert len(both) <= 2
+    assert {folder for _, folder in both} == {os.getcwd()}
+    assert os.getpid() not in dict(both)
 
 
 def test_a_lost_workers_task_is_done_again_and_the_others_go_on(on_ray, tmp_path):

@@ -32,9 +32,10 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics.judging import judge
 from doppler_tf.heuristics.problem import Problem
+from doppler_tf.offload.planning import fitted
 from doppler_tf.report.gantt import gantt_png
 from doppler_tf.report.utilisation import device_utilisation
-from doppler_tf.schedule.assignment import AUTO
+from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.executor import Executor
 from doppler_tf.schedule.simulator import Simulator
 
@@ -76,10 +77,10 @@ def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Pa
       workers: processes that share the work of stage II; None: this process does it.
 
     Returns:
-      By graph name: `greedy_makespan_s` (infinite where it does not fit in memory; null in result.json) and `best_makespan_s` (simulated
-      with the costs of `topology`), `best_method` (`policy`, `policy, climbed`, `policy, annealed`, or what runs preferred),
-      `lower_bound_s`, `episodes`, `search_simulations` (of an annealed teacher and of climbs), `seconds` (of all updates), and after
-      stage III `measured` (see `RealStage.choose`).
+      By graph name: `greedy_makespan_s` (infinite where it does not fit in memory and there is no host; null in result.json) and
+      `best_makespan_s` (simulated with the costs of `topology`), `best_method` (`policy`, `policy, climbed`, `policy, annealed`, or what
+      runs preferred), `lower_bound_s`, `episodes`, `search_simulations` (of an annealed teacher and of climbs), `seconds` (of all
+      updates), and after stage III `measured` (see `RealStage.choose`).
 
     Raises:
       ConfigError, CheckpointError: the run folder is in use, or made for something else.
@@ -241,19 +242,29 @@ class Run:
 
     def _write(self, g: int, best: Episode, ending: str) -> float:
         """Writes an assignment of graph g, under `auto` with its fastest rule unless runs have chosen it; returns its simulated seconds."""
-        graph, costs, assignment, makespan_s = self.task.graphs[g], self.task.costs[g], self.task.assignment(g, best), best.makespan_s
+        graph, makespan_s, assignment = self.task.graphs[g], best.makespan_s, self.task.assignment(g, best)
         if self.config.dispatch == AUTO and self.progress.measured is None:
-            makespan_s, assignment = judge(Problem(graph, costs, AUTO), [assignment])[0]
-        write_assignment(self.folder / "assignments" / f"{file_name(graph.name)}{ending}", graph, costs, assignment, makespan_s)
+            makespan_s, assignment = judge(Problem(graph, self.task.costs[g], AUTO), [assignment])[0]
+        makespan_s, assignment = self._fitted(g, makespan_s, assignment)
+        path = self.folder / "assignments" / f"{file_name(graph.name)}{ending}"
+        write_assignment(path, graph, self.task.given[g], assignment, makespan_s)
         return makespan_s
+
+    def _fitted(self, g: int, makespan_s: float, assignment: Assignment) -> tuple[float, Assignment]:
+        """An assignment of graph g within the limits of memory that the task has left to the host."""
+        costs = self.task.given[g]
+        if costs is self.task.costs[g]:
+            return makespan_s, assignment
+        return fitted(Problem(self.task.graphs[g], costs, assignment.dispatch), makespan_s, assignment)
 
     def outcome(self) -> dict[str, dict]:
         """Writes the best assignment of each graph; returns the figures."""
         result, chosen = {}, self.progress.measured or {}
         searched = [sum(both) for both in zip_longest(self.progress.annealed, self.training.climbed, fillvalue=0)]
         learned = sum(self.planned.values()) * self.task.rows
-        for g, greedy_s in enumerate(self.training.final(self.progress.measured is not None)):
+        for g, greedy in enumerate(self.training.final(self.progress.measured is not None)):
             name, best = self.task.graphs[g].name, self.training.best.episodes[g]
+            greedy_s, _ = self._fitted(g, greedy.makespan_s, self.task.assignment(g, greedy))
             best_s = self._write(g, best, ".json")
             result[name] = {"greedy_makespan_s": greedy_s, "best_makespan_s": best_s, "best_method": best.method,
                             "lower_bound_s": self.task.bounds_s[g],

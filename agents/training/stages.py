@@ -167,11 +167,11 @@ class Training:
         self.environment.judge_by(self.task.makespans(costs))
         self.best.judge(self.environment, [episode.makespan_s for episode in self.greedy(self.learner.best_network)])
 
-    def final(self, chosen: bool) -> list[float]:
-        """Greedy seconds of the best policies by graph; unless measured runs have `chosen`, new samples may become the best episodes."""
+    def final(self, chosen: bool) -> list[Episode]:
+        """Greedy episodes of the best policies by graph; unless measured runs have `chosen`, new samples may become the best episodes."""
         self.learner.copy(self.learner.best_network, self.learner.network)
         experience = self.driver.run((self.task.config.seed, (1 << 16) - 1))
         if not chosen:
             self.best(experience)
         self.best.require_memory(experience)
-        return [self.task.episode(experience, rows.start).makespan_s for rows in self.task.rows_by_graph]
+        return [self.task.episode(experience, rows.start) for rows in self.task.rows_by_graph]

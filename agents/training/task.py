@@ -15,6 +15,7 @@ from agents.policies.trajectories import seconds_of
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.offload.planning import without_shortage
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.bounds import lower_bounds
 from doppler_tf.schedule.simulator import Simulator
@@ -35,21 +36,29 @@ class Task:
     """Graphs, costs and settings of one training; nothing in it changes.
 
     A batch holds for each graph one greedy episode, which is reported and not learned from, and then its sampled episodes.
+
+    Attributes:
+      costs: by graph. Where a host takes what does not fit in memory, they have no limits: the makespan without limits stands for that of
+        a plan, which takes a thousand times as long to find and ranks assignments alike. Stage III keeps the limits, as it runs them.
+      given: by graph, with the limits.
     """
 
     graphs: tuple[DataflowGraph, ...]
     costs: tuple[CostModel, ...]
+    given: tuple[CostModel, ...]
     config: TrainConfig
     arrays: tuple[GraphArrays, ...]
     bounds_s: tuple[float, ...]
 
     @staticmethod
     def of(graphs: Sequence[DataflowGraph], costs: Sequence[CostModel], config: TrainConfig) -> Task:
-        """The task of learning `graphs` whose costs are known, by graph."""
-        sizes = padded_sizes(list(graphs))
+        """The task of learning `graphs` whose costs are known, by graph. Raises DeadlockError: a graph fits nowhere, even with the host."""
+        sizes, given = padded_sizes(list(graphs)), tuple(costs)
+        if not config.real:
+            costs = [without_shortage(*each) for each in zip(graphs, given, strict=True)]
         arrays = tuple(graph_arrays(g, c, sizes, config.identity) for g, c in zip(graphs, costs, strict=True))
         bounds_s = tuple(lower_bounds(g, c).best_s for g, c in zip(graphs, costs, strict=True))
-        return Task(tuple(graphs), tuple(costs), config, arrays, bounds_s)
+        return Task(tuple(graphs), tuple(costs), given, config, arrays, bounds_s)
 
     @property
     def rows(self) -> int:

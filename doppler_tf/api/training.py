@@ -25,6 +25,7 @@ from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repeats.tied_graph import TiedGraph
 from doppler_tf.heuristics.repeats.tied_graph import tie as tie_graph
 from doppler_tf.notes import bars_wanted, note
+from doppler_tf.offload.planning import fitted, without_shortage
 from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schedule.bounds import lower_bounds
 from doppler_tf.schedule.executor import Executor
@@ -123,7 +124,8 @@ def _repeat(run_dir: Path, graph: DataflowGraph, costs: CostModel, tied: TiedGra
     """Writes the best assignment of a small graph for the whole graph; returns its figures. What does not fit in memory is not written."""
     small = run_dir / "assignments" / f"{file_name(tied.graph.name)}.json"
     best = tied.whole(read_assignment(small, tied.graph, tied.costs))
-    makespan_s, best = judge(Problem(graph, costs), [best], dispatch)[0]
+    makespan_s, best = judge(Problem(graph, without_shortage(graph, costs)), [best], dispatch)[0]
+    makespan_s, best = fitted(Problem(graph, costs, best.dispatch), makespan_s, best)
     path = run_dir / "whole" / f"{file_name(graph.name)}.json" if math.isfinite(makespan_s) else None
     if path is not None:
         write_assignment(path, graph, costs, best, makespan_s)

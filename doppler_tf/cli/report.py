@@ -27,7 +27,8 @@ def render(result: dict[str, Any]) -> list:
     for name, row in result["graphs"].items():
         first = fastest_heuristic(row["methods"])
         unit = time_unit([row["best_makespan_s"], row["lower_bound_s"]])
+        heuristic = "none fits in memory" if first is None else f"{unit.text(row['methods'][first])} ({first})"
         rows.append((name, unit.text(row["best_makespan_s"]), unit.text(row["lower_bound_s"]),
-                     over(row["best_makespan_s"], row["lower_bound_s"]), f"{unit.text(row['methods'].get(first))} ({first})"))
+                     over(row["best_makespan_s"], row["lower_bound_s"]), heuristic))
     return [grid("", ("graph", "best", "lower bound", "best above it", "fastest heuristic"), rows),
             facts("", {"page": str(result["page"])})]

@@ -12,9 +12,11 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.mending import frugal_orders
+from doppler_tf.heuristics.problem import Problem
+from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.offload.compiler import LATE, PLANNED, Style, compile_offload
 from doppler_tf.schedule.assignment import Assignment
-from doppler_tf.schedule.memory import MORE_MEMORY, needed_bytes
+from doppler_tf.schedule.memory import MORE_MEMORY, needed_bytes, never_fits
 from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.schedule.trace import Trace
@@ -49,6 +51,19 @@ def roomy(graph: DataflowGraph, costs: CostModel) -> CostModel:
     return replace(without_limits(costs), allowed=allowed)
 
 
+def without_shortage(graph: DataflowGraph, costs: CostModel) -> CostModel:
+    """The costs by which policies learn: `roomy` where memory may run short and a host takes what does not fit, else as they are.
+
+    Raises:
+      DeadlockError: no assignment fits even with the host.
+    """
+    if costs.topology.host is None or costs.tensor_bytes.sum() <= costs.memory_bytes.min():
+        return costs
+    if (proof := never_fits(graph, costs, host=True)) is not None:
+        raise DeadlockError(f"{graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
+    return roomy(graph, costs)
+
+
 def crossing_bound_s(graph: DataflowGraph, costs: CostModel) -> float:
     """No run is faster, as inputs for which there is no room at the start have to cross the links from the host."""
     topology, host = costs.topology, costs.topology.host
@@ -76,6 +91,17 @@ def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
             break
         best = trace.makespan_s, planned
     return best
+
+
+def fitted(problem: Problem, makespan_s: float, assignment: Assignment) -> tuple[float, Assignment]:
+    """An assignment that was found by costs `without_shortage`: as it is where there is no host, or where it fits even in other orders than
+    that of its simulated run, else with a plan in the best of several sequences. Simulated seconds, and the assignment.
+
+    Args: problem: with the limits; makespan_s: simulated by those costs.
+    """
+    if problem.costs.topology.host is None or fits_under_noise(problem, assignment, seed=0):
+        return makespan_s, assignment
+    return best_sequence(problem.graph, problem.costs, *plan_offload(problem.graph, problem.costs, assignment))
 
 
 def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment) -> tuple[float, Assignment]:

@@ -28,7 +28,7 @@ def compared_methods(graph: DataflowGraph, costs: CostModel, best_s: float, gree
     problem = Problem(graph, costs, dispatch)
     for method in CONSTRUCTIVE if graph.num_vertices <= MOST_FOR_ALL else FAST:
         try:
-            makespan_s = place(problem, method=method, seed=seed, offload="never").makespan_s
+            makespan_s = place(problem, method=method, seed=seed).makespan_s
         except DeadlockError:
             makespan_s = None
         rows.append({"name": method, "makespan_s": makespan_s, "samples": tried(method, graph, None), "learned": False})

@@ -15,6 +15,7 @@ from doppler_tf.notes import note
 from doppler_tf.report.html.page import page
 from doppler_tf.report.html.section import Outcome, trace_link
 from doppler_tf.report.methods import compared_methods
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator
 
 
@@ -49,17 +50,18 @@ def write_report(run: str | Path, out: str | Path | None = None, seed: int = 0) 
 
 def _examine(run: Path, one: Trained, config: Mapping[str, Any], graphs: int, traces: Mapping[Path, TraceFile], out: Path, seed: int):
     """One graph's part of the page, and the same figures for the result; writes the simulated trace."""
-    graph = one.graph
-    trace = Simulator().execute(graph, one.costs, one.assignment)
+    graph, ran = one.graph, offloaded(one.graph, one.costs, one.assignment)
+    trace = Simulator().execute(*ran)
     simulated = out.with_name(f"{out.stem}.{file_name(graph.name)}.trace.json")
-    write_trace(simulated, graph, one.costs, one.assignment, trace)
-    measured = {path: it for path, it in traces.items() if it.graph.graph_hash == graph.graph_hash}
+    write_trace(simulated, *ran, trace)
+    measured = {path: it for path, it in traces.items() if it.graph.graph_hash == ran[0].graph_hash}
     bound_s = max([one.figures["lower_bound_s"], *(it.assignment.proven_bound_s for it in measured.values())])
     figures = {**one.figures, "lower_bound_s": bound_s}
     methods = compared_methods(graph, one.costs, trace.makespan_s, figures["greedy_makespan_s"], config["dispatch"], seed)
     links = [trace_link(simulated, out, "the best assignment, simulated", trace.makespan_s),
              *(trace_link(path, out, f"a run on {it.trace.device_kind} devices", it.trace.makespan_s) for path, it in measured.items())]
     charts = learning_charts(run, max(1, config["batch"] // graphs), graph.name)
-    outcome = Outcome(graph, one.costs, figures, one.assignment, trace, methods, charts, links)
+    made, costs, assignment = ran
+    outcome = Outcome(made, costs, figures, assignment, trace, methods, charts, links)
     return outcome, {**figures, "topology": one.costs.topology.name, "simulated_makespan_s": trace.makespan_s, "trace": simulated,
                      "measured_traces": list(measured), "methods": {row["name"]: row["makespan_s"] for row in methods}}

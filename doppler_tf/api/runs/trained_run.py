@@ -66,7 +66,7 @@ def read_trained(run: Path, figures: Mapping[str, Mapping[str, Any]]) -> list[Tr
                                       (topology, costs.topology.topology_hash, stored.get("topology"))):
             if found != expected:
                 raise CheckpointError(f"{each}: expected what the run was made for, got something else; put it back, or train again")
-        assignment = load_assignment(run / "assignments" / f"{file_name(name)}.json", graph, costs)
+        assignment = load_assignment(run / "assignments" / f"{file_name(name)}.json", graph, costs, offload=True)
         row = {**row, "lower_bound_s": max(row["lower_bound_s"], assignment.proven_bound_s)}
         trained.append(Trained(graph, costs, row, assignment))
     return trained

@@ -85,6 +85,8 @@ def train(graphs: Sequence[GraphLike], topology: TopologyLike, run_dir: str | Pa
         settings = import_quietly("agents.config").stored_config(run_dir)
     else:
         settings = _settings(given, single, _base(config), loaded, tie)
+    if settings.real and any(without_shortage(*each) is not each[1] for each in loaded):
+        note("--real: what is run must fit in memory, so the host takes nothing; with --real 0 policies learn what it makes possible")
     # The executor comes first. Its devices must exist before TensorFlow starts, and importing TF-GNN starts it.
     with (_executor(settings, loaded, timeout_s, cluster) as engine,
           open_tasks(ray, jobs, settings.batch if settings.simulated else 1) as tasks):

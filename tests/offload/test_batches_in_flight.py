@@ -13,7 +13,7 @@ from data.capture import capture
 from doppler_tf.api.placing import place_files
 from doppler_tf.api.running import run
 from doppler_tf.api.traces import simulated
-from doppler_tf.errors import AssignmentError, DeadlockError
+from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError
 from doppler_tf.formats.chrome_trace import read_trace
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.formats.topology_json import write_topology
@@ -139,7 +139,9 @@ def test_real_kernels_give_the_outputs_of_each_batch(made, tmp_path):
     write_topology(tmp_path / "short.json", short)
     found = place_files([tmp_path / "graph.json"], str(tmp_path / "short.json"), in_flight=2, samples=3, out=tmp_path / "placed.json")
     assert found["offload"]["reloads"] > 0
-    done = run(tmp_path / "graph.json", short, tmp_path / "placed.json", repeat=2, in_flight=2, repeats=2)
+    planned, batches = (tmp_path / "graph.json", short, tmp_path / "placed.json"), {"repeat": 2, "in_flight": 2}
+    assert_says(refusal(ConfigError, run, *planned, **batches, restart_on_loss=True), "--restart-on-loss", "got one with offload")
+    done = run(*planned, **batches, repeats=2)
     assert done.figures["outputs_match"]
     assert done.figures["trace_valid"]
     assert done.figures["work_conserving"]

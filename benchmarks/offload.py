@@ -70,7 +70,7 @@ def rows(name: str, graph: DataflowGraph, topology: Topology, limits: tuple[floa
     for share in [*(share for share in shares if share * peak > floor), floor / peak]:
         short = build_costs(graph, topology.with_memory(float(np.ceil(share * peak))))
         begun_s = time.process_time()
-        planned_s, planned = best_sequence(graph, short, *plan_offload(graph, short, assignment))
+        planned_s, planned = best_sequence(graph, short, *plan_offload(graph, short, assignment), placed.makespan_s)
         seconds = time.process_time() - begun_s
         ran = offloaded(graph, short, planned)
         sent = Simulator().execute(*ran)

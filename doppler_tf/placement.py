@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,6 +42,8 @@ OFFLOAD = (AUTO, "never")
 # Where memory makes the best so long, searches end at the first share of the budget, and those without limits at the second of what is
 # left. The rest is for compiling.
 _FITTING, _WITHOUT_LIMITS = 0.2, 0.5
+# What is found within the limits: candidates, the one that is chosen, means under noise, and whether memory makes it so long.
+_Fitting = tuple[Pool, str, Mapping[str, float] | None, bool]
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,26 +114,18 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
     asked = Asked(samples, seed, learned or {}, time.perf_counter(), budget_s)
     _check(asked, method, dispatch, noise, offload)
     problem = as_problem(graph, topology, dispatch)
-    host = offload == AUTO and problem.costs.topology.host is not None
-    if problem.never_fits is not None:
-        proof = never_fits(problem.graph, problem.costs, host=True) if host else problem.never_fits
-        if proof is None:
-            return _over_host(problem, asked, method, noise)
-        raise DeadlockError(f"{problem.graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
+    placed = _chosen(problem, asked, offload, lambda host: _fitting(problem, asked, method, noise, host),
+                     lambda asked: _searched(roomy(problem), asked, method)[0])
+    if noise is not None and placed.assignment.offload is not None:
+        note(f"{problem.graph.name}: kept in part on the host, so assignments are judged without noise")
+    return placed
+
+
+def _fitting(problem: Problem, asked: Asked, method: str, noise: float | None, host: bool) -> _Fitting:
     pool, known_s, bound = _searched(problem, asked, method, _FITTING if host else 1.0)
-    if host and bound:
-        fitting_s = pool.members[pool.leader].makespan_s
-        with contextlib.suppress(DeadlockError) if np.isfinite(fitting_s) else contextlib.nullcontext():
-            planned = _over_host(problem, asked, method, noise)
-            if planned.makespan_s < fitting_s:
-                return planned
     if noise is not None:
-        name, means_s = under_noise(pool, noise, seed)
-    else:
-        name, means_s = steadiest(pool, known_s, seed) if method == AUTO else pool.leader, None
-    if host and not fits_under_noise(problem, pool.members[name].assignment, seed):
-        return _safe(pool, asked, name)
-    return _answer(pool, asked, name, means_s)
+        return pool, *under_noise(pool, noise, asked.seed), bound
+    return pool, steadiest(pool, known_s, asked.seed) if method == AUTO else pool.leader, None, bound
 
 
 def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0) -> tuple[Pool, float, bool]:
@@ -155,34 +149,37 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
     return pool, known_s, bound
 
 
-def _over_host(problem: Problem, asked: Asked, method: str, noise: float | None) -> Placement:
-    """What is found without limits, compiled so that it fits with the host. Noise does not judge it."""
-    graph, costs = problem.graph, problem.costs
-    if noise is not None:
-        note(f"{graph.name}: kept in part on the host, so assignments are judged without noise")
-    searching = asked
-    if asked.budget_s is not None:
-        searching = asked._replace(started_s=time.perf_counter(), budget_s=_WITHOUT_LIMITS * asked.left_s())
-    found, *_ = _searched(Problem(graph, roomy(graph, costs), problem.dispatch), searching, method)
-    return _compiled(problem, found, asked)
+def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], _Fitting], search: Callable[[Asked], Pool]) -> Placement:
+    """What `fit` finds, or where memory makes that slow and it ends first what `search` finds without limits, compiled so that it fits
+    with the host. What fits in the order of its simulated run alone is compiled, too, unless that cannot be."""
+    host = offload == AUTO and problem.costs.topology.host is not None
+    proof = never_fits(problem.graph, problem.costs, host=True) if host else problem.never_fits
+    if proof is not None:
+        raise DeadlockError(f"{problem.graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
+    pool, name, means_s, bound = Pool(problem), "", None, True
+    if problem.never_fits is None:
+        with contextlib.suppress(DeadlockError) if host else contextlib.nullcontext():
+            pool, name, means_s, bound = fit(host)
+    if host and bound:
+        planned = _compiled(pool, search(asked.part(_WITHOUT_LIMITS)), asked)
+        if planned.assignment.offload is not None:
+            return planned
+    if host and not fits_under_noise(problem, pool.members[name].assignment, asked.seed):
+        with contextlib.suppress(DeadlockError):
+            return _compiled(Pool(problem), pool, asked)
+    return _answer(pool, asked, name, means_s)
 
 
-def _compiled(problem: Problem, found: Pool, asked: Asked) -> Placement:
-    """The best of what was found without limits, compiled so that it fits with the host."""
+def _compiled(fitting: Pool, found: Pool, asked: Asked) -> Placement:
+    """The best of what fits and of what was found, compiled so that it fits with the host."""
+    problem = fitting.problem
     pool = Pool(problem, max(found.bound_s, crossing_bound_s(problem.graph, problem.costs)))
+    for name, each in fitting.members.items():
+        if np.isfinite(each.makespan_s):
+            pool.put(name, *each)
     over_host(pool, found, asked)
     pool.simulations = found.simulations
     return _answer(pool, asked, pool.leader)
-
-
-def _safe(pool: Pool, asked: Asked, name: str) -> Placement:
-    """What fits in the order of its simulated run alone, compiled so that it fits in every order; as it is where that cannot be."""
-    safe = Pool(pool.problem, pool.bound_s)
-    with contextlib.suppress(DeadlockError):
-        over_host(safe, pool, asked)
-        safe.simulations = pool.simulations
-        return _answer(safe, asked, safe.leader)
-    return _answer(pool, asked, name)
 
 
 def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = AUTO,
@@ -192,7 +189,8 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
     Candidates are what `place` finds for all batches as one graph, what it finds for one batch, and whole batches on one device each.
 
     Args:
-      method, samples, seed, learned: as in `place`, for both graphs; each has half of `budget_s`.
+      method, samples, seed, learned: as in `place`, for both graphs.
+      budget_s: as in `place`. The search for one batch ends at half of it.
       dispatch: the rule under which candidates are found, and the order within a batch.
       offload: as in `place`. A plan is for these batches.
 
@@ -201,28 +199,19 @@ def place_batches(batches: Batches, method: str = "auto", samples: int | None = 
     """
     asked, problem = Asked(samples, seed, learned or {}, time.perf_counter(), budget_s), Problem(batches.graph, batches.costs, dispatch)
     _check(asked, method, dispatch, None, offload)
-    host = offload == AUTO and problem.costs.topology.host is not None
-    try:
-        pool = _batches_searched(batches, problem, Problem(batches.single, batches.single_costs, dispatch), asked, method)
-        fits = np.isfinite(pool.members[pool.leader].makespan_s)
-    except DeadlockError:
-        if not host or never_fits(problem.graph, problem.costs, host=True) is not None:
-            raise
-        fits = False
-    if host and not fits:
-        single, whole = (Problem(graph, roomy(graph, costs), dispatch) for graph, costs in
-                         ((batches.single, batches.single_costs), (batches.graph, batches.costs)))
-        return _compiled(problem.under("order"), _batches_searched(batches, whole, single, asked, method), asked)
-    if host and not fits_under_noise(pool.problem, pool.members[pool.leader].assignment, seed):
-        return _safe(pool, asked, pool.leader)
-    return _answer(pool, asked, pool.leader)
+    single = Problem(batches.single, batches.single_costs, dispatch)
+    return _chosen(problem.under("order"), asked, offload, lambda host: _batches_searched(batches, problem, single, asked, method, host),
+                   lambda asked: _batches_searched(batches, roomy(problem), roomy(single), asked, method)[0])
 
 
-def _batches_searched(batches: Batches, problem: Problem, single: Problem, asked: Asked, method: str) -> Pool:
-    """What is found for batches. Args: problem, single: of all of them and of one, with limits of memory or without."""
-    half_s = None if asked.budget_s is None else asked.left_s() / 2
-    one, together = (place(each, None, method, asked.samples, asked.seed, problem.dispatch, half_s, asked.learned, offload="never")
-                     for each in (single, problem))
+def _batches_searched(batches: Batches, problem: Problem, single: Problem, asked: Asked, method: str, host: bool = False) -> _Fitting:
+    """What is found for batches. Args: problem, single: of all of them and of one."""
+    placed, bound = [], False
+    for each, part in ((single, 0.5), (problem, 1.0)):
+        pool, name, _, short = _fitting(each, asked.part(part), method, None, host)
+        placed.append(_answer(pool, asked, name))
+        bound |= short
+    one, together = placed
     patterns = {f"{together.assignment.method}, batches apart": batches.pattern(by_order(problem, together.assignment)),
                 f"{one.assignment.method}, batches alike": [by_order(single, one.assignment)]}
     anywhere = np.flatnonzero(single.costs.allowed[single.graph.work_vertices].all(axis=0))
@@ -235,7 +224,7 @@ def _batches_searched(batches: Batches, problem: Problem, single: Problem, asked
         with contextlib.suppress(AssignmentError):  # a state that all batches share allows one device alone
             check_constraints(problem.graph, problem.costs, assignment.device, name)
             pool.take(name, [assignment])
-    return pool
+    return pool, pool.leader, None, bound or (host and bound_by_memory(pool))
 
 
 def as_problem(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None, dispatch: str) -> Problem:

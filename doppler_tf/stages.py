@@ -50,6 +50,10 @@ class Asked(NamedTuple):
         """Seconds until this share of the budget is spent; infinity without a budget."""
         return np.inf if self.budget_s is None else max(0.0, self.started_s + share * self.budget_s - time.perf_counter())
 
+    def part(self, share: float) -> Asked:
+        """The same of a part that begins now, with this share of the seconds that are left."""
+        return self._replace(started_s=time.perf_counter(), budget_s=None if self.budget_s is None else share * self.left_s())
+
     def budget(self, pool: Pool, share: float = 1.0) -> Budget:
         """For a search until then; without samples and a budget of seconds the default one."""
         if self.samples is None and self.budget_s is None:
@@ -125,24 +129,25 @@ def bound_by_memory(pool: Pool) -> bool:
 
 
 def over_host(pool: Pool, found: Pool, asked: Asked) -> None:
-    """Compiles what was found without limits, the fastest first, so that it fits with the host, and puts it into the pool. What is slower
-    without limits than the best with them is left out. The best is then compiled in several sequences.
+    """Compiles what was found, the fastest first, so that it fits with the host, and puts it into the pool. What is slower without limits
+    than the best of the pool is left out. If the best has a plan, it is then compiled in several sequences.
 
     Raises:
-      DeadlockError: as `compile_offload`, where none of them fits even so.
+      DeadlockError: as `compile_offload`, where the pool is empty and none of them fits even so.
     """
-    failed, graph, costs = None, pool.problem.graph, pool.problem.costs
+    failed, free_s, graph, costs = None, {}, pool.problem.graph, pool.problem.costs
     for name, (makespan_s, assignment) in sorted(found.members.items(), key=lambda item: item[1].makespan_s):
         if makespan_s >= pool.best[0] or (pool.members and asked.left_s() <= 0):
             break
         try:
             pool.put(f"{name}, offloaded", *plan_offload(graph, costs, assignment))
+            free_s[f"{name}, offloaded"] = makespan_s
         except DeadlockError as error:
             failed = failed or error
     if not pool.members:
         raise failed
-    if asked.left_s() > 0:
-        pool.put(pool.leader, *best_sequence(graph, costs, *pool.members[pool.leader]))
+    if pool.leader in free_s and asked.left_s() > 0:
+        pool.put(pool.leader, *best_sequence(graph, costs, *pool.members[pool.leader], free_s[pool.leader]))
 
 
 def improve(pool: Pool, asked: Asked) -> None:

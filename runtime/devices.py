@@ -82,6 +82,11 @@ def prepare_topology(topology: Topology) -> list[str]:
     return [*names, tf.config.list_logical_devices("CPU")[0].name if "GPU" in names[0] else prepare_devices(topology.num_devices)[-1]]
 
 
+def host_of(device: str) -> str:
+    """The CPU of the machine that a TensorFlow device belongs to."""
+    return f"{device.rpartition('/device:')[0]}/device:CPU:0"
+
+
 _BESIDE: dict[str, object] = {}  # TensorFlow's context by device name, all the same
 _ONE_CORE: set[str] = set()  # of those the devices that are a core each
 

@@ -13,11 +13,13 @@ from doppler_tf.schedule.assignment import Assignment, runnable
 
 
 def without_devices(graph: DataflowGraph, costs: CostModel, assignment: Assignment, lost: Collection[int]) -> Assignment | None:
-    """The assignment with all vertices of lost devices moved to other devices; None if a pin or a missing link forbids it or no device is
-    left.
+    """The assignment with all vertices of lost devices moved to other devices; None if a pin, a missing link or a plan for memory forbids
+    it, or no device is left.
 
     In topological order each vertex, or colocation group, goes to the device that would then have the least work to do.
     """
+    if assignment.after is not None:
+        return None
     device = assignment.device.copy()
     left = np.setdiff1d(np.arange(costs.num_devices), list(lost))
     work, gone = graph.work_vertices, np.isin(device, list(lost))

@@ -19,7 +19,7 @@ from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
 from runtime.calls import KernelCall, execute_on, kernel_calls
 from runtime.clusters.watch import watched
-from runtime.devices import prepare_topology, server_of
+from runtime.devices import host_of, prepare_topology, server_of
 from runtime.engine import Engine
 from runtime.residency import Residency
 
@@ -51,7 +51,7 @@ class TensorFlowBackend:
           keep_inputs: keep inputs on the devices from run to run (faster for many runs; their memory is then never freed).
           share_on_cpu: logical devices of one CPU share a transferred tensor, as in TensorFlow's own executor, instead of copying it as
             real devices do.
-          cluster: takes the place of `devices`.
+          cluster: takes the place of `devices`. A host is the memory of the machine whose device has the fastest link from it.
           constants: frozen weights of captured models are constants of their kernels, as CapturedCall has them.
         """
         self._constants = constants
@@ -90,17 +90,21 @@ class TensorFlowBackend:
         if lacking is not None:
             raise GraphError(f"{graph.name}: vertex {graph.vertex_label(lacking)!r}: kernel: expected one, got none; run graphs without "
                              f"kernels on emulated devices, or make the graph with `workload`")
-        devices = self._devices if self._devices is not None else prepare_topology(costs.topology)
+        devices, host = self._devices if self._devices is not None else prepare_topology(costs.topology), costs.topology.host_device
+        if self._cluster is not None and host is not None:
+            devices = [*devices, host_of(devices[costs.topology.bandwidth_bytes_per_s[host, :host].argmax()])]
         if len(devices) < costs.num_devices:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")
-        return _Layout(graph, assignment, devices[:costs.num_devices], costs.topology.host_device, self._fetch)
+        return _Layout(graph, assignment, devices[:costs.num_devices], host, self._fetch)
 
     def _open(self, layout: _Layout) -> TensorFlowSession:
         placed = self._place(layout)
         if layout.calls is None:
             calls = self._prepared_calls(layout.graph, {v: tensor for (v, _), tensor in placed.items()})
             for v, call in calls.items():
+                if v in layout.loaded:
+                    continue
                 d = int(layout.device[v])
                 try:
                     call.warm(layout.devices[d])
@@ -213,16 +217,18 @@ class TensorFlowSession:
         self._arriving: dict[tuple[int, str | None], threading.Lock] = {}  # by tensor and server
 
     def run_vertex(self, vertex: int, device: int) -> None:
-        """Runs the vertex's kernel. All its operands must be resident on its device."""
+        """Runs the vertex's kernel. All its operands must be resident on its device. A load hands its operand on."""
         name = self._devices[device]
         operands = [self._resident[tensor, device] for tensor in self._operands[vertex]]
+        if vertex in self._loaded:  # no call, which another machine might not answer
+            self._drop_if_last(self._loaded[vertex], device)
+            self._store(self._first_tensor[vertex], device, *operands)
+            return
         try:
             outputs = self._calls[vertex](operands, name)
             if self._is_gpu[device] and not self._is_served[device]:
                 with tf.device(name):
                     tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for the stream of that device only
-            if vertex in self._loaded:
-                self._drop_if_last(self._loaded[vertex], device)
             for tensor, output in enumerate(outputs, start=self._first_tensor[vertex]):
                 self._store(tensor, device, output)
         except tf.errors.OpError as error:
@@ -303,7 +309,7 @@ class TensorFlowSession:
 def _check(cluster: Cluster, names: Sequence[str], devices: Iterable[int]) -> None:
     silent = cluster.lost_among(names[d] for d in devices)
     if silent is not None:
-        raise DeviceLostError(f"{cluster.place(silent)} does not answer", names.index(silent))
+        raise DeviceLostError(f"{cluster.place(silent)} does not answer", next(d for d in devices if names[d] == silent))
 
 
 def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], cluster: Cluster | None, *devices: int) -> None:
@@ -313,8 +319,8 @@ def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], cluster: Clus
         return
     servers = {d: server for d in devices if (server := server_of(names[d])) is not None}
     silent = None if cluster is None else cluster.lost_among(names[d] for d in servers)
-    gone = names.index(silent) if silent is not None else next(
-        (d for d, server in servers.items() if server in error.message), next(iter(servers), None))
+    gone = next((d for d, server in servers.items() if (names[d] == silent if silent else server in error.message)),
+                next(iter(servers), None))
     if gone is not None:
         where = f"TensorFlow's {names[gone]}"
         if cluster is not None:

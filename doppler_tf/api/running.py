@@ -73,7 +73,7 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     program = load_program(graph if batches is None else asked, seed, inputs) if real else None
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
-    given = {"--emulate": truth, "--cluster": cluster, "--executor synchronous": executor == "synchronous"}
+    given = {"--emulate": truth, "--restart-on-loss": restart_on_loss, "--executor synchronous": executor == "synchronous"}
     refused = [option for option, value in given.items() if value]
     if planned and refused:
         raise ConfigError(f"run: {refused[0]}: expected an assignment that fits in the devices' memory, got one with offload; leave it out")
@@ -82,8 +82,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else time_scale or default_time_scale(simulated_s)
-    with make_executor(executor, program, time_scale, seed, timeout_s, truth, keep_inputs=cluster is not None, cluster=cluster,
-                       restart_on_loss=restart_on_loss, merge=merge,
+    with make_executor(executor, program, time_scale, seed, timeout_s, truth, keep_inputs=cluster is not None and not planned,
+                       cluster=cluster, restart_on_loss=restart_on_loss, merge=merge,
                        fetch=[kept.get(t, t) for t in program.fetch] if kept and program is not None else None) as engine:
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
         outputs = None if program is None else engine.outputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,22 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
-from doppler_tf.errors import AssignmentError, field_error, shown
+from doppler_tf.errors import AssignmentError, Described, TopologyError, field_error, shown
 from doppler_tf.formats.files import read_json, write_json
 from doppler_tf.formats.offload_json import after_from_json, offload_from_json, offload_to_json
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment, assignment_from_devices
+from doppler_tf.schedule.memory import size_text
 from doppler_tf.schema import refuse_slips
 
 ASSIGNMENT_SCHEMA = "doppler-assignment/1"
 _FIELDS = ("schema", "graph_hash", "topology_hash", "device", "device_names", "order", "dispatch", "priority", "batches", "makespan_s",
-           "method", "proven_bound_s", "after", "offload")
+           "method", "proven_bound_s", "after", "offload", "memory_bytes")
 
 
 def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assignment, makespan_s: float | None = None) -> dict:
     """The record of an assignment for `graph` on `costs.topology`."""
-    priority = assignment.priority
+    priority, limits = assignment.priority, _limits(costs)
     return {
         "schema": ASSIGNMENT_SCHEMA, "graph_hash": graph.graph_hash, "topology_hash": costs.topology.topology_hash,
         "device": [None if d < 0 else d for d in assignment.device.tolist()], "device_names": list(costs.topology.device_names),
@@ -34,7 +36,8 @@ def assignment_to_json(graph: DataflowGraph, costs: CostModel, assignment: Assig
         "makespan_s": makespan_s, "method": assignment.method,
         **({"proven_bound_s": assignment.proven_bound_s} if assignment.proven_bound_s else {}),
         **({} if assignment.after is None else {"after": assignment.after.tolist()}),
-        **({} if assignment.offload is None else {"offload": offload_to_json(graph, costs, assignment.offload)}),
+        **({} if assignment.offload is None else {"offload": offload_to_json(costs, assignment)}),
+        **({} if limits is None else {"memory_bytes": limits}),
     }
 
 
@@ -56,6 +59,8 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
     for key, expected, name in (("graph_hash", graph.graph_hash, f"graph {graph.name}"),
                                 ("topology_hash", costs.topology.topology_hash, f"topology {costs.topology.name}")):
         if record.get(key) not in (None, expected):
+            if key == "topology_hash":
+                _refuse_other_limits(record, costs, where)
             other = "graph, or with other --costs" if key == "graph_hash" else "topology"
             raise AssignmentError(f"{where}: {key}: expected {expected[:12]!r}... ({name}), got {shown(record[key])[:14]}...; it was made "
                                   f"for another {other}: place again, or pass its 'device' as a bare list")
@@ -80,6 +85,27 @@ def assignment_from_json(record, graph: DataflowGraph, costs: CostModel, where: 
     if record.get("offload") is not None:
         read = replace(read, offload=offload_from_json(record["offload"], graph, costs, read, where))
     return read
+
+
+def _limits(costs: CostModel) -> list[float | None] | None:
+    """The limits of the devices' memory; None if there are none."""
+    return [device.memory_bytes for device in costs.topology.devices] if costs.limited_memory else None
+
+
+def _refuse_other_limits(record: Mapping, costs: CostModel, where: str) -> None:
+    """Raises AssignmentError if nothing but the limits of memory differs from the topology that a record was made for."""
+    made = record.get("memory_bytes")
+    with contextlib.suppress(TopologyError):
+        if costs.topology.with_memory(made).topology_hash == record["topology_hash"]:
+            raise field_error(AssignmentError, where, "", "memory_bytes", Described(f"{_sizes(_limits(costs))}, as the devices of "
+                              f"{costs.topology.name} have"), Described(_sizes(made)), "it was made with other limits of memory: "
+                              f"{f'give --memory {_sizes(made)}' if made and None not in made else 'leave out --memory'}, or place again")
+
+
+def _sizes(limits: list[float | None] | None) -> str:
+    """Limits of memory as `--memory` takes them."""
+    each = ["none" if x is None else size_text(x).replace(" bytes", "B").replace(" ", "") for x in limits or [None]]
+    return each[0] if len({*each}) == 1 else ",".join(each)
 
 
 def _bound_s(record: Mapping, where: str) -> float:

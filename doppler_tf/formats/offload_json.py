@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
@@ -21,21 +23,30 @@ _Pairs = Annotated[list[Annotated[list[_Index], Meta(min_length=2, max_length=2)
 _Loads = Annotated[list[tuple[_Index, _Index, list[_Index]]], Meta(description="a list of [tensor, device, [consumers]]")]
 
 
-def offload_to_json(graph: DataflowGraph, costs: CostModel, plan: Offload) -> dict:
-    """The record of a plan. It names the host that it was made for."""
+def offload_to_json(costs: CostModel, assignment: Assignment) -> dict:
+    """The record of an assignment's plan. It names the host that it was made for."""
     host = costs.topology.host
-    loads = [[load.tensor, load.device, list(load.consumers)] for load in plan.loads]
-    return {"host": None if host is None else host.to_json(), "loads": loads, "after": plan.after.tolist()}
+    return {"host": None if host is None else host.to_json(), **_plan(assignment.offload), "digest": _digest(assignment)}
+
+
+def _plan(plan: Offload) -> dict:
+    return {"loads": [[load.tensor, load.device, list(load.consumers)] for load in plan.loads], "after": plan.after.tolist()}
+
+
+def _digest(assignment: Assignment) -> str:
+    """SHA-256 of what together keeps limits: devices, loads and what waits for what. Without one of its pairs a plan may run out of memory
+    in some order alone, which no simulation would tell."""
+    return hashlib.sha256(json.dumps({"device": assignment.device.tolist(), **_plan(assignment.offload)}).encode()).hexdigest()
 
 
 def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, assignment: Assignment, where: str) -> Offload:
     """Checks a plan for `assignment`.
 
     Raises:
-      AssignmentError: it is none, was made for another host, or its loads do not fit the graph and the devices.
+      AssignmentError: it is none, was made for another host, its loads do not fit the graph and the devices, or it was changed.
     """
-    if not isinstance(record, Mapping) or not {"host", "loads", "after"} >= set(record):
-        raise field_error(AssignmentError, where, "", "offload", "an object of host, loads, after", record)
+    if not isinstance(record, Mapping) or not {"host", "loads", "after", "digest"} >= set(record):
+        raise field_error(AssignmentError, where, "", "offload", "an object of host, loads, after, digest", record)
     host = costs.topology.host
     if host is None or record.get("host") != _plain(host.to_json()):
         raise field_error(AssignmentError, where, "", "offload.host", f"that of {costs.topology.name} ({host and _plain(host.to_json())})",
@@ -55,7 +66,11 @@ def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, as
         loads.append(Load(t, d, tuple(consumers)))
     plan = Offload(tuple(loads), np.empty((0, 2), np.int32))
     made, wide, planned = offloaded(graph, costs, replace(assignment, offload=plan))
-    return replace(plan, after=after_from_json(record.get("after"), made, wide, planned.device, where, "offload.after"))
+    plan = replace(plan, after=after_from_json(record.get("after"), made, wide, planned.device, where, "offload.after"))
+    if record.get("digest") != (digest := _digest(replace(assignment, offload=plan))):
+        raise field_error(AssignmentError, where, "", "offload.digest", f"{digest[:12]}..., of device, loads and after",
+                          record.get("digest"), "the plan was changed after it was made, and may not keep limits any more: place again")
+    return plan
 
 
 def after_from_json(record: object, graph: DataflowGraph, costs: CostModel, device: np.ndarray, where: str,

@@ -154,7 +154,8 @@ class Topology:
         fine = all(x is None or (isinstance(x, Real) and not isinstance(x, bool) and 0 < x < math.inf) for x in limits)
         if len(limits) != count or not fine:
             raise field_error(TopologyError, self.name, "", "memory_bytes", f"a number > 0, or {count} of them, one a device", memory_bytes)
-        return replace(self, devices=tuple(replace(each, memory_bytes=x) for each, x in zip(self.devices, limits, strict=True)))
+        whole = [int(x) if x is not None and x == int(x) else x for x in limits]  # as in files, so that the hash is theirs
+        return replace(self, devices=tuple(replace(each, memory_bytes=x) for each, x in zip(self.devices, whole, strict=True)))
 
     @cached_property
     def with_host(self) -> Topology:

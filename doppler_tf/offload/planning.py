@@ -33,12 +33,13 @@ def without_limits(costs: CostModel) -> CostModel:
     return replace(costs, topology=costs.topology.with_memory(None))
 
 
-def roomy(graph: DataflowGraph, costs: CostModel) -> CostModel:
-    """The costs without limits, where a vertex may only be on devices that hold its inputs and outputs, with all of its group.
+def roomy(problem: Problem) -> Problem:
+    """The problem without limits, where a vertex may only be on devices that hold its inputs and outputs, with all of its group.
 
     Raises:
       DeadlockError: a group for which there is no such device.
     """
+    graph, costs = problem.graph, problem.costs
     fits = needed_bytes(graph, costs)[:, None] <= costs.memory_bytes
     allowed, members = costs.allowed & (fits | graph.is_input[:, None]), np.flatnonzero((graph.colocate >= 0) & ~graph.is_input)
     common = np.ones((len(graph.groups), costs.num_devices), bool)
@@ -48,7 +49,7 @@ def roomy(graph: DataflowGraph, costs: CostModel) -> CostModel:
         raise DeadlockError(f"{graph.name}: colocate group {graph.groups[nowhere[0]]!r}: no device that its vertices may use holds each of "
                             f"them with its inputs and outputs; {MORE_MEMORY}")
     allowed[members] = common[graph.colocate[members]]
-    return replace(without_limits(costs), allowed=allowed)
+    return Problem(graph, replace(without_limits(costs), allowed=allowed), problem.dispatch)
 
 
 def without_shortage(graph: DataflowGraph, costs: CostModel) -> CostModel:
@@ -61,7 +62,7 @@ def without_shortage(graph: DataflowGraph, costs: CostModel) -> CostModel:
         return costs
     if (proof := never_fits(graph, costs, host=True)) is not None:
         raise DeadlockError(f"{graph.name}: out of memory with any assignment: {proof}; {MORE_MEMORY}")
-    return roomy(graph, costs)
+    return roomy(Problem(graph, costs)).costs
 
 
 def crossing_bound_s(graph: DataflowGraph, costs: CostModel) -> float:
@@ -101,20 +102,22 @@ def fitted(problem: Problem, makespan_s: float, assignment: Assignment) -> tuple
     """
     if problem.costs.topology.host is None or fits_under_noise(problem, assignment, seed=0):
         return makespan_s, assignment
-    return best_sequence(problem.graph, problem.costs, *plan_offload(problem.graph, problem.costs, assignment))
+    return best_sequence(problem.graph, problem.costs, *plan_offload(problem.graph, problem.costs, assignment), makespan_s)
 
 
-def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment) -> tuple[float, Assignment]:
+def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment,
+                  unlimited_s: float) -> tuple[float, Assignment]:
     """What `plan_offload` has returned, or, if it costs more than a little, the same in the best of several sequences: its own, the
     depth-first one that holds few tensors at a time (see `frugal_orders`), and mixtures of both, with copies made early and late.
 
     A breadth-first sequence keeps all devices busy and holds much at once, a depth-first one the other way round. The mean of a vertex's
     places in two topological orders gives a topological order again.
+
+    Args: unlimited_s: what it takes without limits.
     """
-    assignment = replace(planned, offload=None)
-    unlimited_s = Simulator().execute(graph, without_limits(costs), assignment).makespan_s
     if planned_s <= unlimited_s * (1 + _NO_WORSE):
         return planned_s, planned
+    assignment = replace(planned, offload=None)
     own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, planned))))
     frugal = ranks(next(frugal_orders(graph, costs, assignment)).priority)
     mixed = [replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal) for share in _SHARES]

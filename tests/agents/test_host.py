@@ -57,5 +57,5 @@ def test_only_what_may_run_short_is_learned_without_limits():
 
 
 def test_a_vertex_larger_than_all_devices_is_said_at_once(tmp_path):
-    with pytest.raises(DeadlockError, match="alone needs 30 bytes .* no device has more than 20 bytes"):
+    with pytest.raises(DeadlockError, match=r"alone needs 30 bytes .* no device has more than 20 bytes"):
         train([kept_long()], topology(20), tmp_path, SMALL)

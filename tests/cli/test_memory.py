@@ -37,7 +37,9 @@ def test_devices_get_their_limits(cli, tmp_path):
     assert found["offload"]["reloads"] > 0
     assert cli("simulate", graph, *short, "--assignment", placed, "--json").json["makespan_s"] == found["makespan_s"]
     assert "offload" not in cli("place", graph, "--topology", "cpu:2", "--memory", "1GB,6kB", "--json").json
-    for arguments, words in ((("simulate", graph, "--topology", "cpu:2", "--assignment", placed), "made for another topology"),
+    for arguments, words in ((("simulate", graph, "--topology", "cpu:2", "--assignment", placed),
+                              "p.json: memory_bytes: expected none, as the devices of cpu:2 have, got 6kB; it was made with other limits "
+                              "of memory: give --memory 6kB, or place again"),
                              (("info", graph, "--memory", "1GB"), "--memory: expected --topology T beside it, got none"),
                              (("info", graph, "--topology", "cpu:2", "--memory", "1,2,3"), "a number > 0, or 2 of them, one a device")):
         refused = cli(*arguments)

@@ -62,6 +62,18 @@ def test_a_graph_runs_on_a_worker_which_a_signal_ends(worker, write, tmp_path):
     assert json.loads(told)["devices"] == 2
 
 
+@pytest.mark.thorough  # test_cluster.py loses such a machine
+def test_a_worker_keeps_what_its_devices_have_no_room_for(worker, write, tmp_path):
+    cluster, graph, assignment = write({"worker": [f"127.0.0.1:{worker[1]}"]}, "cluster.json"), tmp_path / "g.json", tmp_path / "a.json"
+    short = ("--topology", "cpu:2", "--memory", "8MB")
+    doppler("workload", "chainmm", "--devices", 2, "--scale", "small", "--out", graph)
+    doppler("place", graph, *short, "--out", assignment)
+    found = program("run", str(graph), *short, "--cluster", str(cluster), "--assignment", str(assignment), "--executor", "tf",
+                    "--repeats", "2", "--json")
+    assert [found[key] for key in ("outputs_match", "trace_valid", "work_conserving")] == [True] * 3
+    assert found["offload"]["reloads"] > 0
+
+
 @pytest.mark.thorough
 def test_one_tensor_goes_to_both_devices_of_another_worker(worker, another, write, tmp_path):
     """And these copies may be under way at once."""

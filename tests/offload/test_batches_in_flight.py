@@ -13,12 +13,12 @@ from data.capture import capture
 from doppler_tf.api.placing import place_files
 from doppler_tf.api.running import run
 from doppler_tf.api.traces import simulated
-from doppler_tf.errors import AssignmentError, DeadlockError
+from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError
 from doppler_tf.formats.chrome_trace import read_trace
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.formats.topology_json import write_topology
 from doppler_tf.graph.costs import draw_noise
-from doppler_tf.graph.topology import cpu
+from doppler_tf.graph.topology import Host, cpu
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.placement import place_batches
@@ -72,7 +72,8 @@ def test_a_plan_is_for_its_number_of_batches(placed, repeat, in_flight):
 def test_what_never_fits_and_what_must_fit_is_refused():
     batches = repeat_graph(layers(), devices(12, HOST), 2, 2)
     assert_says(refusal(DeadlockError, place_batches, batches, offload="never"), "out of memory with any assignment")
-    assert_says(refusal(DeadlockError, place_batches, repeat_graph(layers(), devices(5, HOST), 2, 2)), "vertex 'a0' alone needs 6 bytes")
+    assert_says(refusal(DeadlockError, place_batches, repeat_graph(layers(), devices(5, HOST), 2, 2)),
+                "vertex 'batch 0: a0 (id 0/a0)' alone needs 6 bytes")
 
 
 def test_batches_that_fit_are_placed_as_without_a_host():
@@ -80,6 +81,13 @@ def test_batches_that_fit_are_placed_as_without_a_host():
     assert hosted.assignment.offload is None
     assert bare.assignment.device.tolist() == hosted.assignment.device.tolist()
     assert bare.makespans_s == hosted.makespans_s
+
+
+def test_the_host_is_used_where_what_does_not_fit_would_end_sooner():
+    batches = repeat_graph(layers(), devices(40, Host(10.0, 0.125)), 2, 2)
+    fits, found = (place_batches(batches, samples=5, offload=offload) for offload in ("never", "auto"))
+    assert found.assignment.offload.loads
+    assert found.lower_bound_s <= found.makespan_s < fits.makespan_s
 
 
 def test_what_fits_in_one_order_alone_gets_a_plan():
@@ -131,7 +139,9 @@ def test_real_kernels_give_the_outputs_of_each_batch(made, tmp_path):
     write_topology(tmp_path / "short.json", short)
     found = place_files([tmp_path / "graph.json"], str(tmp_path / "short.json"), in_flight=2, samples=3, out=tmp_path / "placed.json")
     assert found["offload"]["reloads"] > 0
-    done = run(tmp_path / "graph.json", short, tmp_path / "placed.json", repeat=2, in_flight=2, repeats=2)
+    planned, batches = (tmp_path / "graph.json", short, tmp_path / "placed.json"), {"repeat": 2, "in_flight": 2}
+    assert_says(refusal(ConfigError, run, *planned, **batches, restart_on_loss=True), "--restart-on-loss", "got one with offload")
+    done = run(*planned, **batches, repeats=2)
     assert done.figures["outputs_match"]
     assert done.figures["trace_valid"]
     assert done.figures["work_conserving"]

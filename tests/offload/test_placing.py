@@ -149,13 +149,16 @@ def test_what_does_not_go_with_a_plan_is_refused(planned):
 
 @pytest.mark.parametrize(("change", "words"), [
     (lambda plan: plan.update(host={"bandwidth_bytes_per_s": 1.0}), "offload.host: expected that of small"),
-    (lambda plan: plan.update(more=1), "offload: expected an object of host, loads, after"),
+    (lambda plan: plan.update(more=1), "offload: expected an object of host, loads, after, digest"),
     (lambda plan: plan.update(loads=[[0, 0]]), "offload.loads: expected a list of [tensor, device, [consumers]]"),
     (lambda plan: plan["loads"].append([999, 0, []]), "expected a tensor, a device, and consumers of it there, each once"),
     (lambda plan: plan["loads"].append(plan["loads"][0]), "expected a tensor, a device, and consumers of it there, each once"),
     (lambda plan: plan.update(after=[[-1, 2]]), "offload.after: expected a list of pairs of integers >= 0"),
     (lambda plan: plan.update(after=[[99999, 15]]), "offload.after: expected vertices that are not inputs, and transfers, below"),
     (lambda plan: plan.update(after=[[15, 9], [9, 15]]), "offload.after: expected pairs by which nothing waits for itself, got 'a circle'"),
+    (lambda plan: plan.update(after=[]), "the plan was changed after it was made, and may not keep limits any more: place again"),
+    (lambda plan: plan["after"].pop(), "offload.digest: expected"),
+    (lambda plan: plan.pop("digest"), "got None"),
 ])
 def test_a_plan_that_does_not_fit_is_told(planned, change, words):
     graph, found, path = planned
@@ -167,8 +170,11 @@ def test_a_plan_that_does_not_fit_is_told(planned, change, words):
 
 def test_a_plan_needs_the_topology_that_it_was_made_for(planned):
     graph, found, path = planned
-    for topology in (devices(13, HOST), devices(12, HOST, 3)):
-        assert_says(refusal(AssignmentError, read_assignment, path, graph, build_costs(graph, topology)), "made for another topology")
+    for topology, words in ((devices(12, HOST, 3), "made for another topology"),
+                            (devices(13, HOST), "memory_bytes: expected 13B, as the devices of small have, got 12B; it was made with other "
+                                                "limits of memory: give --memory 12B, or place again"),
+                            (devices(12, HOST).with_memory([12, 2e9]), "expected 12B,2GB, as the devices of small have, got 12B")):
+        assert_says(refusal(AssignmentError, read_assignment, path, graph, build_costs(graph, topology)), words)
     for topology, words in ((devices(12), "offload.host"), (devices(12, Host(3.0)), "offload.host")):
         assert_says(refusal(AssignmentError, read_assignment, path, graph, build_costs(graph, topology)), words, "place again")
     assert_says(refusal(AssignmentError, simulate, graph, devices(12), found.assignment), "offload: expected a topology with a host")

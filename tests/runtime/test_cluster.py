@@ -26,9 +26,11 @@ def lose(*how):
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.parametrize("host", [(), ("host",)])
 @pytest.mark.parametrize("fault", ["kill", "stop", "cut"])
-def test_the_run_ends_and_names_machine_and_vertex(fault):
-    for told in lose(fault, "3"):
+def test_the_run_ends_and_names_machine_and_vertex(fault, host):
+    """Also where the machine that is lost keeps its own device's tensors."""
+    for told in lose(fault, "3", *host):
         assert told["kind"] == "DeviceLostError"
         assert "vertex '" in told["message"] or "placing inputs failed" in told["message"]  # if lost between two runs
         assert "worker 10.77.0.3:2222 does not answer" in told["message"]

@@ -1,6 +1,7 @@
 """A lost device's work moves to the others, where that is wished and possible."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -144,3 +145,4 @@ def test_groups_move_whole_work_is_spread_and_pins_forbid():
     assert without_devices(graph, costs, moved, [1, 2]).device.tolist() == [0] * 6
     assert without_devices(graph, costs, assignment, [0]) is None
     assert without_devices(graph, costs, assignment, [0, 1, 2]) is None
+    assert without_devices(graph, costs, replace(assignment, after=np.empty((0, 2), np.int32)), [1]) is None  # of a plan for memory

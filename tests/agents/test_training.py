@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,13 +14,10 @@ from agents.checkpoints import checkpoint_folders
 from agents.config import TrainConfig
 from agents.policies.agent import UpdateInfo
 from agents.policies.networks import temperatures
-from agents.training.annealed import annealing, learn_annealed
 from agents.training.learner import Compiled, KeptLearner, Learner, worth_compiling
 from agents.training.simulated import temper
-from agents.training.stages import Training
 from agents.training.task import Task
 from data.imitation_dataset import read_episodes
-from data.layered import Layered, layered_graph
 from doppler_tf.errors import CheckpointError, ConfigError, DatasetError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.files import held
@@ -29,14 +25,12 @@ from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records, graph_to_records
-from doppler_tf.graph.topology import Topology, ideal, preset
+from doppler_tf.graph.topology import Topology, ideal
 from doppler_tf.heuristics import CriticalPath
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repeats.repetition import find_repetition
 from doppler_tf.heuristics.repeats.tied_graph import tie
-from doppler_tf.heuristics.search.budget import Found
-from doppler_tf.placement import place
-from doppler_tf.schedule.assignment import Assignment, check_constraints
+from doppler_tf.schedule.assignment import check_constraints
 from doppler_tf.schedule.simulator import Simulator
 from tests.heuristics.stacks import stack
 from tests.quiet_training import KeptLearners, load_policy, train
@@ -253,69 +247,6 @@ def test_what_is_done_before_a_compiler_would_be_is_not_compiled(chains):
     assert worth_compiling(replace(few, real=16), [chains(2)]) == Compiled(episodes=False, updates=False)  # a round of 65 besides
     assert worth_compiling(replace(few, real=80), [chains(2)]) == Compiled(episodes=True, updates=True)
     assert worth_compiling(few, [chains(223)]) == Compiled(episodes=True, updates=True)  # 30 of 669
-
-
-@pytest.mark.thorough
-def test_policies_end_with_what_an_annealed_teacher_found(tmp_path, random_graph):
-    graph, topology = random_graph(14, 3), ideal(3)
-    config = replace(SMALL, teacher="annealing", elite=0.5, imitation=0, simulated=160, seed=2)
-    result = train([graph], topology, tmp_path / "run", config)[graph.name]
-    annealed = place(graph, topology, "annealing", seed=2).makespan_s
-    assert result["best_makespan_s"] <= annealed * (1 + 1e-12)
-    assert result["greedy_makespan_s"] == pytest.approx(result["best_makespan_s"])
-    assert 1 <= result["search_simulations"] <= 1_500_000  # 7.5 times what `place` makes; fewer where the bound is reached
-    again = train([graph], topology, tmp_path / "run", config, resume=True)[graph.name]
-    assert again["search_simulations"] == result["search_simulations"]
-
-
-def training_of(graphs, topology, config) -> Training:
-    """One that is not compiled."""
-    task = Task.of(graphs, [build_costs(graph, topology) for graph in graphs], config)
-    return Training.of(task, Learner(task, NOTHING))
-
-
-def test_an_annealed_teacher_of_a_graph_that_never_fits_in_memory(chains):
-    def annealed(graph, *_):
-        every = np.arange(graph.num_vertices, dtype=np.int32)
-        return Found(Assignment(0 * every, every), np.inf if graph.name == "large" else 1.0, simulations=1)
-
-    large = graph_from_records([{"id": v, "exec_s": 1.0, "output_bytes": 8.0} for v in range(4)], [], {"name": "large"})
-    graphs = [chains(2, "small"), large]
-    topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 10}, {"name": "b", "memory_bytes": 10}]})
-    training = training_of(graphs, topology, replace(SMALL, teacher="annealing", elite=0.5))
-    with pytest.raises(DeadlockError, match="large: out of memory with any assignment: the outputs that nobody consumes"):
-        learn_annealed(training, annealed)
-
-
-@pytest.fixture(scope="module")
-def pupil():
-    graph = layered_graph(Layered(100, 10, 1.8, 2, 6, 1e10, 8e6, 0.5), 0)
-    return training_of([graph], preset("v100x8"), TrainConfig(teacher="annealing", elite=0.5))
-
-
-TEACHER = partial(annealing, most=200)  # what little annealing finds is irregular, too
-
-
-@pytest.mark.thorough
-def test_an_annealed_teacher_is_repeated_to_the_letter_on_eight_devices(pupil):
-    learn_annealed(pupil, TEACHER)
-    learner = pupil.learner
-    assert pupil.greedy(learner.best_network)[0].makespan_s <= pupil.best.episodes[0].makespan_s * (1 + 1e-12)
-    assert learner.agent.optimizers[1].learning_rate.numpy() == pytest.approx(pupil.task.config.learning_rate)  # faster only meanwhile
-    assert int(learner.updates) <= 70  # 64; at the learning rate of stages 80
-
-
-def test_an_annealed_teacher_counts_where_no_greedy_episode_fits_in_memory(pupil):
-    learner = pupil.learner
-    learner.begin(pupil.task)
-    pupil = Training.of(pupil.task, learner)
-    untaught = [v.numpy() for v in learner.best_network.trainable_variables]
-    pupil.environment.judge_by([lambda devices, orders: np.full(len(devices), np.inf)])
-    learn_annealed(pupil, TEACHER, most_updates=8)
-    taught = [v.numpy() for v in learner.best_network.trainable_variables]
-    assert any(not np.array_equal(a, b) for a, b in zip(untaught, taught, strict=True))
-    for a, b in zip(taught, learner.network.trainable_variables, strict=True):
-        np.testing.assert_array_equal(a, b.numpy())
 
 
 def test_temperatures_follow_the_entropy_that_is_wanted(chains):

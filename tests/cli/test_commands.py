@@ -237,11 +237,11 @@ def test_a_training_step_is_placed_and_run(cli, tmp_path, name, optimizer, execu
     assert (ran["outputs_match"], ran["trace_valid"]) == (True, True), ran
 
 
-@pytest.mark.parametrize("executor", [(), ("--merge",)])
+@pytest.mark.parametrize("executor", [pytest.param((), marks=pytest.mark.thorough), ("--merge",)])
 def test_recomputation_is_chosen_by_placing_and_runs(cli, tmp_path, executor):
     """Both graphs are placed. With it, the outputs of real kernels are those of the uncut program."""
     graph, placed, command = tmp_path / "g.json", tmp_path / "a.json", ("workload", "llama_layer", "--devices", 2, "--scale", "small",
-                                                                       "--option", "tokens=256", "--training")
+                                                                       "--option", "tokens=64", "--training")
     tried = cli(*command, "--recompute", "auto", "--topology", "cpu:2", "--budget-s", 0.2, "--out", graph, "--json").json
     assert {*tried["tilings"]} == {"published", "published, recomputed"}
     assert tried["tiling"] == min(tried["tilings"], key=lambda name: tried["tilings"][name]["makespan_s"])

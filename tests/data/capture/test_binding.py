@@ -91,6 +91,21 @@ def test_arguments_are_named_by_their_path(function, example, names):
     assert [x.name for x in concrete(function, example, "f").arguments] == names
 
 
+def test_results_of_sparse_arguments_need_their_shape_named(tmp_path):
+    """As the remedy says: the shape of a sparse argument is known in a call alone."""
+    sparse, weight = tf.SparseTensor([[0, 1], [1, 0]], [1.0, 2.0], [2, 3]), tf.ones([3, 4])
+
+    def product(s):
+        return tf.sparse.sparse_dense_matmul(s, weight)
+
+    said = refusal(ConfigError, capture, product, sparse, model_folder=tmp_path / "m", name="f")
+    assert_says(said, "'(None, 4)'", "name it (tf.ensure_shape)")
+    source = concrete(lambda s: tf.ensure_shape(product(s), [2, 4]), sparse, "f")
+    graph = capture(source, model_folder=tmp_path / "model")
+    outputs, _ = run_pieces(graph, {name: x.numpy() for name, x in source.call((sparse,), {}).tensors.items()})
+    np.testing.assert_array_equal(outputs["output"], [[1.0] * 4, [2.0] * 4])
+
+
 def test_a_dataclass_that_tensorflow_has_met_before_is_refused():
     @dataclasses.dataclass
     class Known:

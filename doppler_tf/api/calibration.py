@@ -32,6 +32,7 @@ from doppler_tf.report.tables import percent
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.executor import Executor
 from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schema import check_integer
 
 if TYPE_CHECKING:
     from runtime import Profile
@@ -75,6 +76,8 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
       DeadlockError: no assignment fits.
     """
     check_executor(executor, "calibrate", tuple(REPEATS))
+    for name, value, least in (("assignments", assignments, 1), ("seed", seed, 0)):
+        check_integer(value, least, "calibrate", name)
     started = time.perf_counter()
     graph, given = load_costs(graph, topology, costs)
     if cluster is not None and executor != "tf":

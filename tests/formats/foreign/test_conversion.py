@@ -189,6 +189,7 @@ MISTAKES = [
     ("digraph { a [weight=1, cost=2] }", "x.dot", FormatError, "vertex 'a': cost: expected one of weight, cost, exec_s, got '2'; they say"),
     ("digraph { a [time=3] }", "x.dot", GraphError, "vertex 'a': time: expected the field exec_s (seconds), got '3'"),
     ("digraph { a [weight=\"3 ms\"] }", "x.dot", FormatError, "vertex 'a': weight: expected a number, got '3 ms'; give seconds"),
+    ("graph [ directed 1 ]", "x.gml", FormatError, "format: expected JSON, .stg, .dot or .gv, got '.gml'; networkx reads"),
     ("digraph { a [wieght=1] }", "x.dot", FormatError, "vertex 'a': wieght: expected the attribute weight, got '1'; rename it"),
     ("digraph { a [weight=1] b [weight=1] a -> b [Weigth=4] }", "x.dot", FormatError,
      "edge 'a' -> 'b': Weigth: expected the attribute weight, got '4'; rename it"),

@@ -131,6 +131,9 @@ def test_what_is_read_is_not_written_over(cli, diamond, write, tmp_path):
     refused(cli(*place, "--out", new, "--gantt", new, "--json"), "--gantt", "a file of its own", "that of --out")
     write(diamond.read_text(), "other.json")
     refused(cli("place", diamond, tmp_path / "other.json", "--topology", "ideal:2", "--out", tmp_path, "--json"), "another folder")
+    measured = write(diamond.read_text(), "graph.json")
+    refused(cli("calibrate", measured, "--topology", "ideal:2", "--executor", "emulated", "--out", tmp_path, "--json"), "--out",
+            f"another folder than that of {measured}")
     assert {path: path.read_bytes() for path in before} == before
     assert not new.exists()
     refuse_overwriting(argparse.Namespace(out="/dev/null", gantt="/dev/null"))  # which takes all there is

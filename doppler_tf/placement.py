@@ -22,6 +22,7 @@ from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, che
 from doppler_tf.schedule.batches import Batches
 from doppler_tf.schedule.memory import MORE_MEMORY, never_fits
 from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schema import check_budget, check_integer
 from doppler_tf.showing import ShowsItself
 from doppler_tf.stages import (
     Asked,
@@ -234,13 +235,12 @@ def as_problem(graph: GraphLike | Problem, topology: TopologyLike | CostModel | 
 
 def _check(asked: Asked, method: str, dispatch: str, noise: float | None, offload: str) -> None:
     check_method(method, asked.learned)
-    samples, budget_s = asked.samples, asked.budget_s
     if dispatch not in (AUTO, *DISPATCH_RULES):
         raise field_error(ConfigError, "place", "", "dispatch", f"one of {', '.join((AUTO, *DISPATCH_RULES))}", dispatch)
-    if samples is not None and (isinstance(samples, bool) or not isinstance(samples, int | np.integer) or samples < 1):
-        raise field_error(ConfigError, "place", "", "samples", "an integer >= 1", samples)
-    if budget_s is not None and not (isinstance(budget_s, int | float) and budget_s >= 0):
-        raise field_error(ConfigError, "place", "", "budget_s", "a number of seconds >= 0 or None", budget_s)
+    if asked.samples is not None:
+        check_integer(asked.samples, 1, "place", "samples")
+    check_integer(asked.seed, 0, "place", "seed")
+    check_budget(asked.budget_s, "place")
     if offload not in OFFLOAD:
         raise field_error(ConfigError, "place", "", "offload", f"one of {', '.join(OFFLOAD)}", offload)
     if noise is not None and not (isinstance(noise, int | float) and 0 < noise <= 1):

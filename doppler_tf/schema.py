@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping
 from functools import cache
+from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from msgspec import ValidationError, convert
 
-from doppler_tf.errors import DopplerError, field_error
+from doppler_tf.errors import ConfigError, DopplerError, field_error
 
 _WORDS = {str: "a string", int: "an integer", float: "a number", bool: "true or false", Mapping: "names with values"}
 
@@ -46,6 +47,18 @@ def check_fields(record: Any, kind: type, error: type[DopplerError], where: str,
             remedy = f"{meant} is probably meant" if meant else ""
             raise field_error(error, where, what, name, f"one of {', '.join(types)}", value, remedy)
         check(value, types[name], error, where, what, name)
+
+
+def check_integer(value: Any, least: int, where: str, field: str) -> None:
+    """Raises ConfigError unless an argument of a function is an integer of at least `least`. Args: where: the function's name."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+        raise field_error(ConfigError, where, "", field, f"an integer >= {least}", value)
+
+
+def check_budget(value: Any, where: str) -> None:
+    """Raises ConfigError unless `budget_s` is a number of seconds, or None."""
+    if value is not None and not (isinstance(value, Real) and not isinstance(value, bool) and value >= 0):
+        raise field_error(ConfigError, where, "", "budget_s", "a number of seconds >= 0 or None", value)
 
 
 def refuse_slips(record: Mapping, known: Collection[str], error: type[DopplerError], where: str, before: str = "") -> None:

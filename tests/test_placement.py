@@ -110,6 +110,8 @@ def test_the_rule_of_dispatch_is_the_one_that_judges(rule):
     ({"budget_s": -1}, ["budget_s: expected a number of seconds >= 0 or None, got -1"]),
     ({"budget_s": math.nan}, ["budget_s: expected a number of seconds >= 0 or None, got nan"]),
     ({"budget_s": "soon"}, ["budget_s: expected a number of seconds >= 0 or None, got 'soon'"]),
+    ({"seed": "x"}, ["seed: expected an integer >= 0, got 'x'"]),
+    ({"seed": -1}, ["seed: expected an integer >= 0, got -1"]),
     ({"noise": 0}, ["noise: expected a number above 0 and up to 1, or None, got 0"]),
     ({"noise": 1.5}, ["noise: expected a number above 0 and up to 1, or None, got 1.5"]),
     ({"dispatch": "lifo"}, ["place: dispatch: expected one of auto, fifo, b_level, order, got 'lifo'"]),

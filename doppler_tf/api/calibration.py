@@ -32,6 +32,7 @@ from doppler_tf.report.tables import percent
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.executor import Executor
 from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schema import check_integer
 
 if TYPE_CHECKING:
     from runtime import Profile
@@ -75,6 +76,12 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
       DeadlockError: no assignment fits.
     """
     check_executor(executor, "calibrate", tuple(REPEATS))
+    for name, value, least in (("assignments", assignments, 1), ("seed", seed, 0)):
+        check_integer(value, least, "calibrate", name)
+    read = [Path(source).resolve() for source in (graph, topology) if isinstance(source, str | Path)]
+    taken = [] if out is None else [path for path in _costs_files(Path(out)).values() if path.resolve() in read]
+    if taken:
+        raise field_error(ConfigError, "calibrate", "", "--out", f"another folder than that of {taken[0]}, which is read", str(out))
     started = time.perf_counter()
     graph, given = load_costs(graph, topology, costs)
     if cluster is not None and executor != "tf":
@@ -158,12 +165,16 @@ def _write_files(out: Path, found: dict[str, Any], profile: Profile | None) -> d
                   {name: np.array([record[f"{name}_s"] for record in records]) for name in models},
                   [record["method"] for record in records], captions)
     if profile is not None:
-        files |= {"graph": out / "graph.json", "topology": out / "topology.json"}
+        files |= _costs_files(out)
         write_graph(files["graph"], profile.graph)
         write_topology(files["topology"], profile.costs.topology)
     write_bytes(files["report"], markdown(found).encode())
     write_json(files["figures"], plain(found), indent=1)
     return files
+
+
+def _costs_files(out: Path) -> dict[str, Path]:
+    return {"graph": out / "graph.json", "topology": out / "topology.json"}
 
 
 def _make_folder(out: Path) -> None:

@@ -27,6 +27,7 @@ from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.batches import Batches
+from doppler_tf.schema import check_integer
 
 if TYPE_CHECKING:
     from runtime.models.captured_program import CapturedProgram
@@ -58,8 +59,10 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
       batches: those in flight that were placed: each run has them all, and all on one device are always among the finalists.
       program: with the values that runs take; None: draws them.
 
-    Raises the last run's error if no run succeeded.
+    Raises ConfigError: a bad number; the last run's error if no run succeeded.
     """
+    for name, value, least in (("runs", runs, 1), ("seed", seed, 0)):
+        check_integer(value, least, "measure", name)
     graph, costs = placed.graph, placed.costs
     cluster = load_cluster(cluster, costs.topology)
     simple = baselines(Problem(graph, costs, AUTO), seed) if batches is None else batch_baselines(batches, seed)

@@ -122,6 +122,9 @@ def _place_several(how: Mapping[str, Any], files: Mapping[str, Path], topology: 
     the number of graphs placed.
     """
     started, found, failed = time.perf_counter(), {}, {}
+    for name, path in files.items():
+        if out is not None and (out / f"{name}.json").resolve() == path.resolve():
+            raise ConfigError(f"--out {out}: expected another folder than that of {path}, which is read, got the same; choose another")
     cases = {name: load_costs(path, topology, costs) for name, path in files.items()}
     # What would fail for each graph is refused at once.
     check_method(how["method"], () if how["policy"] is None else ("policy",))

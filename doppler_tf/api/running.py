@@ -16,6 +16,7 @@ from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.report.verdict import batch_figures, idle
 from doppler_tf.schedule.offloaded import kept_on_host
 from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schema import check_integer
 
 
 def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: AssignmentLike, executor: str = "tf", *, costs: str = "given",
@@ -51,6 +52,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
       ExecutionError: the run failed.
     """
     check_executor(executor)
+    for name, value, least in (("repeats", repeats, 1), ("seed", seed, 0)):
+        check_integer(value, least, "run", name)
     graph, costs = load_costs(graph, topology, costs)
     real = executor == "tf" or (executor == "synchronous" and has_kernels(graph) and time_scale is None)
     if emulate and real:

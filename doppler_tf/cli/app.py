@@ -39,7 +39,7 @@ from doppler_tf.cli import (
     worker,
     workload,
 )
-from doppler_tf.cli.options import add_verbosity, natural
+from doppler_tf.cli.options import add_verbosity, natural, refuse_overwriting
 from doppler_tf.cli.output import print_json, print_tables
 from doppler_tf.errors import ConfigError, DopplerError, UserError
 from doppler_tf.notes import set_verbosity
@@ -104,6 +104,7 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, ModuleType] =
         set_verbosity(verbose, args.quiet)
         _LOG.debug("doppler_tf %s, Python %s: %s", __version__, platform.python_version(), shlex.join(argv))
         check_rooms()
+        refuse_overwriting(args)
         with _library_output_on_stderr():
             if getattr(args, "memory", None) is not None:
                 args.topology = _limited(args.topology, args.memory)

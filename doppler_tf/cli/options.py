@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from doppler_tf.errors import ConfigError
 
 TOPOLOGIES = "local (this machine, measured once), p100x4, v100x8, h100x8, cpu:N, ideal:N or a topology file"
 MOST_SAMPLES = 100_000
@@ -14,6 +16,8 @@ COSTS = ("given", "estimated")
 RULES = ("fifo", "b_level", "order")
 DISPATCH = "|".join(RULES)
 ANY_DISPATCH = f"auto|{DISPATCH}"
+# Options that name a file to write; whatever else names a file is read.
+WRITTEN = ("out", "topology_out", "trace", "gantt", "page")
 _UNITS = {"": 1, "b": 1, **{f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", 1)},
           **{f"{prefix}ib": 1024**i for i, prefix in enumerate("kmgt", 1)}}
 
@@ -179,6 +183,31 @@ def output_file(text: str) -> Path:
     from doppler_tf.formats.files import check_writable
 
     return check_writable(text)
+
+
+def refuse_overwriting(args: argparse.Namespace) -> None:
+    """Raises ConfigError where a command would write over a file that it reads, or two results into one file."""
+    read = [path.resolve() for name, value in vars(args).items() if name not in WRITTEN for path in _files(value)]
+    taken: dict[Path, str] = {}
+    for name in WRITTEN:
+        value = getattr(args, name, None)
+        if value is None:
+            continue
+        option, path = f"--{name.replace('_', '-')}", Path(value).resolve()
+        if path.exists() and not path.is_file():  # /dev/null takes all there is
+            continue
+        if path in read and path.exists():
+            raise ConfigError(f"{option} {value}: expected another file than those that are read, got one of them; choose another name")
+        if path in taken:
+            raise ConfigError(f"{option} {value}: expected a file of its own, got that of {taken[path]}; choose another name")
+        taken[path] = option
+
+
+def _files(value: object) -> Iterator[Path]:
+    """What an option may name: a file, several, or a function in a file."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, str | Path) and str(each):
+            yield from (Path(text) for text in (str(each), str(each).rpartition(":")[0]) if text)
 
 
 def _integer(text: str, least: int) -> int:

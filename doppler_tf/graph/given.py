@@ -68,19 +68,19 @@ def _from_file(path: Path) -> DataflowGraph:
     record = read_json(path)
     if not isinstance(record, Mapping):
         raise field_error(FormatError, str(path), "", "document", f"a JSON object ({GRAPH_SCHEMA})", record)
+    attributes = record.get("graph") or {}
+    if not isinstance(attributes, Mapping):
+        raise field_error(FormatError, str(path), "", "graph", "an object", attributes)
+    schema = attributes.get("schema", record.get("schema", GRAPH_SCHEMA))
+    if schema != GRAPH_SCHEMA:
+        raise field_error(FormatError, str(path), "", "graph.schema", GRAPH_SCHEMA, schema)
     edges = record.get("edges", record.get("links"))
     for key, value in (("nodes", record.get("nodes")), ("edges", edges)):
         if not isinstance(value, list):
             raise field_error(FormatError, str(path), "", key, "a list", value, f"write a {GRAPH_SCHEMA} file; {_ELSEWHERE}")
     refuse_slips(record, DOCUMENT_FIELDS, GraphError, str(path))
-    attributes = record.get("graph") or {}
-    if not isinstance(attributes, Mapping):
-        raise field_error(FormatError, str(path), "", "graph", "an object", attributes)
     if record.get("directed") is False:
         raise field_error(FormatError, str(path), "", "directed", "true", False, "edges go from producer to consumer")
-    schema = attributes.get("schema", GRAPH_SCHEMA)
-    if schema != GRAPH_SCHEMA:
-        raise field_error(FormatError, str(path), "", "graph.schema", GRAPH_SCHEMA, schema)
     attributes = with_model(attributes, lambda model: os.path.normpath(path.parent.absolute() / model), str(path))
     return graph_from_records(record["nodes"], edges, {"name": path.name.split(".")[0], **attributes}, str(path))
 

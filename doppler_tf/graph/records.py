@@ -320,6 +320,7 @@ def _tensors(nodes: list[Mapping], sources: np.ndarray, edge_output: np.ndarray,
                 named[operand.vertex] = max(named[operand.vertex], operand.output + 1)
     if not listed and (named == 1).all():
         return np.arange(len(nodes) + 1, dtype=np.int32), _numbers(nodes, _vertex_label, "output_bytes", where)
+    _refuse_gaps(nodes, values, sources, edge_output, kernels, where)
     sizes: list[float] = []
     counts = named.tolist()
     for v, (node, value) in enumerate(zip(nodes, values, strict=True)):
@@ -332,6 +333,21 @@ def _tensors(nodes: list[Mapping], sources: np.ndarray, edge_output: np.ndarray,
             name = f"output_bytes[{k}]" if isinstance(value, LISTS) else "output_bytes"
             sizes.append(math.nan if size is None and value is None else _number(size, _vertex_label(node), name, where))
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), np.array(sizes, np.float64)
+
+
+def _refuse_gaps(nodes: list[Mapping], values: list, sources: np.ndarray, edge_output: np.ndarray, kernels: tuple[Kernel | None, ...],
+                 where: str) -> None:
+    """Raises GraphError where outputs are named that no list counts, but not all before them: probably a slip."""
+    taken: dict[int, set[int]] = {}
+    for v, output in {*zip(sources.tolist(), edge_output.tolist(), strict=True),
+                      *((o.vertex, o.output) for kernel in kernels if kernel is not None for o in kernel.operands)}:
+        taken.setdefault(v, set()).add(output)
+    for v, outputs in taken.items():
+        if not isinstance(values[v], LISTS) and max(outputs) >= len(outputs):
+            least = next(k for k in range(len(outputs) + 1) if k not in outputs)
+            raise field_error(GraphError, where, _vertex_label(nodes[v]), "output_bytes", f"a list of {max(outputs) + 1} numbers, one an "
+                              f"output, as output {max(outputs)} is taken and output {least} is not", values[v],
+                              "give the list, or mend 'output' in the edge")
 
 
 def _endpoints(edges: list[Mapping], index: Mapping, where: str) -> tuple[np.ndarray, np.ndarray]:

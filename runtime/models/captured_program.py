@@ -187,6 +187,8 @@ def _distance(got: np.ndarray, expected: np.ndarray) -> float:
 
 
 def _read(arguments: Mapping[str, tuple], path: Path) -> dict[str, np.ndarray]:
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise FormatError(f"{path}: expected an NPZ file, got another; write it with numpy.savez(FILE, **{{NAME: array}})")
     try:
         with np.load(path, allow_pickle=False) as stored:
             values = {name: stored[name] for name in stored.files}

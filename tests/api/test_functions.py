@@ -165,6 +165,17 @@ def test_values_are_refused_as_options_are(graph):
         doppler_tf.calibrate(graph, "cpu:2", "synchronous")
     with pytest.raises(ConfigError, match="names among"):
         doppler_tf.compare(graph, "cpu:2", ["magic"])
+    with pytest.raises(ConfigError, match=r"names among .*, got 'magic'"):
+        doppler_tf.compare(graph, "cpu:2", "magic")
+    placed = doppler_tf.place(graph, "cpu:2", "heft")
+    for call in (lambda seed: doppler_tf.place(graph, "cpu:2", seed=seed), lambda seed: doppler_tf.run(graph, "cpu:2", one, seed=seed),
+                 lambda seed: doppler_tf.compare(graph, "cpu:2", seed=seed), lambda seed: doppler_tf.measure(placed, 1, seed=seed),
+                 lambda seed: doppler_tf.calibrate(graph, "cpu:2", seed=seed), lambda seed: doppler_tf.distribute(len, 1, seed=seed)):
+        for seed in ("x", -1, 1.0, True, None):
+            with pytest.raises(ConfigError, match="seed: expected an integer >= 0, got"):
+                call(seed)
+    with pytest.raises(ConfigError, match="distribute: budget_s: expected a number of seconds >= 0 or None, got 'long'"):
+        doppler_tf.distribute(len, 1, budget_s="long")
 
 
 def test_a_library_is_silent_until_its_user_listens():

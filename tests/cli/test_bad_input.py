@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
+
+from doppler_tf.cli.options import refuse_overwriting
 
 
 def refused(outcome, *fragments: str) -> None:
@@ -110,6 +114,29 @@ def test_places_that_cannot_be_written(cli, diamond, tmp_path):
         refused(cli("place", diamond, "--topology", "ideal:2", "--out", place, "--json"), str(place), "cannot be written")
     made = cli("workload", "chainmm", "--devices", 2, "--scale", "small", "--out", tmp_path / "file" / "g.json", "--json")
     refused(made, "cannot be written")
+
+
+def test_what_is_read_is_not_written_over(cli, diamond, write, tmp_path):
+    """Nor are two results written into one file."""
+    topology = write({"schema": "doppler-topology/1", "devices": [{"name": "a"}, {"name": "b"}], "links": {"bandwidth_bytes_per_s": 1}},
+                     "topology.json")
+    module, placed, new = write("def twice(x):\n    return 2.0 * x\n", "mine.py"), write([None, 0, 1, 0], "placed.json"), tmp_path / "new"
+    (tmp_path / "link.json").symlink_to(diamond)
+    place, simulate = ("place", diamond, "--topology", topology), ("simulate", diamond, "--topology", topology, "--assignment", placed)
+    before = {path: path.read_bytes() for path in (diamond, topology, module, placed)}
+    for argv in ((*place, "--out", diamond), (*place, "--out", topology), (*place, "--gantt", tmp_path / "link.json"),
+                 (*simulate, "--trace", placed), (*simulate, "--gantt", tmp_path / "." / "topology.json"),
+                 ("convert", diamond, "--out", diamond), ("capture", f"{module}:twice", "--input", "x=f32[2]", "--out", module)):
+        refused(cli(*argv, "--json"), str(argv[-2]), "expected another file than those that are read")
+    refused(cli(*place, "--out", new, "--gantt", new, "--json"), "--gantt", "a file of its own", "that of --out")
+    write(diamond.read_text(), "other.json")
+    refused(cli("place", diamond, tmp_path / "other.json", "--topology", "ideal:2", "--out", tmp_path, "--json"), "another folder")
+    measured = write(diamond.read_text(), "graph.json")
+    refused(cli("calibrate", measured, "--topology", "ideal:2", "--executor", "emulated", "--out", tmp_path, "--json"), "--out",
+            f"another folder than that of {measured}")
+    assert {path: path.read_bytes() for path in before} == before
+    assert not new.exists()
+    refuse_overwriting(argparse.Namespace(out="/dev/null", gantt="/dev/null"))  # which takes all there is
 
 
 def test_traces_of_another_make(cli, diamond, write):

@@ -84,6 +84,8 @@ def test_inputs_come_from_a_file(captured, tmp_path):
     assert_says(refusal(FormatError, CapturedProgram, graph, values=tmp_path / "none.npz"), "none.npz: no such file")
     (tmp_path / "bad.npz").write_text("x")
     assert_says(refusal(FormatError, CapturedProgram, graph, values=tmp_path / "bad.npz"), "bad.npz: expected an NPZ file")
+    np.save(tmp_path / "x.npy", np.zeros(2))
+    assert_says(refusal(FormatError, CapturedProgram, graph, values=tmp_path / "x.npy"), "x.npy: expected an NPZ file", "numpy.savez")
     np.savez(values, other=np.zeros(1))
     assert_says(refusal(FormatError, CapturedProgram, graph, values=values),
                 f"{name}: expected an array; the arguments are {name}, got None")

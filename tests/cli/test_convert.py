@@ -37,6 +37,9 @@ def test_other_formats(cli, write, tmp_path, document, name, seconds):
 
 def test_what_does_not_go_together(cli, write, tmp_path):
     stg = write(STG, "x.stg")
+    refused(cli("convert", stg, "--out", tmp_path / "g.graphml", "--json"), "g.graphml", "expected JSON, .stg, .dot or .gv")
+    assert not (tmp_path / "g.graphml").exists()
+    assert cli("convert", stg, "--to", "dot", "--out", tmp_path / "g.graphml").code == 0
     refused(cli("convert", stg, "--out", tmp_path / "g.json", "--topology-out", tmp_path / "t.json", "--json"),
             "--topology-out", "expected a file that describes machines", "choose a topology such as ideal:4")
     refused(cli("convert", stg, "--out", tmp_path / "g.json", "--to", "saga", "--json"), "flops: expected a number for every vertex")

@@ -153,6 +153,20 @@ def test_batches_of_another_size_are_run_by_the_original_with_the_present_variab
     np.testing.assert_allclose(placed.variables["total"], found[-1]["sum"], rtol=1e-5)
 
 
+@pytest.mark.parametrize(("values", "words"), [
+    ({"total": np.zeros(4)}, "variables['total']: expected float32 of shape [3], got float64 of shape [4]"),
+    ({"total": ["a", "b", "c"]}, "variables['total']: expected float32 of shape [3], got str32 of shape [3]"),
+    ({"total": np.ones(3), "count": 1.5}, "variables['count']: expected int32 of shape [], got float64 of shape []"),
+    ({"other": 1.0}, "variables: expected those that it updates: "),
+])
+def test_values_that_variables_cannot_have_are_refused_when_they_are_set(counting, values, words):
+    placed, _ = counting
+    placed.variables = {"total": [1, 2, 3], "count": 7}
+    assert words in refusal(ConfigError, setattr, placed, "variables", values)
+    assert placed.variables["total"].dtype == np.float32  # integers fit into it
+    assert (placed.variables["total"].tolist(), placed.variables["count"]) == ([1.0, 2.0, 3.0], 7)  # as before
+
+
 def test_what_is_done_is_yielded_before_an_error_is_raised(counting):
     placed, from_the_start = counting
     good = [rows(4, seed) for seed in range(3)]

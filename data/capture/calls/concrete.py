@@ -195,7 +195,9 @@ def _outputs(traced, where: str) -> tuple[Output, ...]:
         if tensor.dtype in _NO_NUMBERS:
             of = f" of a {composite}" if composite else ""
             raise field_error(ConfigError, where, f"output {name!r}{of}", "type", "numbers", tensor.dtype.name,
-                              "turn it into numbers (tf.bitcast)" if tensor.dtype.is_quantized else "leave it out of the outputs")
+                              "turn it into numbers (tf.bitcast)" if tensor.dtype.is_quantized else
+                              "return what is in it, such as the stack() of a TensorArray" if tensor.dtype == tf.variant else
+                              "leave it out of the outputs")
     return tuple(Output(name, tensor.name, composite) for (name, composite), tensor in zip(found.items(), traced.outputs, strict=True))
 
 

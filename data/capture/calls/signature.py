@@ -94,11 +94,14 @@ class Signature:
     def call(self, values: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
         """Positional arguments and keywords for values by parameter, or by another name where the function takes any keyword."""
         own = {p.name: p.kind for p in self.parameters.parameters.values()}
-        keywords = {name: value for name, value in values.items() if own.get(name) in (None, _Parameter.KEYWORD_ONLY)}
+        by_name = (None, _Parameter.KEYWORD_ONLY, _Parameter.VAR_KEYWORD)
+        keywords = {name: value for name, value in values.items() if own.get(name) in by_name}
+        for name in [name for name in keywords if own.get(name) is _Parameter.VAR_KEYWORD and isinstance(keywords[name], Mapping)]:
+            keywords |= keywords.pop(name)
         positional, skipped = [], False
         for name, kind in own.items():
             skipped |= name not in values and kind is not _Parameter.VAR_POSITIONAL
-            if name not in values or name in keywords:
+            if name not in values or kind in by_name:
                 continue
             if kind is _Parameter.VAR_POSITIONAL:
                 positional += values[name] if isinstance(values[name], list | tuple) else [values[name]]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import tensorflow as tf
 
 from data.capture.calls.signature import signature_of
-from data.capture.calls.structure import leaves
+from data.capture.calls.structure import adopt_dataclasses, leaves
 from data.python_files import IN_FILE, attribute_of, run_file
 from doppler_tf.errors import ConfigError, FormatError, field_error
 
@@ -57,11 +59,17 @@ def read_source(text: str, signature: str | None = None, inputs: Sequence[str] =
       batch: stands for the first axis of inputs that leave it open.
 
     Raises:
-      ConfigError: the text, a signature or a shape is unknown; the user's module fails.
+      ConfigError: the text, a signature or a shape is unknown; an option says nothing here; the user's module fails.
       FormatError: there is no such file or SavedModel.
     """
-    specs = dict(map(_parsed, inputs))
+    specs: dict[str, tf.TensorSpec] = {}
+    for name, spec in map(_parsed, inputs):
+        if specs.setdefault(name, spec) != spec:
+            raise field_error(ConfigError, text, f"input {name!r}", "--input", f"one shape and type, {specs[name].dtype.name}"
+                              f"{specs[name].shape}", f"{spec.dtype.name}{spec.shape}, too", "leave out one")
     named = IN_FILE.fullmatch(text)
+    if named and signature is not None:
+        raise field_error(ConfigError, text, "", "--signature", "none for a function in a file", signature, "leave it out")
     if named:
         return _from_file(Path(named[1]), named[2], specs, batch, text)
     return _from_saved_model(Path(text), signature, specs, batch, text)
@@ -126,12 +134,19 @@ def _bound(function: Any, specs: Mapping[str, tf.TensorSpec], batch: int | None,
     named = {name: tf.nest.map_structure(lambda _: next(fixed), structure) for name, structure in signature.known.items()}
     for path, spec in others.items():
         _put(named, path.split("/"), spec, text)
-    named = {key: _with_lists(value) if key not in signature.known else value for key, value in named.items()}
+    hints = _hints(getattr(function, "python_function", function))
+    named = {key: _built(_with_lists(value), hints.get(key), key, text) if key not in signature.known else value
+             for key, value in named.items()}
+    adopt_dataclasses(named)
     missing = [p.name for p in parameters
                if p.default is p.empty and p.name not in named and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if missing:
         raise ConfigError(f"{text}: input {missing[0]!r}: expected a shape and a type, got none; give --input {missing[0]}=f32[...], or an "
                           "input_signature in the code")
+    given = [leaf for structure in named.values() for _, leaf in leaves(structure) if isinstance(leaf, tf.TensorSpec)]
+    if batch is not None and not any(leaf.shape.rank and leaf.shape[0] == batch for leaf in given):
+        raise field_error(ConfigError, text, "", "--batch", "an input whose first axis is open, or is as large", batch,
+                          "leave it out, or mend --input")
     args, keywords = signature.call(named)
     return Source(function, args, text, name, owner, keywords)
 
@@ -151,6 +166,29 @@ def _with_lists(tree: Any) -> Any:
     tree = {key: _with_lists(value) for key, value in tree.items()}
     numbered = list(map(str, range(len(tree))))
     return [tree[key] for key in numbered] if tree and sorted(tree) == sorted(numbered) else tree
+
+
+def _hints(annotated: Any) -> Mapping[str, Any]:
+    """The types that annotations name; none where they cannot be found out."""
+    with contextlib.suppress(Exception):  # annotations are code of the user's, which may name what is not there
+        return get_type_hints(annotated)
+    return {}
+
+
+def _built(value: Any, kind: Any, path: str, text: str) -> Any:
+    """A dict or a list as the dataclass, attrs class or tuple that an annotation names; else the value."""
+    own = get_origin(kind) or kind
+    fields = dataclasses.is_dataclass(own) or hasattr(own, "__attrs_attrs__") or hasattr(own, "_fields")
+    if isinstance(value, list) and isinstance(own, type) and issubclass(own, tuple):
+        return own(*value) if fields else own(value)
+    if not isinstance(value, dict) or not fields:
+        return value
+    hints = _hints(own)
+    try:
+        return own(**{key: _built(each, hints.get(key), f"{path}/{key}", text) for key, each in value.items()})
+    except TypeError as error:
+        raise field_error(ConfigError, text, "", "--input", f"the fields of {own.__name__} at {path}", ", ".join(value),
+                          f"it says {error}") from None
 
 
 def _module(path: Path):

@@ -10,6 +10,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.util import nest
 
+from doppler_tf.errors import ConfigError, field_error
+
 # The parts of composite tensors, in TensorFlow's order.
 _PARTS = {"IndexedSlices": ("values", "indices", "dense_shape"), "SparseTensor": ("indices", "values", "dense_shape")}
 _TENSORS = (tf.Tensor, tf.Variable, tf.TypeSpec, np.ndarray)
@@ -34,9 +36,11 @@ def _child(at: Any, key: Any) -> tuple[str, Any]:
         return key, getattr(at, key)
     if not hasattr(at, "__tf_flatten__"):
         return str(key), at[key]
-    child = at.__tf_flatten__()[1][key]
-    fields = dataclasses.fields(at) if dataclasses.is_dataclass(at) else ()
-    return next((field.name for field in fields if getattr(at, field.name) is child), str(key)), child
+    components = at.__tf_flatten__()[1]
+    child, fields = components[key], dataclasses.fields(at) if dataclasses.is_dataclass(at) else ()
+    same = [field.name for field in fields if getattr(at, field.name) is child]  # one object may stand in several fields
+    before = sum(each is child for each in components[:key])
+    return same[before] if before < len(same) else str(key), child
 
 
 def is_composite(leaf: Any) -> bool:
@@ -70,11 +74,18 @@ def unique(name: str, taken: Collection[str]) -> str:
 
 
 def adopt_dataclasses(structure: Any) -> None:
-    """Makes dataclasses that hold tensors structures by TensorFlow's own protocol, unless they follow it already."""
+    """Makes dataclasses that hold tensors structures by TensorFlow's own protocol, unless they follow it already.
+
+    Raises ConfigError: TensorFlow has met the class before, and remembers that it is no structure.
+    """
     for value in _dataclasses(structure):
         cls = type(value)
         if not hasattr(cls, "__tf_flatten__") and _holds_tensors(value):
             cls.__tf_flatten__, cls.__tf_unflatten__ = _flatten, classmethod(_unflatten)
+            if not nest.is_nested(value):
+                raise field_error(ConfigError, cls.__name__, "", "dataclass", "one that TensorFlow takes apart", "one that it met before as"
+                                  " one value, which it remembers", "give the class __tf_flatten__ and __tf_unflatten__, or capture "
+                                  "before tf.nest first sees it")
 
 
 def _flatten(self) -> tuple[tuple, tuple]:

@@ -156,7 +156,8 @@ class _Builder:
                 node, of = self._origin(name), f" of a {output.composite}" if output.composite else ""
                 raise field_error(ConfigError, self.where, f"output {output.name!r}{of}: operation {user_name(node.name)!r} ({node.op})"
                                   f"{self.program.line(node)}", "shape", "one that is fixed by the shapes of the inputs", str(shape),
-                                  "return a dense tensor, padded to a fixed size (tf.where, tf.ensure_shape)")
+                                  "return a dense tensor of a fixed size (tf.where, tf.sparse.to_dense, r.to_tensor(shape=...))" if of
+                                  else "pad it to a fixed size (tf.where), or where it always has one, name it (tf.ensure_shape)")
 
     def _origin(self, name: str) -> Node:
         """The operation that first makes a tensor without a fixed shape, of those that lead to this one."""

@@ -24,6 +24,7 @@ from doppler_tf.notes import note
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schema import check_integer
 from doppler_tf.stages import Policy, learned_samples, made
 
 
@@ -43,14 +44,14 @@ class Comparison:
     assignments: Mapping[str, Assignment]
 
 
-def compare(graph: GraphLike, topology: TopologyLike | CostModel, methods: Sequence[str] | None = None, *, costs: str = "given",
+def compare(graph: GraphLike, topology: TopologyLike | CostModel, methods: Sequence[str] | str | None = None, *, costs: str = "given",
             policy: str | Path | None = None, samples: int | None = None, budget_s: float | None = None, seeds: int = 1,
             dispatch: str = AUTO, measure: int | None = None, cluster: ClusterLike | None = None, seed: int = 0) -> Comparison:
     """Places with each method and each seed.
 
     Args:
       graph, topology, costs, cluster: as of `run`.
-      methods: names; None: every heuristic except searches, and the policy if there is one.
+      methods: names, or one; None: every heuristic except searches, and the policy if there is one.
       policy: a run folder or checkpoint; `policy` is shown as greedy and as best of its samples.
       samples, budget_s, dispatch: as of `place`.
       seeds: how many, from `seed` on.
@@ -60,7 +61,9 @@ def compare(graph: GraphLike, topology: TopologyLike | CostModel, methods: Seque
     Raises:
       UserError: an unknown method, options that do not go together, or a graph without kernels where runs are asked for.
     """
-    methods = methods or [*CONSTRUCTIVE, *(["policy"] if policy else [])]
+    methods = [methods] if isinstance(methods, str) else methods or [*CONSTRUCTIVE, *(["policy"] if policy else [])]
+    for name, value, least in (("seeds", seeds, 1), ("seed", seed, 0)):
+        check_integer(value, least, "compare", name)
     if "policy" in methods and policy is None:
         raise ConfigError("--methods policy: --policy: expected a run folder or checkpoint, got none; train one with `train`")
     known = (*HEURISTICS, "policy")

@@ -16,6 +16,7 @@ from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
 from doppler_tf.graph.topology import cpu
 from doppler_tf.notes import note
+from doppler_tf.schema import check_budget, check_integer
 
 if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
@@ -73,9 +74,9 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         `prepare_devices`).
       DeadlockError: an operation with its operands and outputs takes more than `memory_bytes`.
     """
-    for name, value in (("in_flight", in_flight), ("pieces", 1 if pieces is None else pieces)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise field_error(ConfigError, "distribute", "", name, "an integer >= 1", value)
+    for name, value, least in (("in_flight", in_flight, 1), ("pieces", 1 if pieces is None else pieces, 1), ("seed", seed, 0)):
+        check_integer(value, least, "distribute", name)
+    check_budget(budget_s, "distribute")
     runtime, ways = import_quietly("runtime"), import_quietly("runtime.models.ways")
     kinds = (ways.ENGINE, ways.THEIRS, ways.ALONE)
     if executor is not None and executor not in kinds:

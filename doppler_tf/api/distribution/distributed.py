@@ -14,7 +14,7 @@ import numpy as np
 
 from doppler_tf.api.distribution.fastest import Outcome
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.errors import ConfigError, ExecutionError, UserError, field_error
+from doppler_tf.errors import ConfigError, Described, ExecutionError, UserError, field_error
 from doppler_tf.report.ways import ways_table
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.trace import Trace
@@ -72,9 +72,10 @@ class Distributed(ShowsItself):
         if unknown is not None:
             raise field_error(ConfigError, self.graph.name, "", "variables", f"those that it updates: {', '.join(self._program.updates)}",
                               unknown)
+        fitting = {name: self._fitting(name, value) for name, value in values.items()}
         with self._one_run_at_a_time:
             self._called = True
-            self._way.variables = {**self._way.variables, **values}
+            self._way.variables = {**self._way.variables, **fitting}
 
     @property
     def trace(self) -> Trace | None:
@@ -143,6 +144,14 @@ class Distributed(ShowsItself):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+    def _fitting(self, name: str, value: Any) -> np.ndarray:
+        """The value in the variable's type. Raises ConfigError: it has another shape, or a type that would lose something."""
+        present, given = self._program.value(name), np.asarray(value)
+        if given.shape != present.shape or not (given.dtype == present.dtype or np.can_cast(given.dtype, present.dtype, "same_kind")):
+            raise field_error(ConfigError, self.graph.name, "", f"variables[{name!r}]", f"{present.dtype.name} of shape "
+                              f"{list(present.shape)}", Described(f"{given.dtype.name} of shape {list(given.shape)}"))
+        return given.astype(present.dtype)
 
     def _call_of(self, batch: Any) -> Call:
         if isinstance(batch, Mapping):

@@ -25,6 +25,7 @@ OF_DOCUMENTS: dict[str, Callable[[Any, str, str], Foreign]] = {"saga": read_saga
 FORMATS = (*OF_DOCUMENTS, *OF_TEXTS)
 WRITTEN = (OURS, "saga", "stg", "dot")
 _SUFFIXES = {".dot": "dot", ".gv": "dot", ".stg": "stg"}
+_UNKNOWN = (".xml", ".dax", ".graphml", ".gml")
 
 
 @collector_paused()
@@ -40,11 +41,14 @@ def convert(path: str | Path, format: str | None = None) -> Foreign:
       `graph`, and `topology`, which is None if the file describes no machines.
 
     Raises:
-      ConfigError: an unknown format. FormatError, GraphError, TopologyError: a damaged file; the message says where.
+      ConfigError: an unknown format. FormatError, GraphError, TopologyError: a damaged file, or a suffix of a format that is not read;
+        the message says where.
     """
     if format not in (None, OURS, *FORMATS):
         raise field_error(ConfigError, "convert", "", "format", f"one of {', '.join((OURS, *FORMATS))}", format)
     path = Path(path)
+    if format is None:
+        _refuse_unknown(path)
     name = path.name.split(".")[0] or "graph"
     chosen = format or _SUFFIXES.get(path.suffix.lower()) or _told_by_content(path)
     if chosen == OURS:
@@ -76,8 +80,15 @@ def write_converted(path: str | Path, graph: GraphLike, format: str = OURS, topo
 
 
 def written_as(path: str | Path) -> str:
-    """The format that a file's suffix says."""
+    """The format that a file's suffix says. Raises FormatError: one that is not written."""
+    _refuse_unknown(Path(path))
     return _SUFFIXES.get(Path(path).suffix.lower(), OURS)
+
+
+def _refuse_unknown(path: Path) -> None:
+    if path.suffix.lower() in _UNKNOWN:
+        raise field_error(FormatError, str(path), "", "format", "JSON, .stg, .dot or .gv", path.suffix,
+                          "networkx reads and writes some others, and `place` takes its graphs; or say which it is: --format, --to")
 
 
 def _told_by_content(path: Path) -> str:

@@ -20,6 +20,7 @@ from doppler_tf.formats.foreign.dot_parser import parse_dot
 from doppler_tf.formats.foreign.fields import Foreign, checked_number, outputs_by_edge, texts_of_ids
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import graph_from_records, graph_to_records
+from doppler_tf.schema import field_meant
 
 _OF_VERTICES = {"weight": "exec_s", "cost": "exec_s", "exec_s": "exec_s", "size": "flops", "flops": "flops", "output_bytes": "output_bytes"}
 _OF_EDGES = {"weight": "transfer_s", "cost": "transfer_s", "transfer_s": "transfer_s", "size": "bytes", "bytes": "bytes",
@@ -27,6 +28,8 @@ _OF_EDGES = {"weight": "transfer_s", "cost": "transfer_s", "transfer_s": "transf
 _TEXTS = ("name", "kind", "meta_op", "role", "pin", "colocate")
 # Attributes by which Graphviz draws, and that graphs here have other uses for.
 _DRAWN = ("id", "key", "source", "target", "kernel")
+# Of Graphviz, too, and no slip for `weight`.
+_KEPT = ("height", *_TEXTS, "input")
 
 
 def read_dot(text: str, where: str, name: str) -> Foreign:
@@ -105,6 +108,8 @@ def _fields(attributes: Mapping[str, str], numbers: Mapping[str, str], where: st
             if text not in ("true", "false"):
                 raise field_error(FormatError, where, what, written, "true or false", text)
             fields |= {"input": True} if text == "true" else {}
+        elif name not in _KEPT and (meant := field_meant(name, numbers)):
+            raise field_error(FormatError, where, what, written, f"the attribute {meant}", text, "rename it")
         elif name not in _DRAWN:
             fields[name if name in _TEXTS else written] = text
     return fields

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -20,6 +21,7 @@ from tests.signatures import Drawn, Named, Pair, Record, equal, functions
 from tests.strategies import examples
 
 X = np.array([1.0, 2.0, 3.0], np.float32)
+SAME = tf.constant(X)  # one object in several places
 KEPT = {}  # a method does not keep its object
 
 
@@ -79,6 +81,7 @@ def test_pieces_give_a_gradient_of_an_embedding_beside_its_loss(tmp_path):
     (lambda d: d["b"]["zeta"] + d["a"][0] + d["a"][1], {"b": {"zeta": X}, "a": [X, X]}, ["d/a/0", "d/a/1", "d/b/zeta"]),
     (lambda *xs: xs[0] + xs[1], (X, X), ["xs/0", "xs/1"]),
     (lambda n: n.first + n.second.one, Pair(X, Record(X, 3)), ["n/first", "n/second/one"]),
+    (lambda r: r.one + r.other, Record(SAME, SAME), ["r/one", "r/other"]),
     (lambda d: d["a"]["b"] + d["a/b"], {"a": {"b": X}, "a/b": X}, ["d/a/b", "d/a/b_1"]),
     (lambda d: d[7] + d[3], Named({7: X, 3: X}), ["d/3", "d/7"]),
     (lambda x, table=X: x + table, X, ["x", "table"]),
@@ -86,6 +89,30 @@ def test_pieces_give_a_gradient_of_an_embedding_beside_its_loss(tmp_path):
 ])
 def test_arguments_are_named_by_their_path(function, example, names):
     assert [x.name for x in concrete(function, example, "f").arguments] == names
+
+
+def test_results_of_sparse_arguments_need_their_shape_named(tmp_path):
+    """As the remedy says: the shape of a sparse argument is known in a call alone."""
+    sparse, weight = tf.SparseTensor([[0, 1], [1, 0]], [1.0, 2.0], [2, 3]), tf.ones([3, 4])
+
+    def product(s):
+        return tf.sparse.sparse_dense_matmul(s, weight)
+
+    said = refusal(ConfigError, capture, product, sparse, model_folder=tmp_path / "m", name="f")
+    assert_says(said, "'(None, 4)'", "name it (tf.ensure_shape)")
+    source = concrete(lambda s: tf.ensure_shape(product(s), [2, 4]), sparse, "f")
+    graph = capture(source, model_folder=tmp_path / "model")
+    outputs, _ = run_pieces(graph, {name: x.numpy() for name, x in source.call((sparse,), {}).tensors.items()})
+    np.testing.assert_array_equal(outputs["output"], [[1.0] * 4, [2.0] * 4])
+
+
+def test_a_dataclass_that_tensorflow_has_met_before_is_refused():
+    @dataclasses.dataclass
+    class Known:
+        one: object
+
+    tf.nest.flatten(Known(X))
+    assert_says(refusal(ConfigError, concrete, lambda k: k.one + 1.0, Known(X), "f"), "Known: dataclass", "it met before", "__tf_flatten__")
 
 
 def frozen():

@@ -106,6 +106,8 @@ def looks_up(x):
     (lambda x, v: x + v, (X, OTHER), ["argument v", "variable", "read_value()"]),
     (lambda d: d["a"] * 2.0, {"a": X, 3: X}, ["example_inputs", "keys of one type"]),
     (lambda x: tf.cast(x, tf.qint8), X, ["output", "qint8", "tf.bitcast"]),
+    (lambda x: tf.TensorArray(tf.float32, 3).unstack(x), X, ["output", "variant", "stack() of a TensorArray"]),
+    (lambda x: tf.strings.as_string(x), X, ["output", "'string'", "leave it out"]),
     (lambda i: next(i) * 2.0, ITERATOR, ["input", "batch"]),
     (lambda x: {"s": tf.sparse.from_dense(x), "y": x + 1.0}, X, ["output 's/indices' of a SparseTensor", "Where", "shape"]),
     (lambda x: x, Spec([None, 3]), ["shape", "(None, 3)", "example_inputs"]),

@@ -16,6 +16,8 @@ from doppler_tf.errors import UserError
 from tests.captured_models import Spec, close, run_pieces
 
 MODULE = """
+import dataclasses
+import typing
 import tensorflow as tf
 from neighbour import FACTOR
 model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(3,))])
@@ -40,6 +42,21 @@ def signed_dict(d):
 
 a, b = tf.keras.Input((3,), name="left"), tf.keras.Input((3,), name="right")
 two = tf.keras.Model([a, b], tf.keras.layers.Add()([a, b]))
+
+@dataclasses.dataclass
+class Record:
+    one: tf.Tensor
+    other: typing.Any = 2
+
+class Pair(typing.NamedTuple):
+    first: Record
+    second: tf.Tensor
+
+def annotated(pair: Pair, record: "Record"):
+    return pair.first.one * pair.first.other + pair.second + record.one * record.other
+
+def any_more(x, *rest, **more):
+    return x + sum(rest) + sum(more.values())
 
 number = 3
 """
@@ -93,6 +110,9 @@ def test_inputs_are_bound_by_name(module, tmp_path):
 @pytest.mark.parametrize(("name", "inputs", "batch", "names"), [
     ("nested", ["only=f32[3]", "d/zeta=f32[3]", "rest/0=f32[3]", "d/list/0=f32[3]", "extra=f32[3]"], None,
      ["d/list/0", "d/zeta", "rest/0", "extra", "only"]),
+    ("annotated", ["pair/second=f32[2]", "pair/first/one=f32[2]", "record/one=f32[2]", "record/other=f32[2]"], None,
+     ["pair/first/one", "pair/second", "record/one", "record/other"]),
+    ("any_more", ["x=f32[2]", "more=f32[2]"], None, ["x", "more"]), ("any_more", ["x=f32[2]", "more/z=f32[2]"], None, ["x", "z"]),
     ("signed_dict", [], 2, ["d/ids"]), ("signed_dict", ["d/ids=f32[2,3]"], None, ["d/ids"]),
     ("signed_dict", ["own_name=f32[2,3]"], None, ["d/ids"]),
     ("two", ["left=f32[2,3]"], 2, ["inputs/0", "inputs/1"]),
@@ -135,6 +155,10 @@ def test_a_model_of_keras_3(tmp_path):
     ("MODULE:nested", {"inputs": ["d=f32[3]", "d/zeta=f32[3]"]}, ["'d/zeta'", "not both"]),
     ("MODULE:nested", {"inputs": ["d/zeta=f32[3]"]}, ["input 'only'", "--input only="]),
     ("MODULE:signed_dict", {"inputs": ["d/idx=f32[2,3]"]}, ["'d/idx'", "one of d/ids"]),
+    ("MODULE:annotated", {"inputs": ["record/two=f32[2]"]}, ["--input", "the fields of Record at record", "'two'"]),
+    ("MODULE:plain", {"inputs": ["x=f32[2]", "x=f32[3]", "y=f32[3]"]}, ["input 'x'", "one shape and type, float32(2,)", "(3,), too"]),
+    ("MODULE:plain", {"inputs": ["x=f32[2]", "y=f32[2]"], "batch": 3}, ["--batch", "first axis is open", "got 3"]),
+    ("MODULE:plain", {"inputs": ["x=f32[2]", "y=f32[2]"], "signature": "one"}, ["--signature", "'one'", "leave it out"]),
     ("MODULE", {}, ["module.py:function"]),
     ("SAVED", {}, ["one of one, two", "--signature"]),
     ("SAVED", {"signature": "three"}, ["three", "--signature"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Mapping
 from time import monotonic
@@ -19,10 +20,10 @@ class Fingerprints:
     def __init__(self, handles: Mapping[str, tf.Tensor], updates: Collection[str]):
         """Args: handles: resources of variables by name; updates: those that the function updates itself, which do not count."""
         self._handles = {name: handle for name, handle in handles.items() if name not in updates}
-        self._samples, self._looked_s = self._read(), monotonic()
+        self._samples, self._looked_s = self._read(), -math.inf
 
     def check(self, function: str) -> None:
-        """Warns once where a variable has changed; looks at most once a second. Args: function: its name, for people."""
+        """Warns once where a variable has changed; looks at the first call, and then at most once a second. Args: function: its name, for people."""
         if self._samples and monotonic() - self._looked_s >= _BETWEEN_S:
             found, self._looked_s = self._read(), monotonic()
             changed = next((name for name, sample in self._samples.items() if found.get(name) not in (None, sample)), None)

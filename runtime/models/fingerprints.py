@@ -23,7 +23,10 @@ class Fingerprints:
         self._samples, self._looked_s = self._read(), -math.inf
 
     def check(self, function: str) -> None:
-        """Warns once where a variable has changed; looks at the first call, and then at most once a second. Args: function: its name, for people."""
+        """Warns once where a variable has changed; looks at the first call, and then at most once a second.
+
+        Args: function: its name, for people.
+        """
         if self._samples and monotonic() - self._looked_s >= _BETWEEN_S:
             found, self._looked_s = self._read(), monotonic()
             changed = next((name for name, sample in self._samples.items() if found.get(name) not in (None, sample)), None)

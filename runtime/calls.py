@@ -25,6 +25,10 @@ _KEPT = 8192
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
 CAPTURED = "captured"
+# How the calls of captured pieces are built: weights are tensors on the device, one of each for all calls. Or they are constants of what
+# TensorFlow is given, which is up to 1.5 times as fast with oneDNN, and takes up ten times their bytes and seconds for each 100 MB. Or
+# XLA compiles what has constants.
+TENSORS, CONSTANTS, XLA = BUILDS = ("tensors", "constants", "xla")
 _VARIABLES = frozenset(("Placeholder", "VarHandleOp", "AssignVariableOp", "ReadVariableOp"))
 _CONTROL_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"))
 
@@ -110,23 +114,22 @@ class CapturedCall:
     """
 
     def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = (), model: CapturedModel | None = None,
-                 weights: Sequence[str] = (), constants: bool = True):
+                 weights: Sequence[str] = (), build: str = CONSTANTS):
         """Takes a function.
 
         Args:
           function: a concrete one, of the operands and then the weights.
           parts: the calls of which it is made.
-          constants: weights are constants of what TensorFlow is given, which is up to 1.5 times as fast with oneDNN. It takes up ten
-            times their bytes, and seconds for each 100 MB. Else they are tensors on the device, one of each for all calls.
+          build: one of BUILDS.
         """
         self.name, self.weights, self._function, self._parts = name, tuple(weights), function, parts
-        self._model, self._constants = model, constants and bool(weights)
+        self._model, self._constants, self._compiled = model, build != TENSORS and bool(weights), build == XLA
         self._arguments = [tf.TensorSpec(x.shape, x.dtype) for x in function.inputs[:len(function.inputs) - len(weights)]]
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
         # Without these settings TensorFlow would not fuse operations of the function.
-        options = context.context().function_call_options
-        self._attributes = ("executor_type", "", "config_proto", options.config_proto_serialized)
+        settings = context.context().function_call_options.config_proto_serialized
+        self._attributes = None if self._compiled else ("executor_type", "", "config_proto", settings)
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self.can_warm = all(part.can_warm for part in parts) if parts else all(
             op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW) for op in function.graph.get_operations())
@@ -145,15 +148,15 @@ class CapturedCall:
 
     def _make_known(self, device: str) -> None:
         if self._called is None:
-            self._called = self._with_constants() if self._constants else self._function
+            self._called = self._built() if self._constants or self._compiled else self._function
         make_known(self._called, device)
         self._taken[device] = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
 
-    def _with_constants(self):
+    def _built(self):
         def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
             return self._function(*tensors, *[tf.constant(self._model.weight(name)) for name in self.weights])
 
-        return tf.function(compute, autograph=False).get_concrete_function(*self._arguments)
+        return tf.function(compute, autograph=False, jit_compile=self._compiled or None).get_concrete_function(*self._arguments)
 
     def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """As KernelCall's."""
@@ -212,12 +215,12 @@ def _value(op: tf.Operation, attribute: str) -> object:
     return value.as_datatype_enum if isinstance(value, tf.DType) else value
 
 
-def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], constants: bool = True) -> dict[int, KernelCall]:
+def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], build: str = CONSTANTS) -> dict[int, KernelCall]:
     """The call of every vertex; equal kernels on equal shapes share one.
 
     Args:
       inputs: shape and type of each input vertex that has consumers, by vertex; an input vertex has one output.
-      constants: as CapturedCall's.
+      build: as CapturedCall's.
 
     Raises:
       GraphError: a kernel that is unknown, lacks parameters or does not fit its operands.
@@ -229,7 +232,7 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], cons
         kernel = graph.kernel[v]
         operands = [specs[operand.vertex, operand.output] for operand in kernel.operands]
         try:
-            calls[v] = _call_of(graph, kernel, operands, constants)
+            calls[v] = _call_of(graph, kernel, operands, build)
         except UserError:
             raise
         except Exception as error:  # whatever tracing makes of parameters that somebody wrote
@@ -265,28 +268,28 @@ class _Identity(NamedTuple):
         return id(self.kernel)
 
 
-def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], constants: bool) -> KernelCall | CapturedCall:
+def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str) -> KernelCall | CapturedCall:
     if kernel.op == MERGED:
-        return _merged_call(graph, kernel, operands, constants)
+        return _merged_call(graph, kernel, operands, build)
     if kernel.op == CAPTURED:
-        return piece_call(captured_model(graph.attributes["captured"]["model"]), Work.of(kernel.params), constants)
+        return piece_call(captured_model(graph.attributes["captured"]["model"]), Work.of(kernel.params), build)
     return _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
 
 
-def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], constants: bool) -> CapturedCall:
+def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str) -> CapturedCall:
     """The calls of several vertices as one; equal ones are shared for as long as one of them is kept."""
     steps, known, parts = kernel.params["steps"], [[spec] for spec in operands], []
     for step in steps:
         taken = [(o["from"], o["output"]) for o in step["operands"]]
         inner = Kernel(step["op"], tuple(Operand(f, o["slice"] and tuple(map(tuple, o["slice"])), k)
                                          for o, (f, k) in zip(step["operands"], taken, strict=True)), step["params"])
-        call = _call_of(graph, inner, [known[f][k] for f, k in taken], constants)
+        call = _call_of(graph, inner, [known[f][k] for f, k in taken], build)
         known.append(call.outputs)
         parts.append((call, taken))
     outputs = [(i, k) for i, k in kernel.params["outputs"]]
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
     digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
-    key = digest, tuple(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
+    key = digest, build == XLA, *(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
     found = _MERGED.get(key)
     if found is None:
         weights = list(dict.fromkeys(name for call, _ in parts for name in call.weights))
@@ -300,29 +303,30 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
         model = captured_model(graph.attributes["captured"]["model"]) if weights else None
         specs = [*operands, *(model.weight_spec(name) for name in weights)]
         function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in specs])
-        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, constants)
+        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, build)
     return found
 
 
-def piece_call(model: CapturedModel, work: Work, constants: bool = True) -> CapturedCall:
+def piece_call(model: CapturedModel, work: Work, build: str = CONSTANTS) -> CapturedCall:
     """A piece as a call, kept with its model. Equal pieces share a function, whatever their weights, and those without weights a call."""
-    if (work, constants) in model.calls:
-        return model.calls[work, constants]
+    build = TENSORS if build == CONSTANTS and not work.weights else build
+    if (work, build) in model.calls:
+        return model.calls[work, build]
     key = piece_key(model, work)
-    call = None if work.weights else _PIECES.get(key)
+    call = None if work.weights else _PIECES.get((key, build))
     if call is None:
         function = _FUNCTIONS.get(key)
         if function is None:
             function = _FUNCTIONS[key] = piece_function(model, work.bare)
-        call = CapturedCall(f"{CAPTURED} {key[:20]}", function, (), model, [variable for _, variable in work.weights], constants)
+        call = CapturedCall(f"{CAPTURED} {key[:20]}", function, (), model, [variable for _, variable in work.weights], build)
         if not work.weights:
-            _PIECES[key] = call
-    model.calls[work, constants] = call
+            _PIECES[key, build] = call
+    model.calls[work, build] = call
     return call
 
 
 _FUNCTIONS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_PIECES: weakref.WeakValueDictionary[str, CapturedCall] = weakref.WeakValueDictionary()
+_PIECES: weakref.WeakValueDictionary[tuple[str, str], CapturedCall] = weakref.WeakValueDictionary()
 _MERGED: weakref.WeakValueDictionary[tuple, CapturedCall] = weakref.WeakValueDictionary()
 
 

@@ -15,6 +15,7 @@ from doppler_tf.schedule.assignment import Assignment, what_runs
 from doppler_tf.schedule.merged_graph import Merged
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.trace import Trace
+from runtime.calls import CONSTANTS
 from runtime.engine import Engine
 from runtime.tensors import TensorFlowExecutor
 
@@ -40,11 +41,11 @@ class MergedExecutor:
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  cluster: Cluster | None = None, timeout_s: float | None = None, restart_on_loss: bool = False,
-                 make: Callable[..., Engine] = TensorFlowExecutor, constants: bool = True):
+                 make: Callable[..., Engine] = TensorFlowExecutor, build: str = CONSTANTS):
         """Args: as TensorFlowExecutor's, which keeps the inputs on the devices; make: another engine with the same arguments."""
         self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
         self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss,
-                         "constants": constants}
+                         "build": build}
         self._known: dict[tuple, _Known] = {}  # the one used last at the end
         self._last: tuple[Merged, Engine] | None = None
 

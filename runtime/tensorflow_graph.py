@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph.dataflow import DataflowGraph, Operand
-from runtime.calls import CAPTURED, CapturedCall, kernel_calls, resident
+from runtime.calls import CAPTURED, CONSTANTS, CapturedCall, kernel_calls, resident
 from runtime.kernels import run_kernel
 from runtime.models.captured import captured_model
 
@@ -22,19 +22,21 @@ class TensorFlowGraph:
     """
 
     def __init__(self, graph: DataflowGraph, device: np.ndarray, inputs: Mapping[int, np.ndarray], fetch: Sequence[int],
-                 devices: Sequence[str], copies: bool, constants: bool = True):
-        """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names; constants: as
-        CapturedCall's."""
+                 devices: Sequence[str], copies: bool, build: str = CONSTANTS):
+        """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names; build:
+        TENSORS or CONSTANTS."""
         self._graph, self._device, self._fetch, self._devices, self._copies = graph, device.tolist(), tuple(fetch), devices, copies
         self._taken = sorted(graph.taken_inputs)
         self._inputs = {v: tf.convert_to_tensor(inputs[v]) for v in self._taken}
         specs = {v: tf.TensorSpec(x.shape, x.dtype) for v, x in self._inputs.items()}
         self._calls = kernel_calls(graph, specs) if any(
             kernel is not None and kernel.op == CAPTURED for kernel in graph.kernel) else {}
-        self._constants, used = constants, [(name, devices[self._device[v]]) for v, call in self._calls.items() for name in call.weights]
+        self._constants = build == CONSTANTS
+        used = [(name, devices[self._device[v]]) for v, call in self._calls.items() for name in call.weights]
         self._model = captured_model(graph.attributes["captured"]["model"]) if used else None
         self._weights = list(dict.fromkeys(used))  # with the device of each
-        wanted = [specs[v] for v in self._taken] + [self._model.weight_spec(name) for name, _ in ([] if constants else self._weights)]
+        wanted = [specs[v] for v in self._taken]
+        wanted += [] if self._constants else [self._model.weight_spec(name) for name, _ in self._weights]
         self._call = CapturedCall("whole", tf.function(self._compute, autograph=False).get_concrete_function(*wanted))
 
     def run(self) -> dict[int, np.ndarray]:

@@ -17,7 +17,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
-from runtime.calls import KernelCall, execute_on, kernel_calls
+from runtime.calls import CONSTANTS, KernelCall, execute_on, kernel_calls
 from runtime.clusters.watch import watched
 from runtime.devices import host_of, prepare_topology, server_of
 from runtime.engine import Engine
@@ -40,7 +40,7 @@ class TensorFlowBackend:
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False, cluster: Cluster | None = None,
-                 constants: bool = True):
+                 build: str = CONSTANTS):
         """Takes the inputs of one graph.
 
         Args:
@@ -52,9 +52,9 @@ class TensorFlowBackend:
           share_on_cpu: logical devices of one CPU share a transferred tensor, as in TensorFlow's own executor, instead of copying it as
             real devices do.
           cluster: takes the place of `devices`. A host is the memory of the machine whose device has the fastest link from it.
-          constants: frozen weights of captured models are constants of their kernels, as CapturedCall has them.
+          build: how calls of captured models are built, as CapturedCall's.
         """
-        self._constants = constants
+        self._build = build
         self._inputs, self._fetch, self._share_on_cpu, self._cluster = inputs, frozenset(fetch), share_on_cpu, cluster
         self._devices = devices if cluster is None else cluster.devices
         self.warmup, self._keep_inputs = warmup, keep_inputs
@@ -116,7 +116,7 @@ class TensorFlowBackend:
 
     def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._is_new(graph):
-            self._calls = graph, kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}, self._constants)
+            self._calls = graph, kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}, self._build)
         return self._calls[1]
 
     def _is_new(self, graph: DataflowGraph) -> bool:
@@ -338,10 +338,10 @@ class TensorFlowExecutor(Engine):
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  dispatch: str | None = None, warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False,
-                 timeout_s: float | None = None, restart_on_loss: bool = False, cluster: Cluster | None = None, constants: bool = True):
+                 timeout_s: float | None = None, restart_on_loss: bool = False, cluster: Cluster | None = None, build: str = CONSTANTS):
         """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; None: the assignment's own;
           timeout_s, restart_on_loss: as Engine's."""
-        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu, cluster, constants)
+        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu, cluster, build)
         self.feed = backend.feed
         super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)
 

@@ -33,7 +33,7 @@ class CapturedModel:
       folder: where it was read from.
       meta: the content of `meta.json`.
       nodes: the operations by name.
-      calls: pieces that have been made into calls, with their weights as constants or not.
+      calls: pieces that have been made into calls, by how they are built.
       resident: frozen variables that calls take as tensors, by name and device.
     """
 
@@ -60,7 +60,7 @@ class CapturedModel:
         if written is not None and hashlib.sha256(content).hexdigest() != written:
             raise FormatError(f"{file}: expected the operations that `capture` wrote, got others; capture the model again")
         self.nodes = {node.name: node for node in self._graph_def.node}
-        self.calls: dict[tuple[Work, bool], Any] = {}
+        self.calls: dict[tuple[Work, str], Any] = {}
         self.resident: dict[tuple[str, str], tf.Tensor] = {}
         self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
 
@@ -141,6 +141,10 @@ def captured_model(folder: str | Path) -> CapturedModel:
 @functools.lru_cache(4)  # they hold their weights
 def _model(folder: Path, changed: int) -> CapturedModel:
     return CapturedModel(folder)
+
+
+# Operations on variables, and what does the same to tensors that hold their values: it is faster, and XLA takes it.
+_AS_VALUES = {"ReadVariableOp": "Identity", "AssignVariableOp": "Identity", "AssignAddVariableOp": "AddV2", "AssignSubVariableOp": "Sub"}
 
 
 class Work(NamedTuple):
@@ -288,24 +292,34 @@ def _piece_graph(model: CapturedModel, work: Work) -> tuple[tf.compat.v1.GraphDe
     """A piece without weights as a graph of its own, its placeholders' names, and the names of what it returns."""
     nodes, inputs, outputs, _ = work
     graph, inside, feeds = model.library, set(nodes), [f"input_{i}" for i in range(len(inputs))]
-    moved = {value: feed for value, feed in zip(inputs, feeds, strict=True) if not value.startswith(_VARIABLE)}
+    resource = {value: f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0" for value in (*inputs, *outputs)
+                if value.startswith(_VARIABLE)}
+    moved = {value: feed for value, feed in zip(inputs, feeds, strict=True) if value not in resource}
+    values = {resource[value]: feed for value, feed in zip(inputs, feeds, strict=True) if value in resource}
+    others = {_canonical(text) for name in nodes for text in _data(_node(model, name)) if _node(model, name).op not in _AS_VALUES}
     assigned: dict[str, str] = {}
     for feed, value in zip(feeds, inputs, strict=True):
         spec = model.spec(value)
         dtype = tf.compat.v1.AttrValue(type=spec.dtype.as_datatype_enum)
         graph.node.add(name=feed, op="Placeholder", attr={"dtype": dtype, "shape": tf.compat.v1.AttrValue(shape=spec.shape.as_proto())})
-        if value.startswith(_VARIABLE):
+        if resource.get(value) in others:
             handle, assign = f"{feed}/handle", f"{feed}/assign"
             graph.node.add(name=handle, op="VarHandleOp", attr={
                 "dtype": dtype, "shape": tf.compat.v1.AttrValue(shape=spec.shape.as_proto()),
                 "shared_name": tf.compat.v1.AttrValue(s=_ANONYMOUS.encode())})
             graph.node.add(name=assign, op="AssignVariableOp", input=[handle, feed], attr={"dtype": dtype})
-            moved[f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0"] = handle
+            moved[resource[value]] = handle
             assigned[handle] = assign
+            del values[resource[value]]
     for name in nodes:
         node = _node(model, name)
         data = [moved.get(_canonical(text), text) for text in _data(node)]
         controls = {text for text in node.input if text.startswith("^") and text[1:] in inside}
+        if node.op in _AS_VALUES and (held := _canonical(_data(node)[0])) in values:
+            operands = data[1:] if node.op == "AssignVariableOp" else [values[held], *data[1:]]
+            graph.node.add(name=name, op=_AS_VALUES[node.op], input=[*operands, *sorted(controls)], attr={"T": node.attr["dtype"]})
+            values[held] = values[held] if node.op == "ReadVariableOp" else name
+            continue
         controls |= {f"^{assigned[text]}" for text in data if text in assigned}
         graph.node.add(name=name, op=node.op, input=[*data, *sorted(controls)], attr=node.attr)
         if node.op == "Conv2D" and _in_groups(model, name):
@@ -316,14 +330,15 @@ def _piece_graph(model: CapturedModel, work: Work) -> tuple[tf.compat.v1.GraphDe
     returned = []
     users = [node.name for node in graph.node if any(text in assigned for text in node.input) and node.name not in assigned.values()]
     for i, value in enumerate(outputs):
-        if value.startswith(_VARIABLE):
-            handle = moved[f"{model.placeholders[value.removeprefix(_VARIABLE)]}:0"]
-            name = f"output_{i}"
+        if value not in resource:
+            returned.append(value)
+        elif resource[value] in values:
+            returned.append(f"{values[resource[value]]}:0")
+        else:
+            handle, name = moved[resource[value]], f"output_{i}"
             graph.node.add(name=name, op="ReadVariableOp", input=[handle, *(f"^{user}" for user in users), f"^{assigned[handle]}"],
                            attr={"dtype": tf.compat.v1.AttrValue(type=model.spec(value).dtype.as_datatype_enum)})
             returned.append(f"{name}:0")
-        else:
-            returned.append(value)
     return graph, feeds, returned
 
 

@@ -19,6 +19,7 @@ from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.offloaded import kept_on_host, offloaded
 from doppler_tf.schedule.trace import Trace
+from runtime.calls import CONSTANTS
 from runtime.merged import MergedExecutor
 from runtime.models.alone import Alone
 from runtime.models.captured_program import CapturedProgram
@@ -81,10 +82,10 @@ class EngineWay(_OurWay):
     joins = True
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
-                 devices: Sequence[str], cluster: Cluster | None = None, constants: bool = True):
-        """Args: constants: as CapturedCall's."""
+                 devices: Sequence[str], cluster: Cluster | None = None, build: str = CONSTANTS):
+        """Args: build: as CapturedCall's."""
         super().__init__()
-        self._constants = constants
+        self._build = build
         self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
         self._in_flight, self._devices, self._cluster = in_flight, devices, cluster
         self._prepared: dict[int, _Prepared] = {}
@@ -93,7 +94,7 @@ class EngineWay(_OurWay):
         """As Way's."""
         if len(calls) not in self._prepared:
             self._prepared[len(calls)] = _Prepared(self._program, self._graph, self._costs, self.pattern, len(calls), self._in_flight,
-                                                   self._devices, self._cluster, self._constants)
+                                                   self._devices, self._cluster, self._build)
         self._recorded, results, variables = self._prepared[len(calls)].run(calls, self.variables)
         self.variables = {**self.variables, **variables}
         return results
@@ -109,10 +110,10 @@ class _Prepared:
     """What runs so many calls on the engine."""
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], calls: int,
-                 in_flight: int, devices: Sequence[str], cluster: Cluster | None, constants: bool):
+                 in_flight: int, devices: Sequence[str], cluster: Cluster | None, build: str):
         self._batches = repeat_graph(graph, costs.topology, calls, in_flight)
         self._program, self._assignment = program.repeated(self._batches, 0), self._batches.assignment(pattern)
-        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster, constants=constants)
+        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster, build=build)
 
     def run(self, calls: Sequence[Tensors],
             variables: Mapping[str, Any]) -> tuple[Callable[[], Trace], list[dict[str, tf.Tensor]], dict[str, Any]]:
@@ -159,10 +160,10 @@ class TheirWay:
     executor, joins, trace = THEIRS, False, None
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str],
-                 constants: bool = True):
-        """Args: constants: as CapturedCall's."""
+                 build: str = CONSTANTS):
+        """Args: build: TENSORS or CONSTANTS."""
         self._program = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0)
-        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, False, constants)
+        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, False, build)
         self.variables: Mapping[str, Any] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:

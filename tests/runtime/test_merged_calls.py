@@ -19,6 +19,8 @@ from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
 from runtime import TensorFlowExecutor, prepare_devices
+from runtime.calls import CONSTANTS, TENSORS, XLA
+from runtime.models.alone import modes
 from runtime.models.captured import captured_model
 from runtime.models.captured_program import CapturedProgram
 from runtime.tensorflow_graph import TensorFlowGraph
@@ -41,8 +43,12 @@ def placed(graph, devices, seed):
     return costs, assignment_from_devices(graph, costs, device)
 
 
-def run(graph, costs, assignment, inputs, fetch, constants=True):
-    with TensorFlowExecutor(inputs, fetch, warmup=False, constants=constants) as executor:
+# Models whose loops, branches or fused operations take variables themselves and not their values: XLA does not compile these pieces.
+UPDATED_INSIDE = ("loop", "branch", "legacy_adam")
+
+
+def run(graph, costs, assignment, inputs, fetch, build=CONSTANTS):
+    with TensorFlowExecutor(inputs, fetch, warmup=False, build=build) as executor:
         trace = executor.execute(graph, costs, assignment)
         assert validate_trace(graph, costs, assignment, trace.log).work_conserving
         return executor.outputs
@@ -81,15 +87,27 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
     program_merged = CapturedProgram(merged.graph, seed=1)
     for each, its, (its_costs, its_assignment) in ((graph, program, (costs, assignment)),
                                                    (merged.graph, program_merged, (merged.costs, merged.assignment))):
-        found = run(each, its_costs, its_assignment, its.inputs, its.fetch, constants=False)
+        found = run(each, its_costs, its_assignment, its.inputs, its.fetch, build=TENSORS)
         assert its.relative_error(found) <= 1e-6
-    theirs = TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, prepare_devices(2), False, constants=False)
+    theirs = TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, prepare_devices(2), False, build=TENSORS)
     assert program.relative_error(theirs.run()) <= 1e-6
     assert {name for name, _ in model.resident} == {"weight"}
     assert len({np.asarray(value).ctypes.data for value in model.resident.values()}) == 1  # logical CPUs share the buffer
     model.forget_calls()
     assert not model.resident
     assert program.relative_error(theirs.run()) <= 1e-6  # what has them keeps them
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in UPDATED_INSIDE])
+def test_what_xla_compiles(tmp_path, name):
+    """Apart and merged, the models that XLA may compile, a loop and updates of variables among them."""
+    graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=2)
+    costs, assignment = placed(graph, 2, 2)
+    merged = merge_calls(graph, costs, assignment)
+    for each, its_costs, its_assignment in ((graph, costs, assignment), (merged.graph, merged.costs, merged.assignment)):
+        program = CapturedProgram(each, seed=1)
+        if XLA in modes(tmp_path / "model"):
+            assert program.relative_error(run(each, its_costs, its_assignment, program.inputs, program.fetch, XLA)) <= 1e-5
 
 
 @pytest.mark.parametrize(*crossed(name=["chainmm", "llama_layer"], devices=[1, 3]))

@@ -37,6 +37,10 @@ class _Option:
     predicted_s: float | None
     make: Callable[..., Way]
 
+    def built(self, build: str) -> _Option:
+        """The same with calls that are built so, as CapturedCall's."""
+        return replace(self, make=partial(self.make, build=build))
+
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
@@ -53,24 +57,33 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
              executor: str | None) -> Outcome:
     """Runs the ways in turn, ever fewer of them.
 
-    First ours, which share their weights. Then the best of them, the same with its weights as constants, and TensorFlow alone.
+    First ours, which share their weights. Then the best of them, the same with its weights as constants, TensorFlow alone, and ours in
+    calls that XLA compiles where TensorFlow alone, compiled so, is faster than these.
     """
-    ways, first = import_quietly("runtime.models.ways"), found[0]
+    ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
+    modes = import_quietly("runtime.models.alone").modes(first.folder)
     shared = cluster is None and not first.limited and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
     ours = _ours(found, in_flight, devices, cluster, executor)
     contest = _Contest([first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight))
+    lonely = {f"TensorFlow alone, {mode}": _Option(first, next(iter(first.patterns.values())), None, partial(
+        ways.LonelyWay, first.folder, mode, in_flight)) for mode in modes}
     finals: dict[str, _Option] = {}
     if ours:
-        options = ours if first.limited else {
-            name: replace(option, make=partial(option.make, constants=not shared)) for name, option in ours.items()}
+        options = ours if first.limited else {name: option.built(calls.TENSORS if shared else calls.CONSTANTS)
+                                              for name, option in ours.items()}
         best = contest.best(options, BRIEFLY) if len(options) > 1 else next(iter(options))
         finals[best] = options[best]
         if shared:
-            finals[f"{best}, constant weights"] = replace(ours[best], make=partial(ours[best].make, constants=True))
+            finals[f"{best}, constant weights"] = ours[best].built(calls.CONSTANTS)
     if executor in (None, ways.ALONE):
-        for mode in import_quietly("runtime.models.alone").modes(first.folder):
-            finals[f"TensorFlow alone, {mode}"] = _Option(first, next(iter(first.patterns.values())), None, partial(
-                ways.LonelyWay, first.folder, mode, in_flight))
+        finals |= lonely
+    compiled = f"TensorFlow alone, {calls.XLA}"
+    if ours and compiled in lonely and cluster is None and not first.limited and executor != ways.THEIRS:
+        compiled_s, ours_s = contest.seconds({**lonely, **finals}, [compiled, best])
+        if compiled_s < ours_s:
+            finals |= _compiled(found, in_flight, devices)
+        if compiled not in finals:
+            contest.drop(compiled)
     chosen = contest.best(finals)
     way = contest.running.pop(chosen)
     contest.close()
@@ -85,18 +98,33 @@ def _ours(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cl
     ways, made = import_quietly("runtime.models.ways"), dict[str, _Option]()
     near_s = _NEAR * min(min(each.predicted_s.values()) for each in found)
     for each in found:
-        of = f", in {each.pieces} pieces" if each.pieces > 1 else ""
         names = [name for i, name in enumerate(list(each.patterns)[:_ASSIGNMENTS]) if i == 0 or each.predicted_s[name] <= near_s]
         common = each.program, each.graph, each.costs
         for name in names if executor in (None, ways.ENGINE) else ():
             make = partial(ways.LimitedWay, *common, each.patterns[name][0]) if each.limited else partial(
                 ways.EngineWay, *common, each.patterns[name], in_flight, devices, cluster)
-            made[f"engine, {name}{of}"] = _Option(each, each.patterns[name], each.predicted_s[name], make)
+            made[f"engine, {name}{_pieces(each)}"] = _Option(each, each.patterns[name], each.predicted_s[name], make)
         if executor == ways.THEIRS or (executor is None and cluster is None and in_flight == 1 and each.predicted_s[names[0]] <= near_s):
             pattern = each.patterns[names[0]]
-            made[f"TensorFlow's executor, {names[0]}{of}"] = _Option(each, pattern, each.predicted_s[names[0]], partial(
+            made[f"TensorFlow's executor, {names[0]}{_pieces(each)}"] = _Option(each, pattern, each.predicted_s[names[0]], partial(
                 ways.TheirWay, *common, pattern[0], devices))
     return made
+
+
+def _compiled(found: Sequence[Candidate], in_flight: int, devices: Sequence[str]) -> dict[str, _Option]:
+    """The best assignment that uses several devices, in calls that XLA compiles: such a call uses one core."""
+    ways, calls = import_quietly("runtime.models.ways"), import_quietly("runtime.calls")
+    several = [(each, name) for each in found for name, pattern in each.patterns.items()
+               if len({d for assignment in pattern for d in assignment.device.tolist()} - {-1}) > 1]
+    if not several:
+        return {}
+    best, name = min(several, key=lambda pair: pair[0].predicted_s[pair[1]])
+    make = partial(ways.EngineWay, best.program, best.graph, best.costs, best.patterns[name], in_flight, devices, build=calls.XLA)
+    return {f"engine, {name}{_pieces(best)}, {calls.XLA}": _Option(best, best.patterns[name], None, make)}
+
+
+def _pieces(candidate: Candidate) -> str:
+    return f", in {candidate.pieces} pieces" if candidate.pieces > 1 else ""
 
 
 class _Contest:
@@ -115,7 +143,7 @@ class _Contest:
     def best(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> str:
         """The name of the fastest, after which all others are closed. Raises what the last one raised if all have failed."""
         self._options = options
-        for name, seconds in narrowed(list(options), self._timed, self._drop, rounds).items():
+        for name, seconds in narrowed(list(options), self._timed, self.drop, rounds).items():
             before = self.figures[name].seconds if name in self.figures else ()
             self.figures[name] = Finalist(options[name].predicted_s, (*before, *seconds))
         engine = import_quietly("runtime.models.ways").ENGINE
@@ -124,15 +152,21 @@ class _Contest:
         if chosen is None:
             raise self._failed[-1]
         for name in [name for name in self.running if name != chosen]:
-            self._drop(name)
+            self.drop(name)
         return chosen
+
+    def seconds(self, options: Mapping[str, _Option], names: Sequence[str]) -> list[float]:
+        """Of a call of each of these ways, NaN where it fails."""
+        self._options = options
+        return [self._timed(name) for name in names]
 
     def close(self) -> None:
         """Closes all that still run."""
         for name in list(self.running):
-            self._drop(name)
+            self.drop(name)
 
-    def _drop(self, name: str) -> None:
+    def drop(self, name: str) -> None:
+        """Closes one."""
         if name in self.running:
             self.running.pop(name).close()
 

@@ -14,6 +14,8 @@ from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.executor import Executor
 from doppler_tf.schedule.refit import Factors, measured_factors, refitted_costs
 
+# Of two executors the first one measures what policies learn from, the second one runs the candidates of the choice.
+Executors = Executor | tuple[Executor, Executor]
 # The number of runs whose factors count. Older ones are dropped, so that the costs follow a machine that changes.
 _REMEMBERED = 256
 
@@ -64,16 +66,19 @@ class Measured:
         self.runs = self.failed = 0
         self.last_error = ""
 
-    def run(self, assignment: Assignment) -> float:
+    def run(self, assignment: Assignment, executor: Executor | None = None) -> float:
         """Seconds of one run; NaN if it failed.
 
-        A failed run does not stop training, whatever exception the executor raises. Raises CancelledError, and UserError for an
-        assignment that the executor can never run.
+        A failed run does not stop training, whatever exception the executor raises.
+
+        Args: executor: another one, whose runs tell nothing of the costs.
+
+        Raises: CancelledError, and UserError for an assignment that the executor can never run.
         """
         self._budget.used += 1
         self.runs += 1
         try:
-            trace = self._executor.execute(self._graph, self._costs, assignment)
+            trace = (executor or self._executor).execute(self._graph, self._costs, assignment)
         except (CancelledError, UserError):
             raise
         except Exception as error:
@@ -81,7 +86,8 @@ class Measured:
             self.failed += 1
             self.last_error = reason if isinstance(error, DopplerError) else f"{type(error).__name__}: {reason}"
             return math.nan
-        self._factors.append(measured_factors(self._graph, self._costs, trace))
+        if executor is None:
+            self._factors.append(measured_factors(self._graph, self._costs, trace))
         return trace.makespan_s
 
     def believed_costs(self) -> CostModel:

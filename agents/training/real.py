@@ -10,14 +10,13 @@ from tf_agents.trajectories import Trajectory
 
 from agents.policies.trajectories import seconds_of
 from agents.training import summaries
-from agents.training.measuring import Measured, RunBudget
+from agents.training.measuring import Executors, Measured, RunBudget
 from agents.training.simulated import SimulatedStage
 from agents.training.stages import Training
 from agents.training.task import Episode
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.finalists import Choice, baselines, choose, clearly_faster, median_s
 from doppler_tf.heuristics import Problem
-from doppler_tf.schedule.executor import Executor
 
 # The share of the budget for the choice; the rest is for learning.
 _CHOOSING = 0.3
@@ -35,8 +34,9 @@ class RealStage:
     refitted costs. The policies' features keep the caller's costs, as later requests have these.
     """
 
-    def __init__(self, training: Training, executor: Executor, first_step: int):
-        """Args: first_step: number of the random numbers, as in `SimulatedStage.update`."""
+    def __init__(self, training: Training, executor: Executors, first_step: int):
+        """Args: executor: as `train`'s; first_step: number of the random numbers, as in `SimulatedStage.update`."""
+        executor, self._chooser = executor if isinstance(executor, tuple) else (executor, None)
         self._training, self._simulated, self._first_step = training, SimulatedStage(training), first_step
         task, config = training.task, training.task.config
         self.budget = RunBudget(config.real * len(task.graphs), config.real_minutes)
@@ -122,7 +122,7 @@ class RealStage:
 
         def run(name: str) -> float:
             """NaN also where there was no time left for it."""
-            return measured.run(assignments[name]) if self.budget.left() else np.nan
+            return measured.run(assignments[name], self._chooser) if self.budget.left() else np.nan
 
         always = list(dict.fromkeys(name_of.values()))
         return _Finals(candidates, name_of, choose({name: c.makespan_s for name, c in candidates.items()}, always, runs, run))

@@ -17,6 +17,7 @@ from agents.training import summaries
 from agents.training.annealed import learn_annealed
 from agents.training.imitation import ImitationStage
 from agents.training.learner import KeptLearner
+from agents.training.measuring import Executors
 from agents.training.progress import bar, status
 from agents.training.real import RealStage
 from agents.training.shards import Workers
@@ -36,7 +37,6 @@ from doppler_tf.offload.planning import fitted
 from doppler_tf.report.gantt import gantt_png
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.schedule.assignment import AUTO, Assignment
-from doppler_tf.schedule.executor import Executor
 from doppler_tf.schedule.simulator import Simulator
 
 _PICTURES, _MOST_DRAWN = 4, 5_000  # a stage; vertices, as more of them take minutes and show nothing
@@ -61,13 +61,14 @@ class Progress:
 
 
 def train(graphs: Sequence[DataflowGraph], topology: Topology, run_dir: str | Path, config: TrainConfig | None = None,
-          executor: Executor | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None,
+          executor: Executors | None = None, resume: bool = False, progress: bool = True, init: str | Path | None = None,
           pictures: bool = True, kept: KeptLearner | None = None, workers: Workers | None = None) -> dict[str, dict]:
     """Trains the two policies on `graphs` through the three stages and writes a run folder.
 
     Args:
       graphs: one or more, of different names.
-      executor: of stage III; needed if `config.real` > 0.
+      executor: of stage III; needed if `config.real` > 0. Of two, the first one measures what policies learn from, vertex by vertex, and
+        the second one runs the candidates of the choice, as they shall run later.
       resume: go on from the last complete checkpoint of `run_dir`, with the settings stored there.
       progress: show progress bars on stderr.
       init: a run folder or checkpoint, of any graphs and devices, whose best policies are where learning starts.
@@ -123,7 +124,7 @@ def _check_graphs(graphs: Sequence[DataflowGraph]) -> None:
 class Run:
     """One run in its folder: makes the remaining updates, and saves and restores its state."""
 
-    def __init__(self, folder: Path, training: Training, executor: Executor | None, pictures: bool, workers: Workers | None):
+    def __init__(self, folder: Path, training: Training, executor: Executors | None, pictures: bool, workers: Workers | None):
         self.folder, self.training, self.pictures, self.workers = folder, training, pictures, workers
         self.task, self.config = training.task, training.task.config
         self.progress = Progress()

@@ -28,12 +28,12 @@ from doppler_tf.notes import bars_wanted, note
 from doppler_tf.offload.planning import fitted, without_shortage
 from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schedule.bounds import lower_bounds
-from doppler_tf.schedule.executor import Executor
 from doppler_tf.tasks import OnRay, open_tasks
 
 if TYPE_CHECKING:
     from agents.config import TrainConfig
     from agents.policies.agent import Gradients
+    from agents.training.measuring import Executors
     from agents.training.shards import Sampled
 
 Loaded = Sequence[tuple[DataflowGraph, CostModel]]
@@ -182,8 +182,8 @@ def _base(name: str | Path | None) -> TrainConfig:
 
 @contextlib.contextmanager
 def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None,
-              cluster: ClusterLike | None) -> Iterator[Executor | None]:
-    """The real stage's executor, or None without real runs. Its threads are joined at the end."""
+              cluster: ClusterLike | None) -> Iterator[Executors | None]:
+    """The real stage's executor, or None without real runs; of kernels two, the second one of large calls. Their threads are joined."""
     if cluster is not None and not (config.real and config.executor == "tf"):
         raise ConfigError("--cluster: expected real runs of kernels (--real N, --executor tf), got none; leave it out")
     with contextlib.ExitStack() as stack:
@@ -197,9 +197,10 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None,
             cluster = load_cluster(cluster, loaded[0][1].topology)
             if cluster is None:
                 import_quietly("runtime").prepare_devices(loaded[0][1].num_devices)
-            yield ByGraph([(graph, stack.enter_context(make_executor("tf", load_program(graph), 1.0, config.seed, timeout_s,
-                                                                     keep_inputs=cluster is not None, cluster=cluster)))
-                           for graph, _ in loaded])
+            programs = [(graph, load_program(graph)) for graph, _ in loaded]
+            yield tuple(ByGraph([(graph, stack.enter_context(make_executor(
+                "tf", program, 1.0, config.seed, timeout_s, keep_inputs=cluster is not None, cluster=cluster, merge=merge)))
+                for graph, program in programs]) for merge in (False, True))
 
 
 def _value(text: str) -> Any:

@@ -96,6 +96,15 @@ def test_a_baseline_that_no_policy_finds_is_kept(tmp_path):
     assert train([wide], PLANNED, folder, config, executor=Measured(), resume=True)["wide"] == result
 
 
+def test_the_second_of_two_executors_chooses(fork, tmp_path):
+    """The first one runs on links as planned, on which half of the vertices on each device are best."""
+    learning, choosing = Measured(truth=PLANNED), Measured()
+    measured = train([fork], PLANNED, tmp_path / "run", CONFIG, executor=(learning, choosing))["fork"]["measured"]
+    assert (learning.calls, learning.calls + choosing.calls) == (33, measured["runs"])
+    kept = read_assignment(tmp_path / "run" / "assignments" / "fork.json", fork, build_costs(fork, PLANNED))
+    assert Simulator().execute(fork, build_costs(fork, TRUTH), kept).makespan_s == 8.0
+
+
 def test_failed_runs_count_in_the_budget_alone(run):
     _, executor, result = run
     measured = result["measured"]

@@ -18,6 +18,8 @@ from runtime.profiling.link_fit import copy_seconds, fit_link, fit_shares
 
 # What is known of a link, and if it leads to another machine and a kernel ran beside its transfers.
 _LINE, _SHARES = ("latency_s", "s_per_byte"), ("source_share", "destination_share")
+# Copies of so many bytes tell of a link's bandwidth.
+_LARGE_BYTES = 1 << 20
 # A kernel that runs beside transfers for less is not disturbed.
 _DISTURBED_S = 1e-6
 
@@ -79,11 +81,15 @@ class Measurements:
             self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(float(seconds))
 
     def add_copies(self) -> None:
-        """Measures copies of three sizes over each link between machines that the runs did not use for two sizes."""
+        """Measures copies of three sizes over each link that the runs did not use for two sizes, a large one among them.
+
+        What a link takes is kept for other graphs: small tensors alone would say anything of its bandwidth.
+        """
         for link, pairs in enumerate(self._alike):
-            names = [self._devices[d] for d in pairs[0]]
-            if self._between[link] and sum(link == used for used, _ in self._copy) < 2:
-                for size, seconds in copy_seconds(*names).items():
+            names, sizes = [self._devices[d] for d in pairs[0]], [size for used, size in self._copy if used == link]
+            if len(sizes) < 2 or max(sizes) < _LARGE_BYTES:
+                here = all("CPU" in name and server_of(name) is None for name in names)
+                for size, seconds in copy_seconds(*names, "DeepCopy" if here else "Identity").items():
                     self._copy[link, size] += seconds
 
     @property

@@ -106,7 +106,8 @@ class CapturedModel:
     def weight(self, name: str) -> np.ndarray:
         """The value of a variable when the model was captured. Raises FormatError: the checkpoint does not hold it."""
         try:
-            return self._checkpoint.get_tensor(name)
+            value = self._checkpoint.get_tensor(name)
+            return np.array(value, object) if isinstance(value, bytes) else value  # a single text
         except Exception as error:  # missing files, missing names, damaged blocks
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{self.folder / 'weights'}: variable {name!r}: expected a value in the checkpoint, got {reason}; capture "

@@ -40,6 +40,7 @@ class Batches:
         before has updated has no vertex of its own: -1.
       tokens, joins: int32 rows (batch, vertex of `graph`, the vertex of `graph` on whose device it runs). Joins assemble what a
         batch takes from the one before.
+      carried: by input vertex of `single`, the tensor of `single` whose value the next batch takes in its place.
     """
 
     single: DataflowGraph
@@ -51,10 +52,14 @@ class Batches:
     vertex: np.ndarray
     tokens: np.ndarray
     joins: np.ndarray
+    carried: Mapping[int, int]
 
     def tensor(self, batch: int, tensor: int) -> int:
         """The tensor of `graph` that stands for one of `single` in a batch."""
         v = int(self.single.tensor_producer[tensor])
+        while batch and v in self.carried:
+            batch, tensor = batch - 1, self.carried[v]
+            v = int(self.single.tensor_producer[tensor])
         return int(self.graph.tensor_ptr[self.vertex[batch, v]]) + tensor - int(self.single.tensor_ptr[v])
 
     def assignment(self, pattern: Sequence[Assignment], method: str | None = None) -> Assignment:
@@ -139,7 +144,7 @@ def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flig
     tokens, joins = (np.array([(b, index[key], index[beside]) for b, key, beside in rows], np.int32).reshape(-1, 3)
                      for rows in (builder.tokens, builder.joins))
     return Batches(graph, build_costs(graph, topology), joined, build_costs(joined, topology), repeats, in_flight, vertex, tokens,
-                   joins)
+                   joins, {v: pieces[0].tensor for v, pieces in builder.carried.items() if v in builder.whole})
 
 
 class _Builder:

@@ -14,6 +14,8 @@ from runtime.models.captured import CapturedModel, captured_model, register_func
 PLAIN, FROZEN, XLA = "plain", "frozen", "xla"
 MODES = (PLAIN, FROZEN, XLA)
 _CONTROL_FLOW = frozenset(("While", "If", "Case", "StatefulPartitionedCall"))
+# Of what draws numbers from a seed that it is given ("Stateless..."), XLA draws others; these only share the beginning of its name.
+_DRAW_NOTHING = frozenset(("StatelessWhile", "StatelessIf", "StatelessCase"))
 _PURE = frozenset(("VarHandleOp", "Placeholder"))
 
 
@@ -33,7 +35,8 @@ def _kept_by_xla(operation: str) -> bool:
     """Whether XLA does what the operation does: it checks, prints and draws nothing that TensorFlow would."""
     definition = op_def_registry.get(operation)
     harmless = operation.startswith("Resource") or "Variable" in operation or operation in _PURE or operation in _CONTROL_FLOW
-    return not operation.startswith("CheckNumerics") and (definition is None or not definition.is_stateful or harmless)
+    draws = operation.startswith("Stateless") and operation not in _DRAW_NOTHING
+    return not draws and not operation.startswith("CheckNumerics") and (definition is None or not definition.is_stateful or harmless)
 
 
 class Alone:

@@ -106,7 +106,8 @@ class CapturedModel:
     def weight(self, name: str) -> np.ndarray:
         """The value of a variable when the model was captured. Raises FormatError: the checkpoint does not hold it."""
         try:
-            return self._checkpoint.get_tensor(name)
+            value = self._checkpoint.get_tensor(name)
+            return np.array(value, object) if isinstance(value, bytes) else value  # a single text
         except Exception as error:  # missing files, missing names, damaged blocks
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FormatError(f"{self.folder / 'weights'}: variable {name!r}: expected a value in the checkpoint, got {reason}; capture "
@@ -296,7 +297,7 @@ def _piece_graph(model: CapturedModel, work: Work) -> tuple[tf.compat.v1.GraphDe
                 if value.startswith(_VARIABLE)}
     moved = {value: feed for value, feed in zip(inputs, feeds, strict=True) if value not in resource}
     values = {resource[value]: feed for value, feed in zip(inputs, feeds, strict=True) if value in resource}
-    others = {_canonical(text) for name in nodes for text in _data(_node(model, name)) if _node(model, name).op not in _AS_VALUES}
+    others = {_canonical(text) for name in nodes for text in _data(_node(model, name)) if not _takes_values(model, name)}
     assigned: dict[str, str] = {}
     for feed, value in zip(feeds, inputs, strict=True):
         spec = model.spec(value)
@@ -340,6 +341,15 @@ def _piece_graph(model: CapturedModel, work: Work) -> tuple[tf.compat.v1.GraphDe
                            attr={"dtype": tf.compat.v1.AttrValue(type=model.spec(value).dtype.as_datatype_enum)})
             returned.append(f"{name}:0")
     return graph, feeds, returned
+
+
+def _takes_values(model: CapturedModel, name: str) -> bool:
+    """Whether `_AS_VALUES` has an operation's equal. A sum would broadcast what an addition to a variable refuses."""
+    if (kind := _node(model, name).op) not in ("AssignAddVariableOp", "AssignSubVariableOp"):
+        return kind in _AS_VALUES
+    variable, value = model.graph.get_operation_by_name(name).inputs
+    shape = next((x["shape"] for key, x in model.meta["variables"].items() if f"{model.placeholders[key]}:0" == variable.name), None)
+    return shape is not None and value.shape.is_fully_defined() and value.shape.as_list() == list(shape)
 
 
 def _in_groups(model: CapturedModel, convolution: str) -> bool:

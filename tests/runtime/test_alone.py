@@ -53,3 +53,11 @@ def test_a_weight_may_be_a_result(tmp_path):
 def test_xla_is_no_way_where_it_would_leave_something_out(tmp_path, function):
     capture(function, Spec([2]), model_folder=tmp_path / "model")
     assert modes(tmp_path / "model") == (PLAIN, FROZEN)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x + tf.random.stateless_uniform([3], (1, 2)), lambda x: tf.nn.experimental.stateless_dropout(x, 0.5, (1, 2)),
+    lambda x: tf.map_fn(lambda row: row + tf.random.stateless_normal([], (1, 2)), x)])
+def test_xla_is_no_way_where_it_would_draw_other_numbers(tmp_path, function):
+    capture(tf.function(function), Spec([3]), model_folder=tmp_path / "model")
+    assert XLA not in modes(tmp_path / "model")

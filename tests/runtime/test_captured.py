@@ -147,3 +147,26 @@ def test_a_convolution_in_groups_runs_with_its_bias(tmp_path):
     outputs, _ = original_function(tmp_path / "model")(feeds)
     close(run_pieces(graph, feeds)[0], outputs)
     np.testing.assert_allclose(outputs["output"], compute.python_function(feeds["x"]), rtol=1e-5, atol=1e-5)
+
+
+def test_an_addition_of_another_shape_is_refused_as_tensorflow_does(tmp_path):
+    """Of a variable whose shape may change: a sum of tensors would broadcast what is added."""
+    weight = tf.Variable(tf.ones([4]), shape=[None], name="weight")
+    graph = capture(lambda x: weight.assign_add(x) * 2.0, Spec([1]), model_folder=tmp_path / "model")
+    model, [piece] = pieces(graph)
+    with pytest.raises(GraphError, match="must be equal, but are 4 and 1"):
+        piece_function(model, piece)
+
+
+def test_a_variable_may_be_a_single_text(tmp_path):
+    text = tf.Variable("a", name="text")
+
+    def longer(x):
+        text.assign(tf.strings.join([text, "b"]))
+        return x * tf.cast(tf.strings.length(text), tf.float32)
+
+    capture(tf.function(longer), Spec([3]), model_folder=tmp_path / "model")
+    outputs, updates = original_function(tmp_path / "model")({"x": np.ones(3, np.float32)})
+    assert captured_model(tmp_path / "model").weight("text") == np.array(b"a", object)
+    np.testing.assert_array_equal(list(outputs.values()), [np.full(3, 2.0)])
+    assert updates == {"text": b"ab"}

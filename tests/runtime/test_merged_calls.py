@@ -184,3 +184,24 @@ def test_inputs_are_never_changed(tmp_path):
         assert program.relative_error(found) <= 1e-6
     for v, value in program.inputs.items():
         np.testing.assert_array_equal(inputs[v], value)
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_batches_return_variables_as_the_batch_before_left_them(tmp_path, in_flight):
+    """Values of variables before their updates, two of which change places, are results."""
+    first, second, fixed = (tf.Variable(tf.fill([3], value), name=name) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0)))
+
+    @tf.function
+    def step(x):
+        a, b = first.read_value(), second.read_value()
+        first.assign(b)
+        second.assign(a + x)
+        return a, b, fixed.read_value()
+
+    graph = capture(step, Spec([3]), model_folder=tmp_path / "model", grouping=False)
+    batches = repeat_graph(graph, cpu(2), 4, in_flight)
+    program = CapturedProgram(graph, seed=0).repeated(batches, seed=0)
+    costs, assignment = placed(batches.graph, 2, 1)
+    found, _ = merged_outputs(batches.graph, 2, 1, program.inputs, program.fetch)
+    for outputs in (run(batches.graph, costs, assignment, program.inputs, program.fetch), found):
+        assert program.relative_error(outputs) <= 1e-6

@@ -100,14 +100,13 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in UPDATED_INSIDE])
 def test_what_xla_compiles(tmp_path, name):
-    """Apart and merged, the models that XLA may compile, a loop and updates of variables among them."""
+    """In larger calls, the models that XLA may compile, a loop and updates of variables among them."""
     graph = timed(capture(*MODELS[name](), model_folder=tmp_path / "model", grouping=False), seed=2)
-    costs, assignment = placed(graph, 2, 2)
-    merged = merge_calls(graph, costs, assignment)
-    for each, its_costs, its_assignment in ((graph, costs, assignment), (merged.graph, merged.costs, merged.assignment)):
-        program = CapturedProgram(each, seed=1)
-        if XLA in modes(tmp_path / "model"):
-            assert program.relative_error(run(each, its_costs, its_assignment, program.inputs, program.fetch, XLA)) <= 1e-5
+    merged = merge_calls(graph, *placed(graph, 2, 2))
+    if XLA in modes(tmp_path / "model"):
+        program = CapturedProgram(merged.graph, seed=1)
+        found = run(merged.graph, merged.costs, merged.assignment, program.inputs, program.fetch, XLA)
+        assert program.relative_error(found) <= 1e-5
 
 
 @pytest.mark.parametrize(*crossed(name=["chainmm", "llama_layer"], devices=[1, 3]))

@@ -1,6 +1,7 @@
 """Notes to the user, progress and what is logged: all by Python's `logging`, from which a command prints on stderr.
 
-A library's user hears notes, and sees bars in a terminal, where the level of the logger `doppler_tf` is INFO or below.
+A library's user hears notes where the level of the logger `doppler_tf` is INFO or below. Bars are shown in a terminal, unless that
+logger has been given a higher level.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ def note(message: str) -> None:
 
 
 def bars_wanted() -> bool:
-    """Whether stderr is a terminal and the user wants notes."""
-    return sys.stderr.isatty() and _LOG.isEnabledFor(logging.INFO)
+    """Whether stderr is a terminal, and nobody has given our logger a level above INFO."""
+    unsaid = logging.getLogger("doppler_tf").level == logging.NOTSET
+    return sys.stderr.isatty() and (unsaid or _LOG.isEnabledFor(logging.INFO))
 
 
 @functools.cache  # registers once, even if one process runs several commands

@@ -14,7 +14,7 @@ from doppler_tf.notes import bars_wanted
 
 @contextmanager
 def progress_bar(label: str, done: int = 0, total: int | None = None, show: bool | None = None) -> Iterator[Callable[..., None]]:
-    """A bar on stderr with elapsed and remaining time. Args: show: None: in a terminal, where notes are wanted.
+    """A bar on stderr with elapsed and remaining time. Args: show: None: as `bars_wanted` says.
 
     Yields:
       A function of (done, total, status) that moves the bar. With `total` None the total stays; `status` is shown beside the bar.

@@ -128,6 +128,16 @@ def test_bars_move_at_a_terminal_alone():
     assert piped(["-c", BARS, "train"]) == ""
 
 
+def test_a_library_shows_bars_in_a_terminal_unless_its_logger_is_told_otherwise():
+    bar = """
+from doppler_tf.report.progress import progress_bar
+with progress_bar("cells", 1, 3) as move:
+    move(2)
+"""
+    assert "cells" in at_a_terminal(["-c", bar])
+    assert at_a_terminal(["-c", "import logging; logging.getLogger('doppler_tf').setLevel('WARNING')" + bar]) == ""
+
+
 def test_notes_are_heard_unless_quiet(capsys):
     for quiet in (True, False):
         set_verbosity(quiet=quiet)

@@ -16,6 +16,7 @@ from doppler_tf.api.distribution.candidates import Candidate
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import CancelledError, DopplerError, ExecutionError, UserError
 from doppler_tf.finalists import BRIEFLY, LONG, Finalist, narrowed, run_often
+from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment
 
 if TYPE_CHECKING:
@@ -137,13 +138,15 @@ class _Contest:
     def __init__(self, calls: list):
         self.running: dict[str, Way] = {}
         self.figures: dict[str, Finalist] = {}
-        self._calls, self._options = calls, dict[str, _Option]()
+        self._calls, self._options, self._runs = calls, dict[str, _Option](), 0
         self._failed: list[DopplerError] = []
 
     def best(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> str:
         """The name of the fastest, after which all others are closed. Raises what the last one raised if all have failed."""
         self._options = options
-        for name, seconds in narrowed(list(options), self._timed, self.drop, rounds).items():
+        with progress_bar("ways") as self._move:
+            found = narrowed(list(options), self._timed, self.drop, rounds)
+        for name, seconds in found.items():
             before = self.figures[name].seconds if name in self.figures else ()
             self.figures[name] = Finalist(options[name].predicted_s, (*before, *seconds))
         engine = import_quietly("runtime.models.ways").ENGINE
@@ -158,7 +161,8 @@ class _Contest:
     def seconds(self, options: Mapping[str, _Option], names: Sequence[str]) -> list[float]:
         """Of a call of each of these ways, NaN where it fails."""
         self._options = options
-        return [self._timed(name) for name in names]
+        with progress_bar("ways") as self._move:
+            return [self._timed(name) for name in names]
 
     def close(self) -> None:
         """Closes all that still run."""
@@ -172,6 +176,8 @@ class _Contest:
 
     def _timed(self, name: str) -> float:
         running, option = self.running, self._options[name]
+        self._runs += 1
+        self._move(self._runs, status=name)
         try:
             with option.candidate.blaming_values():
                 if name not in running:

@@ -95,7 +95,11 @@ class Writer:
         return self.write("identity", (term,), kept, "sum").times(factor)
 
     def join(self, fn: str, left: Term, right: Term, keep: Labels, space: Labels) -> Term:
-        """The sum of a product (`mul`) or quotient (`div`) over the labels of `space` that are not in `keep`."""
+        """The sum of a product over the labels of `space` that are not in `keep`.
+
+        Args:
+          fn: `mul`; or what multiplies the left by a function of the right: `div`, or a gradient, whose right has no factor.
+        """
         factor = left.factor * right.factor if fn == "mul" else left.factor / right.factor
         if right.tensor is None:
             return self.total(replace(left, factor=factor), keep, space)

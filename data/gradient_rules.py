@@ -175,6 +175,7 @@ _FUNCTIONS: dict[str, Callable[[Point, int], Term]] = {
     "rotate_half": _rotate_half,
     "add": lambda p, k: p.times(Term(), k),
     "sub": lambda p, k: p.times(Term(-1.0 if k else 1.0), k),
+    "add_scaled": lambda p, k: p.times(Term(p.expression.params["factor"] if k else 1.0), k),
     "mul": lambda p, k: p.times(p.operands[1 - k], k),
     "div": _div, "maximum": _larger, "minimum": _smaller,
     "spread": lambda p, k: Term(0.0) if k else p.times(Term(), k),

@@ -40,6 +40,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "scale": lambda x, factor, offset: x * x.dtype.type(factor) + x.dtype.type(offset),
     "rotate_half": _rotate_half,
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
+    "add_scaled": lambda x, y, factor: x + y * y.dtype.type(factor),
     "maximum": np.maximum, "minimum": np.minimum,
     "greater": lambda x, y: (x > y).astype(x.dtype),
     "greater_equal": lambda x, y: (x >= y).astype(x.dtype),

@@ -13,7 +13,8 @@ from data.steps import AGGREGATES, FUNCTIONS, Expression, Use, View
 from runtime.kernels import KERNELS
 
 LABELS = "abcd"
-PARAMS = {"scale": ({"factor": -2.0, "offset": 1.0}, {"factor": 0.5, "offset": 0.0}), "fill": ({"value": 3.0},)}
+PARAMS = {"scale": ({"factor": -2.0, "offset": 1.0}, {"factor": 0.5, "offset": 0.0}), "fill": ({"value": 3.0},),
+          "add_scaled": ({"factor": -2.0}, {"factor": 0.5})}
 # What keeps integers integers, so that equals stay equal however they are computed.
 INTEGER = ("identity", "square", "relu", "relu_gradient", "is_zero", "fill", "rotate_half", "add", "sub", "mul", "maximum", "minimum",
            "greater", "greater_equal", "spread")

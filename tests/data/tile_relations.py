@@ -24,7 +24,7 @@ POINTWISE = {
     "silu_gradient": lambda x, y: x * (1 + y * (1 - 1 / (1 + np.exp(-y)))) / (1 + np.exp(-y)),
     "rotate_half": lambda x: np.concatenate([-x[..., x.shape[-1] // 2:], x[..., :x.shape[-1] // 2]], axis=-1),
     "is_zero": lambda x: np.where(x == 0, 1.0, 0.0), "fill": lambda x, value: np.full(x.shape, value),
-    "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y,
+    "add_scaled": lambda x, y, factor: x + factor * y, "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y, "maximum": np.maximum, "minimum": np.minimum, "greater": lambda x, y: np.where(x > y, 1.0, 0.0),
     "greater_equal": lambda x, y: np.where(x >= y, 1.0, 0.0), "spread": lambda x, y: x + 0 * y,
 }

@@ -39,11 +39,11 @@ class Point:
 
     def times(self, slope: Term, k: int) -> Term:
         """The gradient times a slope, summed to the labels of operand k."""
-        return self.writer.join("mul", self.gradient, slope, self.operands[k].labels, self.space)
+        return self.through("mul", slope, k)
 
-    def over(self, divisor: Term, k: int) -> Term:
-        """The gradient divided by a tensor, summed to the labels of operand k."""
-        return self.writer.join("div", self.gradient, divisor, self.operands[k].labels, self.space)
+    def through(self, fn: str, tensor: Term, k: int) -> Term:
+        """The gradient times a slope that `fn`, which takes both, finds in a tensor; summed to the labels of operand k."""
+        return self.writer.join(fn, self.gradient, tensor, self.operands[k].labels, self.space)
 
     def apply(self, fn: str, *operands: Term, **params: float) -> Term:
         """A function of terms without factors, at all points that they have."""
@@ -100,22 +100,31 @@ def _none(p: Point, k: int) -> Term:
     return Term(0.0)
 
 
-def _rsqrt(p: Point, k: int) -> Term:
-    """-1/2 x^(-3/2), of which the function itself is a part."""
-    return p.times(p.apply("div", p.value, p.operands[0]).times(-0.5), k)
+def _relu(p: Point, k: int) -> Term:
+    """The output is positive where the operand is, and later steps hold it anyway."""
+    return p.through("relu_gradient", p.operands[0] if p.expression.aggregate else p.value, k)
 
 
-def _sigmoid(p: Point, k: int) -> Term:
-    return p.times(p.apply("mul", p.value, p.apply("scale", p.value, factor=-1.0, offset=1.0)), k)
+def _rsqrt_gradient(p: Point, k: int) -> Term:
+    """-3/2 x y^2."""
+    x, y = p.operands
+    return p.times(p.apply("mul", x, p.apply("square", y)).times(-1.5), 1) if k else p.through("rsqrt_gradient", y, 0)
 
 
-def _silu_slope(p: Point, k: int) -> Term:
-    """s (1 - s) (2 + x (1 - 2 s)) with s = sigmoid(x)."""
-    (x,) = p.operands
-    s = p.apply("sigmoid", x)
-    slope = p.apply("mul", s, p.apply("scale", s, factor=-1.0, offset=1.0))
-    turn = p.apply("mul", x, p.apply("scale", s, factor=-2.0, offset=1.0))
-    return p.times(p.apply("mul", slope, p.apply("scale", turn, factor=1.0, offset=2.0)), k)
+def _sigmoid_gradient(p: Point, k: int) -> Term:
+    """x (1 - 2 y)."""
+    x, y = p.operands
+    return p.times(p.apply("mul", x, p.apply("scale", y, factor=-2.0, offset=1.0)), 1) if k else p.through("sigmoid_gradient", y, 0)
+
+
+def _silu_gradient(p: Point, k: int) -> Term:
+    """x s (1 - s) (2 + y (1 - 2 s)) with s = sigmoid(y)."""
+    x, y = p.operands
+    if k == 0:
+        return p.through("silu_gradient", y, 0)
+    s = p.apply("sigmoid", y)
+    turn = p.apply("scale", p.apply("mul", y, p.apply("scale", s, factor=-2.0, offset=1.0)), factor=1.0, offset=2.0)
+    return p.times(p.apply("mul", x, p.apply("sigmoid_gradient", turn, s)), 1)
 
 
 def _rotate_half(p: Point, k: int) -> Term:
@@ -132,7 +141,7 @@ def _div(p: Point, k: int) -> Term:
     """1 / y, and -(x / y) / y. The sum over labels that y lacks comes before its division."""
     x, y = p.operands
     if k == 0:
-        return p.over(y, 0)
+        return p.through("div", y, 0)
     inner = p.times(p.value, 1) if p.expression.aggregate is None else p.writer.join("div", p.times(x, 1), y, y.labels, y.labels)
     return p.writer.join("div", inner, y, y.labels, y.labels).times(-1.0)
 
@@ -153,19 +162,22 @@ def _smaller(p: Point, k: int) -> Term:
 _FUNCTIONS: dict[str, Callable[[Point, int], Term]] = {
     "identity": lambda p, k: p.times(Term(), k),
     "square": lambda p, k: p.times(p.operands[0].times(2.0), k),
-    "relu": lambda p, k: p.times(p.apply("is_positive", p.operands[0]), k),
+    "relu": _relu,
     "exp": lambda p, k: p.times(p.value, k),
-    "log": lambda p, k: p.over(p.operands[0], k),
-    "sqrt": lambda p, k: p.over(p.value.times(2.0), k),
-    "rsqrt": _rsqrt, "sigmoid": _sigmoid,
-    "silu": lambda p, k: p.times(p.apply("silu_slope", p.operands[0]), k),
-    "silu_slope": _silu_slope,
+    "log": lambda p, k: p.through("div", p.operands[0], k),
+    "sqrt": lambda p, k: p.through("div", p.value.times(2.0), k),
+    "rsqrt": lambda p, k: p.through("rsqrt_gradient", p.value, k),
+    "sigmoid": lambda p, k: p.through("sigmoid_gradient", p.value, k),
+    "silu": lambda p, k: p.through("silu_gradient", p.operands[0], k),
+    "relu_gradient": lambda p, k: Term(0.0) if k else p.through("relu_gradient", p.operands[1], 0),
+    "rsqrt_gradient": _rsqrt_gradient, "sigmoid_gradient": _sigmoid_gradient, "silu_gradient": _silu_gradient,
     "scale": lambda p, k: p.times(Term(p.expression.params["factor"]), k),
     "rotate_half": _rotate_half,
     "add": lambda p, k: p.times(Term(), k),
     "sub": lambda p, k: p.times(Term(-1.0 if k else 1.0), k),
+    "add_scaled": lambda p, k: p.times(Term(p.expression.params["factor"] if k else 1.0), k),
     "mul": lambda p, k: p.times(p.operands[1 - k], k),
     "div": _div, "maximum": _larger, "minimum": _smaller,
     "spread": lambda p, k: Term(0.0) if k else p.times(Term(), k),
-    "fill": _none, "is_positive": _none, "is_zero": _none, "greater": _none, "greater_equal": _none,
+    "fill": _none, "is_zero": _none, "greater": _none, "greater_equal": _none,
 }

@@ -19,10 +19,10 @@ def _rotate_half(x: Array) -> Array:
     return np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
 
 
-def _silu_slope(x: Array) -> Array:
-    """The derivative of x sigmoid(x)."""
+def _silu_gradient(gradient: Array, x: Array) -> Array:
+    """Times the derivative of x sigmoid(x)."""
     sigmoid = 1 / (1 + np.exp(-x))
-    return sigmoid * (1 + x * (1 - sigmoid))
+    return gradient * sigmoid * (1 + x * (1 - sigmoid))
 
 
 FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -35,16 +35,19 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sqrt": np.sqrt,
     "log": np.log,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "silu_slope": _silu_slope,
-    "is_positive": lambda x: (x > 0).astype(x.dtype),
     "is_zero": lambda x: (x == 0).astype(x.dtype),
     "fill": lambda x, value: np.full_like(x, value),
     "scale": lambda x, factor, offset: x * x.dtype.type(factor) + x.dtype.type(offset),
     "rotate_half": _rotate_half,
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
+    "add_scaled": lambda x, y, factor: x + y * y.dtype.type(factor),
     "maximum": np.maximum, "minimum": np.minimum,
     "greater": lambda x, y: (x > y).astype(x.dtype),
     "greater_equal": lambda x, y: (x >= y).astype(x.dtype),
+    "relu_gradient": lambda gradient, y: gradient * (y > 0),
+    "rsqrt_gradient": lambda gradient, y: gradient * -0.5 * y * y * y,
+    "sigmoid_gradient": lambda gradient, y: gradient * y * (1 - y),
+    "silu_gradient": _silu_gradient,
     "spread": lambda x, y: np.broadcast_arrays(x, y)[0],
 }
 AGGREGATES: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}

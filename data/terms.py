@@ -95,7 +95,11 @@ class Writer:
         return self.write("identity", (term,), kept, "sum").times(factor)
 
     def join(self, fn: str, left: Term, right: Term, keep: Labels, space: Labels) -> Term:
-        """The sum of a product (`mul`) or quotient (`div`) over the labels of `space` that are not in `keep`."""
+        """The sum of a product over the labels of `space` that are not in `keep`.
+
+        Args:
+          fn: `mul`; or what multiplies the left by a function of the right: `div`, or a gradient, whose right has no factor.
+        """
         factor = left.factor * right.factor if fn == "mul" else left.factor / right.factor
         if right.tensor is None:
             return self.total(replace(left, factor=factor), keep, space)
@@ -125,12 +129,11 @@ class Writer:
         labels = tuple(label for label in order if label in left.labels or label in right.labels)
         if right.tensor is None:
             return self.write("scale", (left,), labels, factor=left.factor, offset=right.factor)
-        if abs(left.factor) != abs(right.factor):
-            # The larger keeps its factor, unless that of the smaller is one.
-            if abs(left.factor) != 1 and (abs(right.factor) == 1 or self.points(left.labels) < self.points(right.labels)):
-                left, right = right, left
-            right = self._scaled(right, right.factor / left.factor).times(left.factor)
-        return self.write("add" if left.factor == right.factor else "sub", (left, right), labels).times(left.factor)
+        if abs(left.factor) == abs(right.factor):
+            return self.write("add" if left.factor == right.factor else "sub", (left, right), labels).times(left.factor)
+        if abs(right.factor) == 1:
+            left, right = right, left
+        return self.write("add_scaled", (left, right), labels, factor=right.factor / left.factor).times(left.factor)
 
     def whole(self, term: Term, like: Term) -> Term:
         """The term as a tensor with the labels of another, without a factor."""
@@ -138,7 +141,8 @@ class Writer:
         if term.tensor is None:
             return self.write("fill", (like,), labels, value=term.factor)
         if term.factor != 1:
-            term = self._scaled(term, term.factor, labels)
+            kept = tuple(label for label in labels if label in term.labels)
+            term = self.write("scale", (term,), kept, factor=term.factor, offset=0.0)
         if {*term.labels} != {*labels}:
             return self.write("spread", (term, like), labels)
         return term if term.labels == labels else self.write("identity", (term,), labels)
@@ -164,10 +168,6 @@ class Writer:
                 steps.append(step)
         self.sources = {names.get(name, name): names.get(source, source) for name, source in self.sources.items()}
         return EinsumProgram(self.sizes, self.inputs, tuple(reversed(steps)), tuple(outputs))
-
-    def _scaled(self, term: Term, factor: float, order: Labels | None = None) -> Term:
-        labels = term.labels if order is None else tuple(label for label in order if label in term.labels)
-        return self.write("scale", (term,), labels, factor=factor, offset=0.0) if factor != 1 else replace(term, factor=1.0)
 
     def points(self, labels: Iterable[str]) -> int:
         """How many elements a tensor over these labels has."""

@@ -18,21 +18,26 @@ def _rotate_half(x: tf.Tensor) -> tf.Tensor:
     return tf.concat([-second, first], axis=-1)
 
 
-def _silu_slope(x: tf.Tensor) -> tf.Tensor:
-    """The derivative of x sigmoid(x)."""
+def _silu_gradient(gradient: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Times the derivative of x sigmoid(x)."""
     sigmoid = tf.sigmoid(x)
-    return sigmoid * (1 + x * (1 - sigmoid))
+    return gradient * sigmoid * (1 + x * (1 - sigmoid))
 
 
 FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {
     "identity": tf.identity, "square": tf.square, "relu": tf.nn.relu, "exp": tf.exp, "silu": tf.nn.silu, "rsqrt": tf.math.rsqrt,
     "scale": lambda x, factor, offset: x * tf.cast(factor, x.dtype) + tf.cast(offset, x.dtype),
     "rotate_half": _rotate_half,
-    "sqrt": tf.sqrt, "log": tf.math.log, "sigmoid": tf.sigmoid, "silu_slope": _silu_slope,
-    "is_positive": lambda x: tf.cast(x > 0, x.dtype), "is_zero": lambda x: tf.cast(x == 0, x.dtype),
+    "sqrt": tf.sqrt, "log": tf.math.log, "sigmoid": tf.sigmoid,
+    "is_zero": lambda x: tf.cast(x == 0, x.dtype),
     "fill": lambda x, value: tf.fill(x.shape, tf.cast(value, x.dtype)),
     "greater": lambda x, y: tf.cast(x > y, x.dtype), "greater_equal": lambda x, y: tf.cast(x >= y, x.dtype),
+    "relu_gradient": lambda gradient, y: gradient * tf.cast(y > 0, gradient.dtype),
+    "rsqrt_gradient": lambda gradient, y: gradient * -0.5 * y * y * y,
+    "sigmoid_gradient": lambda gradient, y: gradient * y * (1 - y),
+    "silu_gradient": _silu_gradient,
     "spread": lambda x, y: tf.broadcast_to(x, tf.broadcast_static_shape(x.shape, y.shape)),
+    "add_scaled": lambda x, y, factor: x + y * tf.cast(factor, y.dtype),
     "add": tf.add, "sub": tf.subtract, "mul": tf.multiply, "div": tf.divide, "maximum": tf.maximum, "minimum": tf.minimum,
 }
 REDUCTIONS: dict[str, Callable[..., tf.Tensor]] = {

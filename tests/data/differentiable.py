@@ -13,14 +13,15 @@ from data.steps import AGGREGATES, FUNCTIONS, Expression, Use, View
 from runtime.kernels import KERNELS
 
 LABELS = "abcd"
-PARAMS = {"scale": ({"factor": -2.0, "offset": 1.0}, {"factor": 0.5, "offset": 0.0}), "fill": ({"value": 3.0},)}
+PARAMS = {"scale": ({"factor": -2.0, "offset": 1.0}, {"factor": 0.5, "offset": 0.0}), "fill": ({"value": 3.0},),
+          "add_scaled": ({"factor": -2.0}, {"factor": 0.5})}
 # What keeps integers integers, so that equals stay equal however they are computed.
-INTEGER = ("identity", "square", "relu", "is_positive", "is_zero", "fill", "rotate_half", "add", "sub", "mul", "maximum", "minimum",
+INTEGER = ("identity", "square", "relu", "relu_gradient", "is_zero", "fill", "rotate_half", "add", "sub", "mul", "maximum", "minimum",
            "greater", "greater_equal", "spread")
-FLAT = ("is_positive", "is_zero", "greater", "greater_equal", "fill")  # no gradient passes
+FLAT = ("is_zero", "greater", "greater_equal", "fill")  # no gradient passes
 DOMAIN = {"rsqrt": 0, "sqrt": 0, "log": 0, "div": 1}  # the operand that must be positive
 POSITIVE = {"exp", "sigmoid", "fill"}
-STAYS_POSITIVE = {"identity", "square", "relu", "rsqrt", "sqrt", "add", "mul", "div", "maximum", "minimum", "spread", "is_positive", "silu"}
+STAYS_POSITIVE = {"identity", "square", "relu", "rsqrt", "sqrt", "add", "mul", "div", "maximum", "minimum", "spread", "silu"}
 
 
 @st.composite
@@ -151,8 +152,8 @@ def is_smooth(program: EinsumProgram, values) -> bool:
             zero = run_op("map", {"fn": "maximum", "subscripts": _pointwise(step)}, [np.abs(values[one]), np.abs(values[other])]) == 0
             if ((np.abs(gap) < 1e-7) & ~zero & ((gap != 0) | (one != other))).any():
                 return False
-        if fn in ("relu", "is_positive", "is_zero") or aggregate == "prod":
-            x = np.abs(values[step.operands[0].tensor])
+        if fn in ("relu", "relu_gradient", "is_zero") or aggregate == "prod":
+            x = np.abs(values[step.operands[-1].tensor])
             if ((x > 0) & (x < 1e-7)).any():
                 return False
     return True

@@ -121,6 +121,14 @@ def test_factors_meet_in_one_step():
                                                                        ("d_y", "identity", {})]
 
 
+@pytest.mark.parametrize("fn", [fn for fn, function in FUNCTIONS.items() if function.arity == 1 and fn not in FLAT])
+def test_a_function_of_one_operand_takes_one_step_back(fn):
+    program = scalar(elementwise("z", fn, "i k -> i k", "x", **(PARAMS[fn][0] if fn in PARAMS else {})),
+                     contract("w", "i k, i k -> ", "z", "y"), x="i k", y="i k")
+    back = [step.fn for step in gradients(program, "w", ["x"]).steps[2:] if step.fn != "scale"]  # a factor, which meets others
+    assert len(back) == (fn != "scale")
+
+
 def test_uses_are_added():
     made = gradients(scalar(contract("s", "i k, j k -> i j", "x", "y"), contract("t", "i k, j k -> i j", "x", "v"),
                             contract("a", "i j, i j -> ", "s", "t"), x="i k", y="j k", v="j k"), "a", ["x"])

@@ -103,6 +103,14 @@ def test_several_steps_with_the_slots_fed_back(optimizer):
     np.testing.assert_allclose(weights, published(optimizer, first, gradients), rtol=1e-12)
 
 
+def test_an_update_by_sgd_is_one_step():
+    program = EinsumProgram({"k": 4, "u": 1}, {"x": tensor_input("u k"), "w": tensor_input("k")}, (contract("y", "u k, k -> u", "x", "w"),))
+    made = training_step(program, Training("mean_squared_error", "y", ("x",))).program
+    [update] = [step for step in made.steps if "w" in step.reads and step.name != "y"]
+    assert (update.name, update.fn, update.params, [use.tensor for use in update.operands]) == (
+        "new_w", "add_scaled", {"factor": -2 * LEARNING_RATES["sgd"]}, ["w", "d_w"])
+
+
 @pytest.mark.parametrize(("optimizer", "devices"), [("sgd", 1), ("momentum", 3), ("adam", 4)])
 @pytest.mark.parametrize("name", TRAINED)
 def test_tile_by_tile_equals_unsharded(name, optimizer, devices):

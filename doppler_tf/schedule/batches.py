@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 
-from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike, as_graph, as_topology
@@ -24,6 +23,7 @@ from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batch_state import BatchState, Box, Piece
 from doppler_tf.schedule.dispatch import queue_keys
 from doppler_tf.schedule.trace import Trace
+from doppler_tf.schema import check_integer
 
 TOKEN_BYTES = 4
 
@@ -130,9 +130,8 @@ def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flig
     Raises:
       ConfigError: a number below 1. CostError: as `build_costs`. GraphError: as `BatchState.of`.
     """
-    for name, value in (("repeat", repeats), ("in_flight", in_flight)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise field_error(ConfigError, "batches", "", name, "an integer >= 1", value)
+    check_integer(repeats, 1, "batches", "repeat")
+    check_integer(in_flight, 1, "batches", "in_flight")
     graph, topology = as_graph(graph), as_topology(topology)
     builder = _Builder(graph, topology, BatchState.of(graph) if state is None else state, repeats)
     for b in range(repeats):

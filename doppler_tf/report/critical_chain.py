@@ -9,9 +9,9 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.report.trace_tasks import trace_tasks
-from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.assignment import Assignment, plan_transfers
 from doppler_tf.schedule.trace import MemoryProfile, Trace, memory_profiles
+from doppler_tf.schedule.trace_tasks import trace_tasks
 
 # A start may have waited for an input computed on the same device, an input's transfer, a slot of the device or link, or memory. At the
 # start of the run it waited for nothing.
@@ -102,7 +102,7 @@ class _Walk:
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace):
         self.graph, self.costs, self.assignment, self.trace = graph, costs, assignment, trace
-        self.tasks = trace_tasks(graph, costs, assignment, trace)
+        self.tasks = trace_tasks(graph, plan_transfers(graph, costs, assignment.device), assignment, trace)
         link = costs.num_devices + costs.topology.lanes[self.tasks.source, self.tasks.destination]
         self.lane = np.where(np.arange(len(link)) < graph.num_vertices, self.tasks.source, link)
         numbers = np.concatenate([graph.work_vertices, np.arange(graph.num_vertices, len(self.lane))])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data import fuse as fuse_graph
-from doppler_tf.api.executors import check_executor, default_time_scale, load_program, make_executor
+from doppler_tf.api.executors import check_executor, default_time_scale, emulated_executor, kernel_executor, load_program
 from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeadlockError, FormatError, field_error
@@ -76,8 +76,8 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
       DeadlockError: no assignment fits.
     """
     check_executor(executor, "calibrate", tuple(REPEATS))
-    for name, value, least in (("assignments", assignments, 1), ("seed", seed, 0)):
-        check_integer(value, least, "calibrate", name)
+    check_integer(assignments, 1, "calibrate", "assignments")
+    check_integer(seed, 0, "calibrate", "seed")
     read = [Path(source).resolve() for source in (graph, topology) if isinstance(source, str | Path)]
     taken = [] if out is None else [path for path in _costs_files(Path(out)).values() if path.resolve() in read]
     if taken:
@@ -100,7 +100,8 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
     models = {GIVEN: given} if profile is None else {GIVEN: given, PROFILED: profile.costs}
     time_scale = 1.0 if program else time_scale or default_time_scale(max(simulated_s))
     repeats, durations = repeats or REPEATS[executor], Durations(graph, models)
-    with make_executor(executor, program, time_scale, seed, keep_inputs=True, cluster=cluster) as engine:
+    with (emulated_executor(executor, time_scale, seed) if program is None else
+          kernel_executor(executor, program, cluster=cluster, keep_inputs=True)) as engine:
         runs_s = _measured(graph, given, tried, repeats, engine, durations)
     links = [] if profile is None else link_records(profile.costs)
     found = {"graph": graph.name, "topology": given.topology.name, "executor": executor, "time_scale": time_scale,

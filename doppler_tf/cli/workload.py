@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any
 
 from doppler_tf.cli import info
@@ -22,7 +21,6 @@ MORE_EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.epilog = "\n  ".join((parser.epilog or "", *MORE_EXAMPLES))
     parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row), layered "
                                                      "(a random graph with costs but no kernels), or file.py:NAME, an EinsumProgram or a "
                                                      "Workload in a Python file, which is run")
@@ -32,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--option", type=key_value, action="append", default=[], metavar="KEY=VALUE",
                         help="a size of the workload; repeatable")
     for key, purpose in (("layers", "llama_stack: layers in a row"), ("vertices", "layered: vertices of the graph")):
-        parser.add_argument(f"--{key}", dest="option", type=partial(_pair, key), action="append", default=[], metavar="N",
+        parser.add_argument(f"--{key}", dest="option", type=lambda value, key=key: (key, value), action="append", default=[], metavar="N",
                             help=f"{purpose}, as --option {key}=N")
     parser.add_argument("--tiling", default="published", metavar="published|data|tensor|mixed|eindecomp|auto",
                         help="how the program is cut: as published; data parallel, by rows; tensor parallel, by columns and rows of "
@@ -74,7 +72,3 @@ def render(result: dict[str, Any]) -> list:
     return [grid(f"tilings of {result['name']} on {result['topology']}",
                  ("tiling", "vertices", "without a search", "with a search", f"over {usual}"), rows,
                  list(tried).index(result["tiling"])), *info.render(result)]
-
-
-def _pair(key: str, value: str) -> tuple[str, str]:
-    return key, value

@@ -27,7 +27,7 @@ from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.report.calibration import GIVEN, PROFILED, Durations, compare_models, link_records, markdown, number
 from doppler_tf.report.progress import progress_bar
-from doppler_tf.report.scatter import write_scatter
+from doppler_tf.report.scatter import scatter_png
 from doppler_tf.report.tables import percent
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.executor import Executor
@@ -161,10 +161,10 @@ def _write_files(out: Path, found: dict[str, Any], profile: Profile | None) -> d
     records, models = found["makespans"], found["models"]
     captions = {name: f"median error {percent(row['median_error'])}, rank correlation {number(row['rank_correlation'])}"
                 for name, row in models.items()}
-    write_scatter(files["picture"], f"{found['graph']} on {found['topology']}, {found['executor']} executor",
-                  np.array([record["measured_s"] for record in records]),
-                  {name: np.array([record[f"{name}_s"] for record in records]) for name in models},
-                  [record["method"] for record in records], captions)
+    write_bytes(files["picture"], scatter_png(
+        f"{found['graph']} on {found['topology']}, {found['executor']} executor", np.array([record["measured_s"] for record in records]),
+        {name: np.array([record[f"{name}_s"] for record in records]) for name in models},
+        [record["method"] for record in records], captions))
     if profile is not None:
         files |= _costs_files(out)
         write_graph(files["graph"], profile.graph)

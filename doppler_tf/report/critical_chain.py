@@ -10,7 +10,7 @@ import numpy as np
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, plan_transfers
-from doppler_tf.schedule.trace import MemoryProfile, Trace, memory_profiles
+from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, memory_profiles
 from doppler_tf.schedule.trace_tasks import trace_tasks
 
 # A start may have waited for an input computed on the same device, an input's transfer, a slot of the device or link, or memory. At the
@@ -106,9 +106,7 @@ class _Walk:
         link = costs.num_devices + costs.topology.lanes[self.tasks.source, self.tasks.destination]
         self.lane = np.where(np.arange(len(link)) < graph.num_vertices, self.tasks.source, link)
         numbers = np.concatenate([graph.work_vertices, np.arange(graph.num_vertices, len(self.lane))])
-        numbers = numbers[np.argsort(self.lane[numbers], kind="stable")]
-        cuts = np.flatnonzero(np.diff(self.lane[numbers])) + 1
-        self._tasks_of = {int(self.lane[members[0]]): members for members in np.split(numbers, cuts)}
+        self._tasks_of = {lane: numbers[rows] for lane, rows in by_key(self.lane[numbers]).items()}
         self._lanes: dict[int, _Lane] = {}
 
     def cause(self, task: int) -> tuple[int | None, str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -156,8 +155,8 @@ class _Builder:
         self.whole = {v for v, made in state.carried.items() if isinstance(made, int | np.integer)}
         self.launch_s = [device.launch_s for device in topology.devices]
         self.single_nodes, self.single_edges, _ = graph_to_records(graph)
-        index = {key: v for v, key in enumerate(graph.ids)}
-        self.ends = [(index[edge["source"]], index[edge["target"]]) for edge in self.single_edges]
+        self.index = {key: v for v, key in enumerate(graph.ids)}
+        self.ends = list(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
         has_successor, has_predecessor = np.zeros((2, graph.num_vertices), bool)
         has_successor[graph.sources] = True
         has_predecessor[graph.targets[graph.work_edges]] = True
@@ -246,7 +245,7 @@ class _Builder:
         return self.keys[b][v], output, cut
 
     def _operand(self, b: int, operand: Mapping) -> dict:
-        source, output, cut = self._source(b, self._index[operand["vertex"]], operand.get("output", 0))
+        source, output, cut = self._source(b, self.index[operand["vertex"]], operand.get("output", 0))
         box = operand.get("slice")
         if cut is not None:
             box = cut if box is None else [[start + a, start + b] for (start, _), (a, b) in zip(cut, box, strict=True)]
@@ -267,7 +266,3 @@ class _Builder:
             share = math.prod(stop - start for start, stop in piece.box) / math.prod(shape)
             self.edges.append({"source": self.keys[b - 1][maker], "target": key, "bytes": node["output_bytes"] * share})
         self.joins.append((b, key, reader))
-
-    @cached_property
-    def _index(self) -> dict:
-        return {key: v for v, key in enumerate(self.graph.ids)}

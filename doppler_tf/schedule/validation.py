@@ -14,7 +14,7 @@ from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.schedule.assignment import Assignment, Transfers, as_assignment, plan_transfers
 from doppler_tf.schedule.memory import size_text
 from doppler_tf.schedule.offloaded import offloaded
-from doppler_tf.schedule.trace import MemoryProfile, Trace, by_link, memory_profiles
+from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, by_link, memory_profiles
 from doppler_tf.schedule.trace_tasks import trace_tasks
 
 
@@ -227,7 +227,7 @@ def _output(output: int) -> str:
 
 
 def _lanes(lane: np.ndarray, members: np.ndarray) -> dict[int, np.ndarray]:
-    return {int(k): members[lane[members] == k] for k in np.unique(lane[members])}
+    return {k: members[rows] for k, rows in by_key(lane[members]).items()}
 
 
 def _overbooked(start: np.ndarray, end: np.ndarray, slots: int, tolerance_s: float) -> list[tuple[int, float]]:

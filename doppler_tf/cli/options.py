@@ -119,10 +119,15 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
 def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """--topology, --memory and --costs."""
     parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
-    parser.add_argument("--memory", type=sizes, metavar="SIZE[,SIZE...]",
-                        help="memory of each device of the topology, such as 2GB; or one for each device, separated by commas")
+    add_memory(parser)
     parser.add_argument("--costs", type=one_of(*COSTS), default="given", metavar="|".join(COSTS),
                         help="estimated: by flops, bytes and the topology alone, as if the graph gave no times (default: given)")
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """--memory."""
+    parser.add_argument("--memory", type=sizes, metavar="SIZE[,SIZE...]",
+                        help="memory of each device of the topology, such as 2GB; or one for each device, separated by commas")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:

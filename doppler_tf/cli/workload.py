@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from doppler_tf.cli import info
-from doppler_tf.cli.options import TOPOLOGIES, key_value, output_file, positive, positive_real, sizes
+from doppler_tf.cli.options import TOPOLOGIES, add_memory, key_value, output_file, positive, positive_real
 
 FUNCTION = "doppler_tf.api.workloads.write_workload"
 EXAMPLE = "python -m doppler_tf workload chainmm --devices 4 --scale small --out chainmm.json"
@@ -45,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "on --topology lets end first (default: never)")
     parser.add_argument("--pieces", type=positive, metavar="P", help="with --tiling eindecomp: pieces of each expression (default: N)")
     parser.add_argument("--topology", metavar="T", help=f"with --tiling or --recompute auto: {TOPOLOGIES}")
-    parser.add_argument("--memory", type=sizes, metavar="SIZE[,SIZE...]",
-                        help="memory of each device of the topology, such as 2GB; or one for each device, separated by commas")
+    add_memory(parser)
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
                         help="with --tiling or --recompute auto: seconds of all searches together (default: 10)")
     parser.add_argument("--out", type=output_file, required=True, metavar="G.json", help="graph file to write")

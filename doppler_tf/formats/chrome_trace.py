@@ -19,7 +19,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import MOST_OUTPUTS, graph_from_records, graph_to_records
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
-from doppler_tf.schedule.trace import DEVICE_KINDS, Trace, arrivals, memory_profiles
+from doppler_tf.schedule.trace import DEVICE_KINDS, Trace, arrivals, memory_profiles, sums_over_time
 
 TRACE_SCHEMA = "doppler-trace/1"
 _DEVICES, _LINKS, _COUNTERS = 1, 2, 3
@@ -199,8 +199,6 @@ def _queue_counters(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     events = []
     for d, name in enumerate(costs.topology.device_names):
         members = np.flatnonzero(assignment.device == d)
-        times, inverse = np.unique(np.concatenate([ready[members], start[members]]), return_inverse=True)
-        change = np.repeat([1, -1], len(members))
-        length = np.cumsum(np.bincount(inverse, change, len(times)))
+        times, length = sums_over_time(np.concatenate([ready[members], start[members]]), np.repeat([1, -1], len(members)))
         events += [_counter(f"ready {name}", t, "vertices", int(n)) for t, n in zip(times.tolist(), length.tolist(), strict=True)]
     return events

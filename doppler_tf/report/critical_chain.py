@@ -10,7 +10,7 @@ import numpy as np
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, plan_transfers
-from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, memory_profiles
+from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, memory_profiles, sums_over_time
 from doppler_tf.schedule.trace_tasks import trace_tasks
 
 # A start may have waited for an input computed on the same device, an input's transfer, a slot of the device or link, or memory. At the
@@ -78,8 +78,8 @@ class _Lane:
         self.ends = end[self.tasks]
         times = np.concatenate([[0.0], start[tasks], end[tasks]])
         change = np.concatenate([[0], np.ones(len(tasks)), -np.ones(len(tasks))])
-        self._instants, inverse = np.unique(times, return_inverse=True)
-        full = np.cumsum(np.bincount(inverse, change)) >= (np.inf if slots is None else slots)
+        self._instants, running = sums_over_time(times, change)
+        full = running >= (np.inf if slots is None else slots)
         last_full = np.maximum.accumulate(np.where(full, np.arange(len(full)), -1))
         self._free_since = np.append(self._instants, np.inf)[last_full + 1]
 

@@ -124,6 +124,12 @@ def arrivals(graph: DataflowGraph, trace: Trace) -> dict[tuple[int, int], float]
     return dict(zip(copies, trace.transfer_end_s.tolist(), strict=True))
 
 
+def sums_over_time(time_s: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The instants at which something changes, and the sum of all changes up to each of them."""
+    instants, inverse = np.unique(time_s, return_inverse=True)
+    return instants, np.cumsum(np.bincount(inverse, change))
+
+
 def by_key(keys: np.ndarray) -> dict[int, np.ndarray]:
     """Positions by key; keys and positions in order."""
     order = np.argsort(keys, kind="stable")
@@ -162,5 +168,4 @@ def _profile(time_s: np.ndarray, change_bytes: np.ndarray) -> MemoryProfile:
     """Net change at each instant, summed up: at one instant what ends is freed before what starts is reserved."""
     if not time_s.size:
         return MemoryProfile(np.zeros(1), np.zeros(1))
-    times, inverse = np.unique(time_s, return_inverse=True)
-    return MemoryProfile(times, np.cumsum(np.bincount(inverse, change_bytes)))
+    return MemoryProfile(*sums_over_time(time_s, change_bytes))

@@ -14,7 +14,7 @@ from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.schedule.assignment import Assignment, Transfers, as_assignment, plan_transfers
 from doppler_tf.schedule.memory import size_text
 from doppler_tf.schedule.offloaded import offloaded
-from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, by_link, memory_profiles
+from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, by_link, memory_profiles, sums_over_time
 from doppler_tf.schedule.trace_tasks import trace_tasks
 
 
@@ -246,10 +246,8 @@ def _gaps(start: np.ndarray, end: np.ndarray, slots: int | None) -> tuple[np.nda
     """Begins and ends of the stretches in which fewer than `slots` members run (None: always)."""
     if slots is None:
         return np.array([0.0]), np.array([np.inf])
-    times = np.concatenate([[0.0], start, end])
-    change = np.concatenate([[0], np.ones(len(start), np.int64), -np.ones(len(end), np.int64)])
-    instants, inverse = np.unique(times, return_inverse=True)
-    running = np.cumsum(np.bincount(inverse, change).astype(np.int64))
+    change = np.concatenate([[0], np.ones(len(start)), -np.ones(len(end))])
+    instants, running = sums_over_time(np.concatenate([[0.0], start, end]), change)
     free = running < slots
     return instants[free], np.append(instants[1:], np.inf)[free]
 

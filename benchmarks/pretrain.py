@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 import doppler_tf.heuristics.search.proposals
-from agents.training.proposals import fit
+from benchmarks.move_examples import HIDDEN, Examples, examples
 from data.generated import FAMILIES, generated_problem
 from data.generated import Problem as Generated
 from doppler_tf.cli.options import add_workers
 from doppler_tf.errors import UserError
 from doppler_tf.formats.files import write_bytes, write_json
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search.move_examples import Examples, examples
 from doppler_tf.heuristics.search.proposals import FEATURES, SCHEMA, Proposals
 from doppler_tf.notes import set_verbosity
 from doppler_tf.report.progress import progress_bar
@@ -36,6 +36,9 @@ from doppler_tf.tasks import each_done, open_tasks
 GRAPHS, HELD_OUT = 400, 1_000_000
 # Vertices and devices of the graphs.
 VERTICES, DEVICES = (60, 5000), (2, 4, 4, 8, 8, 16, 32, 64)
+EPOCHS, BATCH, RATE = 10, 1024, 4e-3
+# Examples of a graph count as if this share of its moves shortened the run, but at most so many times.
+_SHORTENING, _MOST_WEIGHT = 0.02, 3.0
 SHIPPED = Path(doppler_tf.heuristics.search.proposals.__file__).with_name("proposals.json")
 
 
@@ -124,6 +127,23 @@ def write_proposals(proposals: Proposals, path: Path, provenance: dict) -> None:
     """Writes `doppler-proposals/1`."""
     weights = {name: np.round(value, 6).tolist() for name, value in proposals._asdict().items() if name != "preference"}
     write_json(path, {"schema": SCHEMA, "provenance": provenance, "features": FEATURES, "weights": weights})
+
+
+def fit(graphs: Sequence[Examples], seed: int = 0) -> Proposals:
+    """Trains a network to tell the moves that shorten a run, each graph with about the same weight. (Logistic loss, Adam.)"""
+    some = [each for each in graphs if each.shortens.any()]
+    x = np.concatenate([each.features for each in some]).astype(np.float64)
+    y = np.concatenate([each.shortens for each in some]).astype(np.float32)
+    weight = np.concatenate([np.full(len(each.shortens), min(_MOST_WEIGHT, _SHORTENING / each.shortens.mean())) for each in some])
+    mean, deviation = x.mean(axis=0), x.std(axis=0) + 1e-6
+    tf.keras.utils.set_random_seed(seed)
+    network = tf.keras.Sequential([*(tf.keras.layers.Dense(HIDDEN, activation="relu") for _ in range(2)), tf.keras.layers.Dense(1)])
+    rate = tf.keras.optimizers.schedules.CosineDecay(RATE, EPOCHS * -(-len(x) // BATCH))
+    network.compile(tf.keras.optimizers.Adam(rate), tf.keras.losses.BinaryCrossentropy(from_logits=True), jit_compile=True)
+    network.fit((x - mean) / deviation, y, sample_weight=weight, epochs=EPOCHS, batch_size=BATCH, verbose=0)
+    first, first_bias, second, second_bias, last, _ = [each.astype(np.float64) for each in network.get_weights()]
+    first = first / deviation[:, None]  # so that the network takes features as they are
+    return Proposals(first, first_bias - mean @ first, second, second_bias, last[:, 0])
 
 
 if __name__ == "__main__":

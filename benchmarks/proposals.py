@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import wilcoxon
 
-from agents.training.proposals import fit
-from benchmarks.pretrain import GRAPHS, HELD_OUT, family_of, kept
+from benchmarks.move_examples import untrained
+from benchmarks.pretrain import GRAPHS, HELD_OUT, family_of, fit, kept
 from benchmarks.tables import finish, show
 from data.generated import FAMILIES, generated_problem
 from doppler_tf.heuristics.problem import Problem
@@ -29,7 +29,6 @@ from doppler_tf.heuristics.search.annealing import cool
 from doppler_tf.heuristics.search.budget import Budget
 from doppler_tf.heuristics.search.local_search import climb_and_kick
 from doppler_tf.heuristics.search.metropolis import PROPOSED
-from doppler_tf.heuristics.search.move_examples import untrained
 from doppler_tf.heuristics.search.proposals import FEATURES, Proposals
 from doppler_tf.heuristics.search.starting_point import starting_point
 from doppler_tf.heuristics.search.walker import Walker

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from doppler_tf.errors import DeadlockError
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, Pool, Problem, climb
@@ -123,8 +122,8 @@ def bound_by_memory(pool: Pool) -> bool:
     problem, fitting_s = pool.problem, pool.members[pool.leader].makespan_s
     if not np.isfinite(fitting_s):
         return True
-    free = without_limits(problem.costs)
-    return any(FastSimulator(problem.graph, free, each.assignment.dispatch).makespans_of([each.assignment])[0] < fitting_s
+    free = Problem(problem.graph, without_limits(problem.costs))
+    return any(free.simulator(each.assignment.dispatch).makespans_of([each.assignment])[0] < fitting_s
                for each in pool.members.values() if not np.isfinite(each.makespan_s))
 
 

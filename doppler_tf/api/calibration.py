@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data import fuse as fuse_graph
-from doppler_tf.api.executors import check_executor, default_time_scale, load_program, make_executor
+from doppler_tf.api.executors import check_executor, default_time_scale, emulated_executor, kernel_executor, load_program
 from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeadlockError, FormatError, field_error
@@ -27,7 +27,7 @@ from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.report.calibration import GIVEN, PROFILED, Durations, compare_models, link_records, markdown, number
 from doppler_tf.report.progress import progress_bar
-from doppler_tf.report.scatter import write_scatter
+from doppler_tf.report.scatter import scatter_png
 from doppler_tf.report.tables import percent
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.executor import Executor
@@ -76,8 +76,8 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
       DeadlockError: no assignment fits.
     """
     check_executor(executor, "calibrate", tuple(REPEATS))
-    for name, value, least in (("assignments", assignments, 1), ("seed", seed, 0)):
-        check_integer(value, least, "calibrate", name)
+    check_integer(assignments, 1, "calibrate", "assignments")
+    check_integer(seed, 0, "calibrate", "seed")
     read = [Path(source).resolve() for source in (graph, topology) if isinstance(source, str | Path)]
     taken = [] if out is None else [path for path in _costs_files(Path(out)).values() if path.resolve() in read]
     if taken:
@@ -100,7 +100,8 @@ def calibrate(graph: GraphLike, topology: TopologyLike | CostModel, executor: st
     models = {GIVEN: given} if profile is None else {GIVEN: given, PROFILED: profile.costs}
     time_scale = 1.0 if program else time_scale or default_time_scale(max(simulated_s))
     repeats, durations = repeats or REPEATS[executor], Durations(graph, models)
-    with make_executor(executor, program, time_scale, seed, keep_inputs=True, cluster=cluster) as engine:
+    with (emulated_executor(executor, time_scale, seed) if program is None else
+          kernel_executor(executor, program, cluster=cluster, keep_inputs=True)) as engine:
         runs_s = _measured(graph, given, tried, repeats, engine, durations)
     links = [] if profile is None else link_records(profile.costs)
     found = {"graph": graph.name, "topology": given.topology.name, "executor": executor, "time_scale": time_scale,
@@ -160,10 +161,10 @@ def _write_files(out: Path, found: dict[str, Any], profile: Profile | None) -> d
     records, models = found["makespans"], found["models"]
     captions = {name: f"median error {percent(row['median_error'])}, rank correlation {number(row['rank_correlation'])}"
                 for name, row in models.items()}
-    write_scatter(files["picture"], f"{found['graph']} on {found['topology']}, {found['executor']} executor",
-                  np.array([record["measured_s"] for record in records]),
-                  {name: np.array([record[f"{name}_s"] for record in records]) for name in models},
-                  [record["method"] for record in records], captions)
+    write_bytes(files["picture"], scatter_png(
+        f"{found['graph']} on {found['topology']}, {found['executor']} executor", np.array([record["measured_s"] for record in records]),
+        {name: np.array([record[f"{name}_s"] for record in records]) for name in models},
+        [record["method"] for record in records], captions))
     if profile is not None:
         files |= _costs_files(out)
         write_graph(files["graph"], profile.graph)

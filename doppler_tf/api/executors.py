@@ -135,24 +135,26 @@ def check_executor(name: str, where: str = "", known: Sequence[str] = EXECUTORS)
         raise field_error(ConfigError, where, "", "--executor", f"one of {', '.join(known)}", name)
 
 
-def make_executor(name: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches | None, time_scale: float, seed: int,
-                  timeout_s: float | None = None, truth: Topology | None = None, keep_inputs: bool = False,
-                  cluster: Cluster | None = None, restart_on_loss: bool = False, merge: bool = False,
-                  fetch: Sequence[int] | None = None) -> Engine | MergedExecutor:
-    """An executor of real kernels if there is a program, else of emulated devices at `time_scale`.
-
-    Args: merge: real kernels run in larger calls, and traces are of those; timeout_s, restart_on_loss: as Engine's; truth: as
-      EmulatedBackend's; keep_inputs, cluster: as TensorFlowBackend's; fetch: other tensors than the program's.
-    """
+def emulated_executor(name: str, time_scale: float, seed: int, timeout_s: float | None = None, truth: Topology | None = None) -> Engine:
+    """An executor of emulated devices. Args: time_scale, seed, truth: as EmulatedBackend's; timeout_s: as Engine's."""
     runtime = import_quietly("runtime")
-    fetch = () if program is None else program.fetch if fetch is None else fetch
     if name == "synchronous":
-        return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed, truth=truth) if program is None
-                                           else runtime.TensorFlowBackend(program.inputs, fetch, keep_inputs=keep_inputs,
-                                                                            cluster=cluster),
+        return runtime.SynchronousExecutor(runtime.EmulatedBackend(time_scale, seed=seed, truth=truth), timeout_s)
+    return runtime.EmulatedExecutor(time_scale, seed=seed, timeout_s=timeout_s, truth=truth)
+
+
+def kernel_executor(name: str, program: Program | RepeatedProgram | CapturedProgram | CapturedBatches, timeout_s: float | None = None,
+                    cluster: Cluster | None = None, keep_inputs: bool = False, restart_on_loss: bool = False, merge: bool = False,
+                    fetch: Sequence[int] | None = None) -> Engine | MergedExecutor:
+    """An executor of real kernels.
+
+    Args: timeout_s, restart_on_loss: as Engine's; cluster, keep_inputs: as TensorFlowBackend's; merge: they run in larger calls, and traces
+      are of those; fetch: other tensors than the program's.
+    """
+    runtime, fetch = import_quietly("runtime"), program.fetch if fetch is None else fetch
+    if name == "synchronous":
+        return runtime.SynchronousExecutor(runtime.TensorFlowBackend(program.inputs, fetch, keep_inputs=keep_inputs, cluster=cluster),
                                            timeout_s)
-    if program is None:
-        return runtime.EmulatedExecutor(time_scale, seed=seed, timeout_s=timeout_s, truth=truth)
     if merge:
         return runtime.MergedExecutor(program.inputs, fetch, None, cluster, timeout_s, restart_on_loss)
     return runtime.TensorFlowExecutor(program.inputs, fetch, keep_inputs=keep_inputs, timeout_s=timeout_s, cluster=cluster,

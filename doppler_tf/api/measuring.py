@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.api.executors import load_program, make_executor
+from doppler_tf.api.executors import emulated_executor, kernel_executor, load_program
 from doppler_tf.api.inputs import ClusterLike, load_cluster
 from doppler_tf.errors import CancelledError, DopplerError, UserError
 from doppler_tf.finalists import (
@@ -61,8 +61,8 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
 
     Raises ConfigError: a bad number; the last run's error if no run succeeded.
     """
-    for name, value, least in (("runs", runs, 1), ("seed", seed, 0)):
-        check_integer(value, least, "measure", name)
+    check_integer(runs, 1, "measure", "runs")
+    check_integer(seed, 0, "measure", "seed")
     graph, costs = placed.graph, placed.costs
     cluster = load_cluster(cluster, costs.topology)
     simple = baselines(Problem(graph, costs, AUTO), seed) if batches is None else batch_baselines(batches, seed)
@@ -78,8 +78,8 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
-    with (make_executor("tf" if program else "emulated", program, time_scale or 1.0, seed, keep_inputs=True,
-                        cluster=cluster, merge=True) as executor,
+    with (emulated_executor("emulated", time_scale or 1.0, seed) if program is None else
+          kernel_executor("tf", program, cluster=cluster, merge=True) as executor,
           progress_bar("measuring") as move):
         def timed(name: str) -> float:
             move(sum(map(len, done.values())) + len(failed), runs)

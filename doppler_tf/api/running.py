@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from doppler_tf.api.executors import check_executor, default_time_scale, has_kernels, load_program, make_executor, matches, true_topology
+from doppler_tf.api.executors import (
+    check_executor,
+    default_time_scale,
+    emulated_executor,
+    has_kernels,
+    kernel_executor,
+    load_program,
+    matches,
+    true_topology,
+)
 from doppler_tf.api.inputs import AssignmentLike, ClusterLike, load_cluster, load_costs, load_planned
 from doppler_tf.api.traces import Executed, executed
 from doppler_tf.errors import ConfigError, field_error
@@ -52,8 +61,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
       ExecutionError: the run failed.
     """
     check_executor(executor)
-    for name, value, least in (("repeats", repeats, 1), ("seed", seed, 0)):
-        check_integer(value, least, "run", name)
+    check_integer(repeats, 1, "run", "repeats")
+    check_integer(seed, 0, "run", "seed")
     graph, costs = load_costs(graph, topology, costs)
     real = executor == "tf" or (executor == "synchronous" and has_kernels(graph) and time_scale is None)
     if emulate and real:
@@ -85,9 +94,9 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     simulated = Simulator().execute(graph, costs, assignment)
     simulated_s = simulated.makespan_s
     time_scale = 1.0 if real else time_scale or default_time_scale(simulated_s)
-    with make_executor(executor, program, time_scale, seed, timeout_s, truth, keep_inputs=cluster is not None and not planned,
-                       cluster=cluster, restart_on_loss=restart_on_loss, merge=merge,
-                       fetch=[kept.get(t, t) for t in program.fetch] if kept and program is not None else None) as engine:
+    with (emulated_executor(executor, time_scale, seed, timeout_s, truth) if program is None else
+          kernel_executor(executor, program, timeout_s, cluster, cluster is not None and not planned, restart_on_loss, merge,
+                          [kept.get(t, t) for t in program.fetch])) as engine:
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
         outputs = None if program is None else engine.outputs
         if kept and outputs is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.api.executors import ByGraph, has_kernels, load_program, make_executor, true_topology
+from doppler_tf.api.executors import ByGraph, emulated_executor, has_kernels, kernel_executor, load_program, true_topology
 from doppler_tf.api.inputs import ClusterLike, load_cluster, load_costs
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, FormatError, field_error
@@ -191,16 +191,16 @@ def _executor(config: TrainConfig, loaded: Loaded, timeout_s: float | None,
             yield None
         elif config.executor == "emulated":
             truth = true_topology(config.emulate, loaded)
-            yield stack.enter_context(make_executor("emulated", None, config.time_scale, config.seed, timeout_s, truth))
+            yield stack.enter_context(emulated_executor("emulated", config.time_scale, config.seed, timeout_s, truth))
         else:
             # Before training runs TensorFlow's first operation.
             cluster = load_cluster(cluster, loaded[0][1].topology)
             if cluster is None:
                 import_quietly("runtime").prepare_devices(loaded[0][1].num_devices)
             programs = [(graph, load_program(graph)) for graph, _ in loaded]
-            yield tuple(ByGraph([(graph, stack.enter_context(make_executor(
-                "tf", program, 1.0, config.seed, timeout_s, keep_inputs=cluster is not None, cluster=cluster, merge=merge)))
-                for graph, program in programs]) for merge in (False, True))
+            yield tuple(ByGraph([(graph, stack.enter_context(kernel_executor(
+                "tf", program, timeout_s, cluster, keep_inputs=cluster is not None, merge=merge))) for graph, program in programs])
+                for merge in (False, True))
 
 
 def _value(text: str) -> Any:

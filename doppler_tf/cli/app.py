@@ -46,7 +46,8 @@ from doppler_tf.notes import set_verbosity
 
 # The name of the installed command, and how the program is called if it is not installed.
 INSTALLED, MODULE = "doppler-tf", "python -m doppler_tf"
-# A command is a module. Its docstring is its help, `EXAMPLE` is a command that works, and `add_arguments` adds its options.
+# A command is a module. Its docstring is its help, `EXAMPLE` is a command that works, `MORE_EXAMPLES` may be others, and `add_arguments`
+# adds its options.
 # `FUNCTION` does the work: its parameters are called as the options are, and what it returns, or has as `figures`, is the result.
 # Failing that, `run(args)` returns the result. `render(result)` shows the same figures as tables. An optional `exit_code(result)` reports
 # a result that is partly a failure.
@@ -83,8 +84,9 @@ def build_parser(commands: Mapping[str, ModuleType] = COMMANDS) -> argparse.Argu
     parsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, module in commands.items():
         purpose = (module.__doc__ or name).splitlines()[0]
-        command = parsers.add_parser(name, help=purpose, description=purpose, epilog=_example(module.EXAMPLE, prog), allow_abbrev=False,
-                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+        examples = "\n  ".join([module.EXAMPLE, *getattr(module, "MORE_EXAMPLES", ())])
+        command = parsers.add_parser(name, help=purpose, description=purpose, epilog=_example(examples, prog), allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
         command.set_defaults(seed=0)  # unless the command sets another default
         module.add_arguments(command)
         command.add_argument("--seed", type=natural, metavar="N", help="seed of everything random (default: 0)")

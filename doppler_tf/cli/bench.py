@@ -19,7 +19,6 @@ STAGES = ("imitation", "simulated", "real")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.epilog = "\n  ".join((parser.epilog or "", *MORE_EXAMPLES))
     parser.add_argument("suite", type=Path, nargs="?", metavar="SUITE.toml",
                         help="file of methods, graphs and sections of the page; without it, use the options below")
     parser.add_argument("--workload", nargs="+", default=[], metavar="NAME", help="workloads at paper scale, cut for the topology")

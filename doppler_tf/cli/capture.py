@@ -10,13 +10,13 @@ from doppler_tf.cli.options import output_file, positive
 
 FUNCTION = "doppler_tf.api.capturing.capture"
 EXAMPLE = "python -m doppler_tf capture my_model --batch 8 --out my_model.json"
+MORE_EXAMPLES = ("python -m doppler_tf capture train.py:step --input x=f32[32,64] --out step.json",)
 # Below this ratio of all work to the longest path, a second device has next to nothing to do.
 CHAIN = 1.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.epilog = "\n  ".join((parser.epilog or "", "python -m doppler_tf capture train.py:step --input x=f32[32,64] --out step.json"))
     parser.add_argument("source", metavar="FILE",
                         help="folder of a SavedModel (Keras: model.export), or module.py:function, whose code is run")
     parser.add_argument("--out", type=output_file, required=True, metavar="G.json",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from doppler_tf.errors import ConfigError
 
@@ -16,6 +18,7 @@ COSTS = ("given", "estimated")
 RULES = ("fifo", "b_level", "order")
 DISPATCH = "|".join(RULES)
 ANY_DISPATCH = f"auto|{DISPATCH}"
+Number = TypeVar("Number", int, float)
 # Options that name a file to write; whatever else names a file is read.
 WRITTEN = ("out", "topology_out", "trace", "gantt", "page")
 _UNITS = {"": 1, "b": 1, **{f"{prefix}b": 1000**i for i, prefix in enumerate("kmgt", 1)},
@@ -24,31 +27,23 @@ _UNITS = {"": 1, "b": 1, **{f"{prefix}b": 1000**i for i, prefix in enumerate("km
 
 def natural(text: str) -> int:
     """An integer >= 0."""
-    return _integer(text, 0)
+    return _number(int, text, lambda value: value >= 0, "an integer >= 0")
 
 
 def positive(text: str) -> int:
     """An integer >= 1."""
-    return _integer(text, 1)
+    return _number(int, text, lambda value: value >= 1, "an integer >= 1")
 
 
 def sample_count(text: str) -> int:
     """An integer from 1 to 100,000; there is a limit because all samples stay in memory until the best is known."""
-    value = _integer(text, 1)
-    if value > MOST_SAMPLES:
-        raise argparse.ArgumentTypeError(f"expected an integer from 1 to {MOST_SAMPLES}, got {text!r}")
-    return value
+    positive(text)
+    return _number(int, text, lambda value: value <= MOST_SAMPLES, f"an integer from 1 to {MOST_SAMPLES}")
 
 
 def positive_real(text: str) -> float:
     """A finite number > 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text!r}")
-    return value
+    return _number(float, text, lambda value: 0 < value < math.inf, "a number > 0")
 
 
 def natural_real(text: str) -> float:
@@ -58,13 +53,7 @@ def natural_real(text: str) -> float:
 
 def share(text: str) -> float:
     """A number above 0, up to 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"expected a number above 0 and up to 1, got {text!r}")
-    return value
+    return _number(float, text, lambda value: 0 < value <= 1, "a number above 0 and up to 1")
 
 
 def rule(text: str) -> str:
@@ -85,9 +74,7 @@ def one_of(*words: str) -> Callable[[str], str]:
     return checked
 
 
-def any_rule(text: str) -> str:
-    """A dispatch rule, or auto."""
-    return one_of("auto", *RULES)(text)
+any_rule = one_of("auto", *RULES)
 
 
 def sizes(text: str) -> list[float]:
@@ -132,10 +119,15 @@ def add_graph(parser: argparse.ArgumentParser) -> None:
 def add_topology(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """--topology, --memory and --costs."""
     parser.add_argument("--topology", required=required, metavar="T", help=TOPOLOGIES)
-    parser.add_argument("--memory", type=sizes, metavar="SIZE[,SIZE...]",
-                        help="memory of each device of the topology, such as 2GB; or one for each device, separated by commas")
+    add_memory(parser)
     parser.add_argument("--costs", type=one_of(*COSTS), default="given", metavar="|".join(COSTS),
                         help="estimated: by flops, bytes and the topology alone, as if the graph gave no times (default: given)")
+
+
+def add_memory(parser: argparse.ArgumentParser) -> None:
+    """--memory."""
+    parser.add_argument("--memory", type=sizes, metavar="SIZE[,SIZE...]",
+                        help="memory of each device of the topology, such as 2GB; or one for each device, separated by commas")
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
@@ -210,11 +202,8 @@ def _files(value: object) -> Iterator[Path]:
             yield from (Path(text) for text in (str(each), str(each).rpartition(":")[0]) if text)
 
 
-def _integer(text: str, least: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"expected an integer >= {least}, got {text!r}")
-    return value
+def _number(kind: Callable[[str], Number], text: str, fits: Callable[[Number], bool], expected: str) -> Number:
+    with contextlib.suppress(ValueError):
+        if fits(value := kind(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")

@@ -11,12 +11,11 @@ from doppler_tf.cli import options
 
 FUNCTION = "doppler_tf.api.placing.place_files"
 EXAMPLE = "python -m doppler_tf place chainmm.json --topology p100x4 --out placed.json --gantt chainmm.png"
-SEVERAL = "python -m doppler_tf place graphs/ --topology v100x8 --budget-s 60 --out placed/ --jobs 8"
+MORE_EXAMPLES = ("python -m doppler_tf place graphs/ --topology v100x8 --budget-s 60 --out placed/ --jobs 8",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.epilog = "\n  ".join((parser.epilog or "", SEVERAL))
     parser.add_argument("graphs", nargs="+", type=Path, metavar="GRAPH",
                         help="graph file (doppler-graph/1); or several, or a folder of them, each placed by itself")
     options.add_topology(parser)

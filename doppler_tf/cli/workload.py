@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any
 
 from doppler_tf.cli import info
-from doppler_tf.cli.options import TOPOLOGIES, key_value, output_file, positive, positive_real, sizes
+from doppler_tf.cli.options import TOPOLOGIES, add_memory, key_value, output_file, positive, positive_real
 
 FUNCTION = "doppler_tf.api.workloads.write_workload"
 EXAMPLE = "python -m doppler_tf workload chainmm --devices 4 --scale small --out chainmm.json"
@@ -22,7 +21,6 @@ MORE_EXAMPLES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Args: parser: of this command."""
-    parser.epilog = "\n  ".join((parser.epilog or "", *MORE_EXAMPLES))
     parser.add_argument("name", metavar="NAME", help="chainmm, ffnn, llama_block, llama_layer, llama_stack (layers in a row), layered "
                                                      "(a random graph with costs but no kernels), or file.py:NAME, an EinsumProgram or a "
                                                      "Workload in a Python file, which is run")
@@ -32,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--option", type=key_value, action="append", default=[], metavar="KEY=VALUE",
                         help="a size of the workload; repeatable")
     for key, purpose in (("layers", "llama_stack: layers in a row"), ("vertices", "layered: vertices of the graph")):
-        parser.add_argument(f"--{key}", dest="option", type=partial(_pair, key), action="append", default=[], metavar="N",
+        parser.add_argument(f"--{key}", dest="option", type=lambda value, key=key: (key, value), action="append", default=[], metavar="N",
                             help=f"{purpose}, as --option {key}=N")
     parser.add_argument("--tiling", default="published", metavar="published|data|tensor|mixed|eindecomp|auto",
                         help="how the program is cut: as published; data parallel, by rows; tensor parallel, by columns and rows of "
@@ -47,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "on --topology lets end first (default: never)")
     parser.add_argument("--pieces", type=positive, metavar="P", help="with --tiling eindecomp: pieces of each expression (default: N)")
     parser.add_argument("--topology", metavar="T", help=f"with --tiling or --recompute auto: {TOPOLOGIES}")
-    parser.add_argument("--memory", type=sizes, metavar="SIZE[,SIZE...]",
-                        help="memory of each device of the topology, such as 2GB; or one for each device, separated by commas")
+    add_memory(parser)
     parser.add_argument("--budget-s", type=positive_real, metavar="S",
                         help="with --tiling or --recompute auto: seconds of all searches together (default: 10)")
     parser.add_argument("--out", type=output_file, required=True, metavar="G.json", help="graph file to write")
@@ -74,7 +71,3 @@ def render(result: dict[str, Any]) -> list:
     return [grid(f"tilings of {result['name']} on {result['topology']}",
                  ("tiling", "vertices", "without a search", "with a search", f"over {usual}"), rows,
                  list(tried).index(result["tiling"])), *info.render(result)]
-
-
-def _pair(key: str, value: str) -> tuple[str, str]:
-    return key, value

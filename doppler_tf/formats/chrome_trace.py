@@ -19,7 +19,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.records import MOST_OUTPUTS, graph_from_records, graph_to_records
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
-from doppler_tf.schedule.trace import DEVICE_KINDS, Trace, memory_profiles
+from doppler_tf.schedule.trace import DEVICE_KINDS, Trace, arrivals, memory_profiles, sums_over_time
 
 TRACE_SCHEMA = "doppler-trace/1"
 _DEVICES, _LINKS, _COUNTERS = 1, 2, 3
@@ -193,16 +193,12 @@ def _queue_counters(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     """Ready vertices that wait on each device: +1 when the last input is resident, -1 at the start."""
     start, resident = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
     start[trace.vertex], resident[trace.vertex] = trace.start_s, trace.end_s
-    copies = zip(trace.tensor(graph).tolist(), trace.destination.tolist(), strict=True)
-    arrived = dict(zip(copies, trace.transfer_end_s.tolist(), strict=True))
-    ready = np.zeros(graph.num_vertices)
+    arrived, ready = arrivals(graph, trace), np.zeros(graph.num_vertices)
     for p, t, v in zip(graph.sources.tolist(), graph.edge_tensor.tolist(), graph.targets.tolist(), strict=True):
         ready[v] = max(ready[v], arrived.get((t, int(assignment.device[v])), resident[p]))
     events = []
     for d, name in enumerate(costs.topology.device_names):
         members = np.flatnonzero(assignment.device == d)
-        times, inverse = np.unique(np.concatenate([ready[members], start[members]]), return_inverse=True)
-        change = np.repeat([1, -1], len(members))
-        length = np.cumsum(np.bincount(inverse, change, len(times)))
+        times, length = sums_over_time(np.concatenate([ready[members], start[members]]), np.repeat([1, -1], len(members)))
         events += [_counter(f"ready {name}", t, "vertices", int(n)) for t, n in zip(times.tolist(), length.tolist(), strict=True)]
     return events

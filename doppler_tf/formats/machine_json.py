@@ -77,11 +77,10 @@ def store_machine(machine: Machine) -> Path | None:
     if path is None:
         return None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         topology = None if machine.topology is None else machine.topology.to_json()
         write_json(path, {"schema": MACHINE_SCHEMA, "fingerprint": dict(machine.fingerprint), "topology": topology,
                           "seconds": machine.seconds}, indent=1)
-    except (OSError, FormatError):
+    except FormatError:
         return None
     return path
 

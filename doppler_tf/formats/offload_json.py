@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Meta
 
 from doppler_tf.errors import AssignmentError, field_error
+from doppler_tf.formats.files import plain
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph, longest_paths
 from doppler_tf.schedule.assignment import Assignment, Load, Offload, plan_transfers
@@ -48,8 +49,8 @@ def offload_from_json(record: object, graph: DataflowGraph, costs: CostModel, as
     if not isinstance(record, Mapping) or not {"host", "loads", "after", "digest"} >= set(record):
         raise field_error(AssignmentError, where, "", "offload", "an object of host, loads, after, digest", record)
     host = costs.topology.host
-    if host is None or record.get("host") != _plain(host.to_json()):
-        raise field_error(AssignmentError, where, "", "offload.host", f"that of {costs.topology.name} ({host and _plain(host.to_json())})",
+    if host is None or record.get("host") != plain(host.to_json()):
+        raise field_error(AssignmentError, where, "", "offload.host", f"that of {costs.topology.name} ({host and plain(host.to_json())})",
                           record.get("host"), "it was made for another host: place again")
     check(record.get("loads"), _Loads, AssignmentError, where, "", "offload.loads")
     users = dict[int, set[int]]()
@@ -95,7 +96,3 @@ def after_from_json(record: object, graph: DataflowGraph, costs: CostModel, devi
     if (longest_paths(first, then, events) < 0).any():
         raise field_error(AssignmentError, where, "", name, "pairs by which nothing waits for itself", "a circle", "place again")
     return pairs.astype(np.int32)
-
-
-def _plain(record: Mapping) -> dict:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in record.items()}

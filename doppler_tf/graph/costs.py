@@ -306,7 +306,7 @@ def _allowed(graph: DataflowGraph, topology: Topology, eligible: np.ndarray, whe
 
 def _reachable(graph: DataflowGraph, topology: Topology, allowed: np.ndarray, where: str) -> np.ndarray:
     """Without the devices to which no link leads from any device of a neighbour, or back."""
-    near, work = neighbours(graph.sources, graph.targets, graph.is_input, graph.colocate, topology.linked), graph.work_vertices
+    near, work = neighbours(graph, topology.linked), graph.work_vertices
     of_unit = np.empty((len(near.ptr) - 1, topology.num_devices), bool)
     of_unit[near.unit_of[work]] = allowed[work]
     lacking = narrow(near, of_unit)

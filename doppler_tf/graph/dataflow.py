@@ -152,10 +152,8 @@ class DataflowGraph:
     @cached_property
     def successors(self) -> CSR:
         """Outgoing edges by vertex, then by output, in edge order."""
-        edge = np.argsort(self.edge_tensor, kind="stable").astype(np.int32)
-        ptr = np.zeros(self.num_vertices + 1, np.int64)
-        np.cumsum(np.bincount(self.sources, minlength=self.num_vertices), out=ptr[1:])
-        return CSR(ptr, self.targets[edge], edge)
+        by_tensor = _csr(self.edge_tensor, self.targets, self.num_tensors)
+        return CSR(by_tensor.ptr[self.tensor_ptr], by_tensor.vertex, by_tensor.edge)
 
     @cached_property
     def predecessors(self) -> CSR:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
+from doppler_tf.graph.dataflow import DataflowGraph
+
 # The search for an assignment ends after so many dead ends: the first number, on large graphs so many for all units and neighbours.
 _MOST_DEAD_ENDS, _DEAD_END_SIZE = 20_000, 20_000_000
 SOLVED, IMPOSSIBLE, NOT_FOUND = 0, 1, 2
@@ -26,11 +28,11 @@ class Neighbours(NamedTuple):
     linked: np.ndarray
 
 
-def neighbours(sources: np.ndarray, targets: np.ndarray, is_input: np.ndarray, colocate: np.ndarray, linked: np.ndarray) -> Neighbours:
-    """Of a graph: int [E] ends of edges, bool [N], int [N] group or -1; linked: bool [D, D], True on the diagonal."""
-    work, unit_of = np.flatnonzero(~is_input), np.full(len(is_input), -1, np.int64)
-    unit_of[work] = np.unique(np.where(colocate[work] >= 0, len(is_input) + colocate[work], work), return_inverse=True)[1]
-    ends = np.stack([unit_of[sources], unit_of[targets]], axis=1)
+def neighbours(graph: DataflowGraph, linked: np.ndarray) -> Neighbours:
+    """The units of a graph. Args: linked: bool [D, D], True on the diagonal."""
+    work, group, unit_of = graph.work_vertices, graph.colocate[graph.work_vertices], np.full(graph.num_vertices, -1, np.int64)
+    unit_of[work] = np.unique(np.where(group >= 0, graph.num_vertices + group, work), return_inverse=True)[1]
+    ends = np.stack([unit_of[graph.sources], unit_of[graph.targets]], axis=1)
     ends = np.unique(ends[(ends[:, 0] >= 0) & (ends[:, 0] != ends[:, 1])], axis=0)
     own, other = np.concatenate([ends[:, 0], ends[:, 1]]), np.concatenate([ends[:, 1], ends[:, 0]])
     by_own = np.argsort(own, kind="stable")

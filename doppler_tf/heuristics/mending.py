@@ -26,7 +26,7 @@ def legal(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Ass
     topology = costs.topology
     if topology.linked.all() or runnable(graph, costs, assignment.device):
         return assignment
-    near, work = neighbours(graph.sources, graph.targets, graph.is_input, graph.colocate, topology.linked), graph.work_vertices
+    near, work = neighbours(graph, topology.linked), graph.work_vertices
     unit, count, devices = near.unit_of[work], len(near.ptr) - 1, costs.num_devices
     allowed, preferred, exec_s = np.empty((count, devices), bool), np.empty(count, np.int64), np.zeros((count, devices))
     allowed[unit], preferred[unit] = costs.allowed[work], assignment.device[work]

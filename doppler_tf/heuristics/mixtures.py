@@ -1,4 +1,4 @@
-"""Mixtures of good and bad assignments, on which a cost model can be judged."""
+"""Mixtures of good and bad assignments, on which a cost model can be judged, and how alike two models rank them."""
 
 from __future__ import annotations
 
@@ -40,3 +40,10 @@ def _random_subset(problem: Problem, share: float, rng: np.random.Generator) -> 
     """bool [N]: a random `share` of the vertices, with whole colocation groups."""
     graph, group = problem.graph, problem.costs.colocate
     return np.where(group >= 0, rng.random(len(graph.groups) + 1)[group], rng.random(graph.num_vertices)) < share
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Spearman's correlation of ranks, where equal values share their mean rank; NaN of none, and if all of `x` or `y` are equal."""
+    from scipy.stats import spearmanr  # here, as it takes long to import
+
+    return float(spearmanr(x, y).statistic) if x.size and min(np.ptp(x), np.ptp(y)) > 0 else math.nan

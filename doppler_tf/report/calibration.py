@@ -11,6 +11,7 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.heuristics.mixtures import rank_correlation
 from doppler_tf.report.tables import NOTHING, markdown_table, percent, quantity, time_unit
 from doppler_tf.schedule.assignment import Assignment, plan_transfers
 from doppler_tf.schedule.simulator import Simulator
@@ -43,13 +44,6 @@ def agreement(simulated_s: np.ndarray, measured_s: np.ndarray) -> Agreement:
     error = simulated_s / measured_s - 1
     return Agreement(float(np.median(np.abs(error))), float(np.abs(error).max()), float(np.median(error)),
                      rank_correlation(simulated_s, measured_s))
-
-
-def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
-    """Spearman's correlation of ranks, where equal values share their mean rank; NaN if all of `x` or all of `y` are equal."""
-    from scipy.stats import spearmanr  # here, as it takes long to import
-
-    return float(spearmanr(x, y).statistic) if np.ptp(x) > 0 and np.ptp(y) > 0 else float("nan")
 
 
 class Durations:

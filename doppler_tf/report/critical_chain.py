@@ -9,9 +9,9 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.report.trace_tasks import trace_tasks
-from doppler_tf.schedule.assignment import Assignment
-from doppler_tf.schedule.trace import MemoryProfile, Trace, memory_profiles
+from doppler_tf.schedule.assignment import Assignment, plan_transfers
+from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, memory_profiles, sums_over_time
+from doppler_tf.schedule.trace_tasks import trace_tasks
 
 # A start may have waited for an input computed on the same device, an input's transfer, a slot of the device or link, or memory. At the
 # start of the run it waited for nothing.
@@ -78,8 +78,8 @@ class _Lane:
         self.ends = end[self.tasks]
         times = np.concatenate([[0.0], start[tasks], end[tasks]])
         change = np.concatenate([[0], np.ones(len(tasks)), -np.ones(len(tasks))])
-        self._instants, inverse = np.unique(times, return_inverse=True)
-        full = np.cumsum(np.bincount(inverse, change)) >= (np.inf if slots is None else slots)
+        self._instants, running = sums_over_time(times, change)
+        full = running >= (np.inf if slots is None else slots)
         last_full = np.maximum.accumulate(np.where(full, np.arange(len(full)), -1))
         self._free_since = np.append(self._instants, np.inf)[last_full + 1]
 
@@ -102,13 +102,11 @@ class _Walk:
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace):
         self.graph, self.costs, self.assignment, self.trace = graph, costs, assignment, trace
-        self.tasks = trace_tasks(graph, costs, assignment, trace)
+        self.tasks = trace_tasks(graph, plan_transfers(graph, costs, assignment.device), assignment, trace)
         link = costs.num_devices + costs.topology.lanes[self.tasks.source, self.tasks.destination]
         self.lane = np.where(np.arange(len(link)) < graph.num_vertices, self.tasks.source, link)
         numbers = np.concatenate([graph.work_vertices, np.arange(graph.num_vertices, len(self.lane))])
-        numbers = numbers[np.argsort(self.lane[numbers], kind="stable")]
-        cuts = np.flatnonzero(np.diff(self.lane[numbers])) + 1
-        self._tasks_of = {int(self.lane[members[0]]): members for members in np.split(numbers, cuts)}
+        self._tasks_of = {lane: numbers[rows] for lane, rows in by_key(self.lane[numbers]).items()}
         self._lanes: dict[int, _Lane] = {}
 
     def cause(self, task: int) -> tuple[int | None, str]:

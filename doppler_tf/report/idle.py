@@ -8,9 +8,9 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.report.trace_tasks import trace_tasks
-from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.assignment import Assignment, plan_transfers
 from doppler_tf.schedule.trace import MemoryProfile, Trace, memory_profiles
+from doppler_tf.schedule.trace_tasks import trace_tasks
 
 CAUSES = ("input", "link", "memory", "overhead", "finished")
 
@@ -33,7 +33,7 @@ def idle_by_cause(graph: DataflowGraph, costs: CostModel, assignment: Assignment
     Returns:
       float64 [D, 5], columns as CAUSES; a row sums to slots * makespan less the device's busy slot seconds.
     """
-    tasks, count = trace_tasks(graph, costs, assignment, trace), graph.num_vertices
+    tasks, count = trace_tasks(graph, plan_transfers(graph, costs, assignment.device), assignment, trace), graph.num_vertices
     computed, ready = np.zeros(count), np.zeros(count)
     np.maximum.at(computed, graph.targets, tasks.end_s[graph.sources])
     np.maximum.at(ready, graph.targets, tasks.resident_s)

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from doppler_tf.formats.files import write_bytes
 from doppler_tf.report.figures import INK, names_as_text, new_figure, png_bytes, style_axes
 from doppler_tf.report.tables import TimeUnit, time_unit
 
 _PANEL_IN = 4.2
 # The dark colours of the Gantt picture, because points are small and the background is white.
 _STYLES = (("#CC6677", "o"), ("#332288", "s"), ("#117733", "^"), ("#882255", "D"), ("#999933", "v"))
-
-
-def write_scatter(path: str | Path, title: str, measured_s: np.ndarray, simulated_s: Mapping[str, np.ndarray], families: Sequence[str],
-                  captions: Mapping[str, str]) -> None:
-    """Writes `scatter_png` atomically. Raises FormatError if the file cannot be written."""
-    write_bytes(path, scatter_png(title, measured_s, simulated_s, families, captions))
 
 
 def scatter_png(title: str, measured_s: np.ndarray, simulated_s: Mapping[str, np.ndarray], families: Sequence[str],

@@ -10,11 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
-from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike, as_graph, as_topology
@@ -24,6 +22,7 @@ from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batch_state import BatchState, Box, Piece
 from doppler_tf.schedule.dispatch import queue_keys
 from doppler_tf.schedule.trace import Trace
+from doppler_tf.schema import check_integer
 
 TOKEN_BYTES = 4
 
@@ -130,9 +129,8 @@ def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flig
     Raises:
       ConfigError: a number below 1. CostError: as `build_costs`. GraphError: as `BatchState.of`.
     """
-    for name, value in (("repeat", repeats), ("in_flight", in_flight)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise field_error(ConfigError, "batches", "", name, "an integer >= 1", value)
+    check_integer(repeats, 1, "batches", "repeat")
+    check_integer(in_flight, 1, "batches", "in_flight")
     graph, topology = as_graph(graph), as_topology(topology)
     builder = _Builder(graph, topology, BatchState.of(graph) if state is None else state, repeats)
     for b in range(repeats):
@@ -157,8 +155,8 @@ class _Builder:
         self.whole = {v for v, made in state.carried.items() if isinstance(made, int | np.integer)}
         self.launch_s = [device.launch_s for device in topology.devices]
         self.single_nodes, self.single_edges, _ = graph_to_records(graph)
-        index = {key: v for v, key in enumerate(graph.ids)}
-        self.ends = [(index[edge["source"]], index[edge["target"]]) for edge in self.single_edges]
+        self.index = {key: v for v, key in enumerate(graph.ids)}
+        self.ends = list(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
         has_successor, has_predecessor = np.zeros((2, graph.num_vertices), bool)
         has_successor[graph.sources] = True
         has_predecessor[graph.targets[graph.work_edges]] = True
@@ -247,7 +245,7 @@ class _Builder:
         return self.keys[b][v], output, cut
 
     def _operand(self, b: int, operand: Mapping) -> dict:
-        source, output, cut = self._source(b, self._index[operand["vertex"]], operand.get("output", 0))
+        source, output, cut = self._source(b, self.index[operand["vertex"]], operand.get("output", 0))
         box = operand.get("slice")
         if cut is not None:
             box = cut if box is None else [[start + a, start + b] for (start, _), (a, b) in zip(cut, box, strict=True)]
@@ -268,7 +266,3 @@ class _Builder:
             share = math.prod(stop - start for start, stop in piece.box) / math.prod(shape)
             self.edges.append({"source": self.keys[b - 1][maker], "target": key, "bytes": node["output_bytes"] * share})
         self.joins.append((b, key, reader))
-
-    @cached_property
-    def _index(self) -> dict:
-        return {key: v for v, key in enumerate(self.graph.ids)}

@@ -265,7 +265,8 @@ class Dispatcher:
         instructions: list[Instruction] = []
         for d in sorted(self._dirty_devices):
             queue = self._device_queue[d]
-            while self._device_slots[d] and (entry := queue.take(self._memory_left)) is not None:
+            while self._device_slots[d] and (entry := queue.fitting(self._memory_left)) is not None:
+                queue.remove(entry)
                 v = entry[1]
                 self._device_slots[d] -= 1
                 self._memory_left[d] -= self._vertex_bytes[v]
@@ -273,7 +274,8 @@ class Dispatcher:
                 instructions.append(StartVertex(v, d))
         for link in sorted(self._dirty_links):
             queue = self._link_queue[link]
-            while self._link_slots[link] and (entry := queue.take(self._memory_left)) is not None:
+            while self._link_slots[link] and (entry := queue.fitting(self._memory_left)) is not None:
+                queue.remove(entry)
                 _, tensor, t = entry
                 d = self._destination[t]
                 self._link_slots[link] -= 1

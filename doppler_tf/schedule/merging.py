@@ -16,7 +16,7 @@ from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.merged_graph import Merged, MergedGraphs
 from doppler_tf.schedule.simulator import Simulator
-from doppler_tf.schedule.trace import Trace
+from doppler_tf.schedule.trace import Trace, arrivals
 
 # So many pairs in a row that cannot be joined end the search, and so many simulated vertices in all.
 _IN_VAIN, _SIMULATED = 8, 100_000
@@ -96,9 +96,7 @@ def _as_fast(makespan_s: float, than_s: float) -> bool:
 
 def _by_messages(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> list[list[int]]:
     """Calls in order of time, cut where a device needs something of another, and where another needs something of it."""
-    device, arrived_s = assignment.device, {}
-    for tensor, to, at_s in zip(trace.tensor(graph).tolist(), trace.destination.tolist(), trace.transfer_end_s.tolist(), strict=True):
-        arrived_s[tensor, to] = at_s
+    device, arrived_s = assignment.device, arrivals(graph, trace)
     needs_s, sends = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices, bool)
     for e in graph.work_edges.tolist():
         u, v = graph.sources[e], graph.targets[e]
@@ -147,8 +145,7 @@ def _pairs(graph: DataflowGraph, costs: CostModel, calls: Sequence[Sequence[int]
     launch_s = [each.launch_s for each in costs.topology.devices]
     start_s, end_s, device = np.zeros(len(calls)), np.zeros(len(calls)), np.zeros(len(calls), np.int32)
     start_s[trace.vertex - first], end_s[trace.vertex - first], device[trace.vertex - first] = trace.start_s, trace.end_s, trace.device
-    arrived_s = dict(zip(zip(trace.tensor(made).tolist(), trace.destination.tolist(), strict=True), trace.transfer_end_s.tolist(),
-                         strict=True))
+    arrived_s = arrivals(made, trace)
     arrives: list[dict[int, float]] = [{} for _ in calls]  # by call what it waits for, and when that is there
     for e in made.work_edges.tolist():
         u, v = int(made.sources[e]) - first, int(made.targets[e]) - first

@@ -118,13 +118,28 @@ def peak_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment, t
     return np.array([profile.used_bytes.max() for profile in memory_profiles(graph, costs, assignment, trace)])
 
 
+def arrivals(graph: DataflowGraph, trace: Trace) -> dict[tuple[int, int], float]:
+    """When the copy of a tensor was on a device, by (tensor, device)."""
+    copies = zip(trace.tensor(graph).tolist(), trace.destination.tolist(), strict=True)
+    return dict(zip(copies, trace.transfer_end_s.tolist(), strict=True))
+
+
+def sums_over_time(time_s: np.ndarray, change: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The instants at which something changes, and the sum of all changes up to each of them."""
+    instants, inverse = np.unique(time_s, return_inverse=True)
+    return instants, np.cumsum(np.bincount(inverse, change))
+
+
+def by_key(keys: np.ndarray) -> dict[int, np.ndarray]:
+    """Positions by key; keys and positions in order."""
+    order = np.argsort(keys, kind="stable")
+    return {int(keys[members[0]]): members for members in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if members.size}
+
+
 def by_link(source: np.ndarray, destination: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
     """Positions by (source, destination) of every link that occurs; links and positions in order."""
-    order = np.lexsort((destination, source))
-    links = np.stack([source[order], destination[order]], axis=1)
-    cuts = np.flatnonzero((links[1:] != links[:-1]).any(axis=1)) + 1
-    return {(int(links[at, 0]), int(links[at, 1])): members
-            for at, members in zip([0, *cuts.tolist()], np.split(order, cuts), strict=True) if members.size}
+    devices = int(destination.max(initial=0)) + 1
+    return {divmod(key, devices): members for key, members in by_key(source.astype(np.int64) * devices + destination).items()}
 
 
 def beside_transfers(trace: Trace) -> Iterator[tuple[int, int, int, np.ndarray, np.ndarray]]:
@@ -153,5 +168,4 @@ def _profile(time_s: np.ndarray, change_bytes: np.ndarray) -> MemoryProfile:
     """Net change at each instant, summed up: at one instant what ends is freed before what starts is reserved."""
     if not time_s.size:
         return MemoryProfile(np.zeros(1), np.zeros(1))
-    times, inverse = np.unique(time_s, return_inverse=True)
-    return MemoryProfile(times, np.cumsum(np.bincount(inverse, change_bytes)))
+    return MemoryProfile(*sums_over_time(time_s, change_bytes))

@@ -14,7 +14,8 @@ from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.schedule.assignment import Assignment, Transfers, as_assignment, plan_transfers
 from doppler_tf.schedule.memory import size_text
 from doppler_tf.schedule.offloaded import offloaded
-from doppler_tf.schedule.trace import MemoryProfile, Trace, by_link, memory_profiles
+from doppler_tf.schedule.trace import MemoryProfile, Trace, by_key, by_link, memory_profiles, sums_over_time
+from doppler_tf.schedule.trace_tasks import trace_tasks
 
 
 @dataclass(frozen=True)
@@ -107,23 +108,15 @@ class _Run:
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, plan: Transfers, trace: Trace,
                  tolerance_s: float):
         self.graph, self.costs, self.assignment, self.plan, self.trace = graph, costs, assignment, plan, trace
-        self.tolerance_s = tolerance_s
-        self.start, self.end = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices)
-        self.start[trace.vertex], self.end[trace.vertex] = trace.start_s, trace.end_s
-        by_plan = trace.in_plan_order
-        self.transfer_start, self.transfer_end = trace.transfer_start_s[by_plan], trace.transfer_end_s[by_plan]
-        moved = plan.of_edge >= 0
-        resident = self.end[graph.sources]
-        resident[moved] = self.transfer_end[plan.of_edge[moved]]
-        self.edge_resident = resident
-        self.ready = np.zeros(graph.num_vertices)
-        np.maximum.at(self.ready, graph.targets, resident)
+        self.tolerance_s, count, tasks = tolerance_s, graph.num_vertices, trace_tasks(graph, plan, assignment, trace)
+        self.start, self.transfer_start = tasks.start_s[:count], tasks.start_s[count:]
+        self.end, self.transfer_end, self.edge_resident = tasks.end_s[:count], tasks.end_s[count:], tasks.resident_s
         self.after = np.empty((0, 2), np.int64) if assignment.after is None else assignment.after
-        begun = np.concatenate([self.start, self.transfer_start])
-        waits = np.concatenate([self.ready, self.end[plan.producer]])
-        self.after_end, self.after_start = np.concatenate([self.end, self.transfer_end])[self.after[:, 0]], begun[self.after[:, 1]]
+        self.after_end, self.after_start = tasks.end_s[self.after[:, 0]], tasks.start_s[self.after[:, 1]]
+        waits = np.concatenate([np.zeros(count), self.end[plan.producer]])
+        np.maximum.at(waits, graph.targets, tasks.resident_s)
         np.maximum.at(waits, self.after[:, 1], self.after_end)
-        self.ready, self.queued = waits[:graph.num_vertices], waits[graph.num_vertices:]
+        self.ready, self.queued = waits[:count], waits[count:]
         self.devices = _lanes(assignment.device, graph.work_vertices)
         self.lanes = _lanes(costs.topology.lanes[plan.source, plan.destination], np.arange(len(plan.source)))
 
@@ -234,7 +227,7 @@ def _output(output: int) -> str:
 
 
 def _lanes(lane: np.ndarray, members: np.ndarray) -> dict[int, np.ndarray]:
-    return {int(k): members[lane[members] == k] for k in np.unique(lane[members])}
+    return {k: members[rows] for k, rows in by_key(lane[members]).items()}
 
 
 def _overbooked(start: np.ndarray, end: np.ndarray, slots: int, tolerance_s: float) -> list[tuple[int, float]]:
@@ -253,10 +246,8 @@ def _gaps(start: np.ndarray, end: np.ndarray, slots: int | None) -> tuple[np.nda
     """Begins and ends of the stretches in which fewer than `slots` members run (None: always)."""
     if slots is None:
         return np.array([0.0]), np.array([np.inf])
-    times = np.concatenate([[0.0], start, end])
-    change = np.concatenate([[0], np.ones(len(start), np.int64), -np.ones(len(end), np.int64)])
-    instants, inverse = np.unique(times, return_inverse=True)
-    running = np.cumsum(np.bincount(inverse, change).astype(np.int64))
+    change = np.concatenate([[0], np.ones(len(start)), -np.ones(len(end))])
+    instants, running = sums_over_time(np.concatenate([[0.0], start, end]), change)
     free = running < slots
     return instants[free], np.append(instants[1:], np.inf)[free]
 

@@ -23,13 +23,9 @@ class Queue:
         """Adds an entry."""
         heapq.heappush(self._heap, entry)
 
-    def take(self, left_bytes: Sequence[float]) -> Entry | None:
-        """Removes and returns the first entry, None if nothing waits."""
-        return heapq.heappop(self._heap) if self._heap else None
-
     def fitting(self, left_bytes: Sequence[float]) -> Entry | None:
         """The first entry, None if nothing waits."""
-        return self.first()
+        return self._heap[0] if self._heap else None
 
     def remove(self, entry: Entry) -> None:
         """Removes an entry, which must be the first."""
@@ -61,13 +57,6 @@ class FittingQueue:
         while i and ((other := self._tree[i]) is None or entry < other):
             self._tree[i] = entry
             i >>= 1
-
-    def take(self, left_bytes: Sequence[float]) -> Entry | None:
-        """Removes and returns the first entry that fits; None if none does. Args: left_bytes: by device."""
-        found = self.fitting(left_bytes)
-        if found is not None:
-            self.remove(found)
-        return found
 
     def fitting(self, left_bytes: Sequence[float]) -> Entry | None:
         """The first entry that fits; None if none does. Args: left_bytes: by device."""
@@ -107,12 +96,13 @@ class SharedQueue:
         """Adds an entry."""
         self._queues[self._destination[entry[-1]]].add(entry)
 
-    def take(self, left_bytes: Sequence[float]) -> Entry | None:
-        """Removes and returns the first entry that fits; None if none does. Args: left_bytes: by device."""
-        found = min((entry for queue in self._queues.values() if (entry := queue.fitting(left_bytes)) is not None), default=None)
-        if found is not None:
-            self._queues[self._destination[found[-1]]].remove(found)
-        return found
+    def fitting(self, left_bytes: Sequence[float]) -> Entry | None:
+        """The first entry that fits; None if none does. Args: left_bytes: by device."""
+        return min((entry for queue in self._queues.values() if (entry := queue.fitting(left_bytes)) is not None), default=None)
+
+    def remove(self, entry: Entry) -> None:
+        """Removes an entry."""
+        self._queues[self._destination[entry[-1]]].remove(entry)
 
 
 def _earlier(a: Entry | None, b: Entry | None) -> Entry | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from agents.training.proposals import fit
 from benchmarks import pretrain
-from benchmarks.pretrain import kept, write_proposals
+from benchmarks.move_examples import Examples, examples, untrained
+from benchmarks.pretrain import fit, kept, write_proposals
 from data.generated import generated_problem
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.search.move_examples import Examples, examples, untrained
 from doppler_tf.heuristics.search.proposals import FEATURES, read_proposals
 
 

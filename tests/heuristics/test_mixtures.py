@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import given
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
-from doppler_tf.heuristics.mixtures import FAMILIES, spread_assignments
+from doppler_tf.heuristics.mixtures import FAMILIES, rank_correlation, spread_assignments
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import check_constraints
 from tests.strategies import cases
@@ -42,3 +44,16 @@ def test_the_same_for_a_seed():
     costs = build_costs(graph, ideal(3))
     first, second = ([a.device.tolist() for a in spread_assignments(Problem(graph, costs), 9, np.random.default_rng(5))] for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize(("x", "y", "expected"), [
+    ([1, 2, 3], [10, 20, 21], 1.0), ([1, 2, 3], [3, 2, 1], -1.0), ([1, 2, 3], [10, 30, 20], 0.5), ([1, 2, 3, 4], [2, 1, 4, 3], 0.6),
+    ([1, 2, 2, 3], [1, 2, 3, 4], 4.5 / math.sqrt(4.5 * 5)), ([1, 1, 2, 2], [5, 5, 7, 7], 1.0), ([0, 1e9, 1], [0, 3, 2], 1.0),
+])
+def test_rank_correlation_by_hand(x, y, expected):
+    assert rank_correlation(np.array(x), np.array(y)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("x", "y"), [([1, 1, 1], [1, 2, 3]), ([1, 2], [4, 4]), ([1], [2]), ([], [])])
+def test_equal_values_have_no_rank_correlation(x, y):
+    assert math.isnan(rank_correlation(np.array(x), np.array(y)))

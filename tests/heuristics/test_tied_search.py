@@ -15,7 +15,7 @@ from doppler_tf.heuristics import Budget, climb, search_tied
 from doppler_tf.heuristics.constructive.simple import round_robin
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repeats.repetition import find_repetition
-from doppler_tf.heuristics.repeats.tied_search import _rank_correlation, _short_enough, place_tied
+from doppler_tf.heuristics.repeats.tied_search import _short_enough, place_tied
 from doppler_tf.heuristics.search.move_sets import units
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import check_constraints
@@ -93,13 +93,6 @@ def test_as_few_copies_as_rank_like_the_whole(monkeypatch):
 
     assert copies(0.0) == 2
     assert copies(1.1) == 16
-
-
-def test_rank_correlation_by_hand():
-    assert _rank_correlation(np.array([1.0, 2, 3]), np.array([10.0, 30, 20])) == pytest.approx(0.5)
-    assert _rank_correlation(np.array([1.0, 1, 2]), np.array([5.0, 5, 9])) == pytest.approx(1)
-    assert _rank_correlation(np.array([1.0, 1]), np.array([1.0, 2])) == -1
-    assert _rank_correlation(np.array([]), np.array([])) == -1
 
 
 @pytest.mark.parametrize("seed", range(2))

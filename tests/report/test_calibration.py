@@ -13,23 +13,10 @@ from matplotlib.image import imread
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
-from doppler_tf.report.calibration import Agreement, Durations, agreement, kind_table, link_table, rank_correlation
+from doppler_tf.report.calibration import Agreement, Durations, agreement, kind_table, link_table
 from doppler_tf.report.scatter import scatter_png
 from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.simulator import simulate
-
-
-@pytest.mark.parametrize(("x", "y", "expected"), [
-    ([1, 2, 3], [10, 20, 21], 1.0), ([1, 2, 3], [3, 2, 1], -1.0), ([1, 2, 3, 4], [2, 1, 4, 3], 0.6),
-    ([1, 2, 2, 3], [1, 2, 3, 4], 4.5 / math.sqrt(4.5 * 5)), ([1, 1, 2, 2], [5, 5, 7, 7], 1.0), ([0, 1e9, 1], [0, 3, 2], 1.0),
-])
-def test_rank_correlation_by_hand(x, y, expected):
-    assert rank_correlation(np.array(x), np.array(y)) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize(("x", "y"), [([1, 1, 1], [1, 2, 3]), ([1, 2], [4, 4]), ([1], [2])])
-def test_equal_values_have_no_rank_correlation(x, y):
-    assert math.isnan(rank_correlation(np.array(x), np.array(y)))
 
 
 def test_errors_by_hand():

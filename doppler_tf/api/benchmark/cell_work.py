@@ -14,7 +14,7 @@ import numpy as np
 
 from doppler_tf.api.benchmark.cells import ASSIGNMENTS, RUNS, Cell, record_of
 from doppler_tf.api.benchmark.suite import EXECUTES, PLACES, SAMPLES, TRAINS
-from doppler_tf.api.executors import default_time_scale, make_executor, true_topology
+from doppler_tf.api.executors import default_time_scale, emulated_executor, true_topology
 from doppler_tf.api.inputs import load_assignment, load_costs, load_policy
 from doppler_tf.api.runs.learning_curves import learning_curve
 from doppler_tf.api.tensorflow import import_quietly
@@ -85,7 +85,7 @@ def _train(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
     if config.real:
         truth = true_topology(config.emulate, loaded)
         scale = config.time_scale if cell.job.get("time_scale") else default_time_scale(max(_typical_run_s(*case) for case in loaded))
-        executor = make_executor("emulated", None, scale, config.seed, None, truth)
+        executor = emulated_executor("emulated", scale, config.seed, truth=truth)
     shutil.rmtree(run_dir, ignore_errors=True)  # the remains of an interrupted run
     init = folder / RUNS / needed["init"]["key"] if "init" in needed else None
     started = time.perf_counter()
@@ -153,7 +153,7 @@ def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) 
     work = graph.work_vertices
     scale = job["kernel_ms"] * 1e-3 / float(costs.exec_s[work, assignment.device[work]].mean())
     started = time.perf_counter()
-    with make_executor(job["executor"], None, scale, cell.seed) as executor:
+    with emulated_executor(job["executor"], scale, cell.seed) as executor:
         makespans_s = [executor.execute(graph, costs, assignment).makespan_s for _ in range(job["repeats"])]
     return {"best_makespan_s": min(makespans_s), "greedy_makespan_s": None, "lower_bound_s": None, "makespans_s": makespans_s,
             "simulated_makespan_s": Simulator().execute(graph, costs, assignment).makespan_s, "executed": True,

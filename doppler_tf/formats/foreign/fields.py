@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 from doppler_tf.errors import FormatError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import NotNegative, Topology
-from doppler_tf.schema import is_of
-
-EXPECTED_NUMBER = "a finite number >= 0"
+from doppler_tf.schema import check
 
 
 class Foreign(NamedTuple):
@@ -46,10 +44,9 @@ def number(record: Any, names: Sequence[str], where: str, what: str, default: fl
     return checked_number(default if value is None else value, names[0], where, what)
 
 
-def checked_number(value: Any, name: str, where: str, what: str, remedy: str = "") -> float:
+def checked_number(value: Any, name: str, where: str, what: str) -> float:
     """`value`, a finite number >= 0. Raises FormatError for anything else."""
-    if isinstance(value, bool) or not is_of(value, NotNegative):
-        raise field_error(FormatError, where, what, name, EXPECTED_NUMBER, value, remedy)
+    check(value, NotNegative, FormatError, where, what, name)
     return float(value)
 
 

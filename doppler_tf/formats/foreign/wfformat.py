@@ -62,8 +62,7 @@ def read_wfformat(record: Any, where: str, name: str) -> Foreign:
         read.extend((file, key) for file in inputs)
         for relation, parent_first in (("parents", True), ("children", False)):
             for other in member(task, (relation,), list, where, label, []):
-                if not isinstance(other, str):
-                    raise field_error(FormatError, where, label, relation, "a list of names", other)
+                _text(other, where, label, relation)
                 family.append((other, key) if parent_first else (key, other))
     related = dict.fromkeys((_known(u, nodes, aliases, where), _known(v, nodes, aliases, where)) for u, v in family)
     edges = _edges(related, written, read, sizes, nodes)

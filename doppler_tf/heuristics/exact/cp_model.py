@@ -9,6 +9,7 @@ from collections import defaultdict
 import numpy as np
 
 from doppler_tf.heuristics.problem import Problem
+from doppler_tf.schedule.memory import needed_bytes
 from doppler_tf.schedule.trace import Trace
 
 # Ticks of the horizon. A duration is rounded down by less than one tick. More ticks make bounds tighter and the solver slower.
@@ -88,9 +89,8 @@ class Model:
     def _feasible(self) -> np.ndarray:
         """bool [U, D]: whether pins permit the device and every vertex fits on it with its inputs and its output."""
         graph, costs, units = self._graph, self._costs, self.units
-        needed = np.bincount(graph.targets, costs.tensor_bytes[graph.edge_tensor], graph.num_vertices) + costs.output_bytes
         most = np.zeros(units.num_units)
-        np.maximum.at(most, units.unit_of[graph.work_vertices], needed[graph.work_vertices])
+        np.maximum.at(most, units.unit_of[graph.work_vertices], needed_bytes(graph, costs)[graph.work_vertices])
         feasible = units.allowed & (most[:, None] <= costs.memory_bytes)
         return np.where(feasible.any(axis=1, keepdims=True), feasible, units.allowed)
 

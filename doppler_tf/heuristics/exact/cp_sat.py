@@ -65,17 +65,15 @@ def solve(problem: Problem, rng: np.random.Generator, budget: Budget | None = No
     best_s, best = judge(problem, [replace(begin, method="cp_sat")])[0]
     known_s = problem.bounds.best_s
     latest_s = best_s if math.isfinite(best_s) else costs.longest_s
-    optimal = best_s <= known_s * (1 + ROUNDING)
-    if optimal or pool.reached(best_s):
-        return Found(best, best_s, 1, known_s, optimal=optimal)
+    if best_s <= known_s * (1 + ROUNDING) or pool.reached(best_s):
+        return Found(best, best_s, 1, known_s)
     program = Model(problem, latest_s, known_s)
     with contextlib.suppress(DeadlockError):  # an assignment that does not fit in memory gives no hint
         program.hint(best.device, Simulator().execute(graph, costs, best))
     solver = cp_model.CpSolver()
     solver.parameters.random_seed = int(rng.integers(2**31 - 1))
     counted = budget.simulations is not None
-    one = counted or not pool.alone or not hasattr(os, "sched_getaffinity")
-    solver.parameters.num_workers = 1 if one else len(os.sched_getaffinity(0))
+    solver.parameters.num_workers = 1 if counted or not pool.alone else len(os.sched_getaffinity(0))
     if counted:
         solver.parameters.max_deterministic_time = budget.simulations * _TIME_PER_SIMULATION
     if budget.seconds is not None:
@@ -103,7 +101,7 @@ def solve(problem: Problem, rng: np.random.Generator, budget: Budget | None = No
     bound = solver.best_objective_bound if status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN) else 0.0
     if not pool.alone:
         pool.raise_bound(proven(bound))
-    return Found(best, best_s, made, proven(bound), optimal=status == cp_model.OPTIMAL)
+    return Found(best, best_s, made, proven(bound))
 
 
 def _on_solution(cp_model, program: Model, graph: DataflowGraph, take: Callable[[np.ndarray, np.ndarray], None]):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from doppler_tf.heuristics.judging import fastest, judge, static_priority
-from doppler_tf.heuristics.mixtures import spread_assignments
+from doppler_tf.heuristics.mixtures import rank_correlation, spread_assignments
 from doppler_tf.heuristics.pool import Pool
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.heuristics.repeats.shortened import Shortened, shorten
@@ -89,17 +89,10 @@ def _short_enough(problem: Problem, rng: np.random.Generator, tied: np.ndarray, 
         whole_s = problem.simulator(rule).makespans(np.stack(devices))
         short_s = short.problem.simulator(rule).makespans(np.stack(devices)[:, short.vertex])
         fit = np.isfinite(whole_s) & np.isfinite(short_s)
-        if _rank_correlation(whole_s[fit], short_s[fit]) >= _AGREES:
+        if rank_correlation(whole_s[fit], short_s[fit]) >= _AGREES:
             return short
         copies *= 2
     return Shortened(problem, np.arange(problem.graph.num_vertices, dtype=np.int32))
-
-
-def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's; -1 if there are none or those of either are equal."""
-    from scipy.stats import spearmanr  # here, as it takes long to import
-
-    return float(spearmanr(a, b).statistic) if a.size and min(np.ptp(a), np.ptp(b)) > 0 else -1.0
 
 
 def _alike(device: np.ndarray, label: np.ndarray, onto: np.ndarray) -> np.ndarray:

@@ -58,12 +58,9 @@ class Found:
       makespan_s: simulated; infinite if no assignment fits in memory.
       simulations: the number made, including that of the start.
       lower_bound_s: the bound that the search proved; 0 if it proved none.
-      optimal: whether CP-SAT solved its model to optimality. The makespan may still be above the bound, because schedules of the model may
-        wait on purpose and start vertices in any order, which the rules of time do not allow.
     """
 
     assignment: Assignment
     makespan_s: float
     simulations: int
     lower_bound_s: float = 0.0
-    optimal: bool = False

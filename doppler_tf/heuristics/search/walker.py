@@ -143,8 +143,7 @@ class Walker:
                 self.begin_at(shared)
                 if state.levels[1] < before:  # under another rule it may be slower
                     self._found_by = shared.method
-        state.current[:], state.critical[0], state.levels[0] = state.best, state.critical[1], state.levels[1]
-        state.priority[0], state.begun_s[0] = state.priority[1], state.begun_s[1]
+        self.resume(self.standing(1))
         if self.steps >= _BETWEEN:
             self._judge()
         if self._steadiest is not None:
@@ -170,11 +169,11 @@ class Walker:
         else:
             self._simulate()
 
-    def standing(self) -> Standing:
-        """Where the walk stands."""
+    def standing(self, row: int = 0) -> Standing:
+        """Where the walk stands. Args: row: 1: where it stood at its best."""
         state = self.state
-        return Standing(state.current[0].copy(), state.priority[0].copy(), state.begun_s[0].copy(), state.critical[0].copy(),
-                        float(state.levels[0]))
+        return Standing((state.current, state.best)[row][0].copy(), state.priority[row].copy(), state.begun_s[row].copy(),
+                        state.critical[row].copy(), float(state.levels[row]))
 
     def resume(self, standing: Standing) -> None:
         """Continues from where the walk stood."""

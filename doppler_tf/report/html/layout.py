@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph, longest_paths
 
 _SWEEPS = 8
 
@@ -25,10 +25,7 @@ def layered(graph: DataflowGraph) -> tuple[np.ndarray, np.ndarray]:
     for u, v in pairs:
         before[v].append(u)
         after[u].append(v)
-    column = np.full(graph.num_vertices, -1, np.int64)
-    for v in graph.topological_order.tolist():
-        if not graph.is_input[v]:
-            column[v] = max((column[u] + 1 for u in before[v]), default=0)
+    column = np.where(graph.is_input, -1, longest_paths(graph.sources[edges], graph.targets[edges], graph.num_vertices)).astype(np.int64)
     for v in graph.work_vertices.tolist():
         if after[v] and not before[v]:
             column[v] = min(column[w] for w in after[v]) - 1

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.schedule.assignment import Assignment, Transfers, plan_transfers
+from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.trace import Trace
 
 
@@ -33,9 +32,9 @@ class TraceTasks:
     resident_s: np.ndarray
 
 
-def trace_tasks(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> TraceTasks:
-    """The tasks of a trace that holds every vertex and transfer once."""
-    count, plan = graph.num_vertices, plan_transfers(graph, costs, assignment.device)
+def trace_tasks(graph: DataflowGraph, plan: Transfers, assignment: Assignment, trace: Trace) -> TraceTasks:
+    """The tasks of a trace that holds every vertex and transfer once. Args: plan: of `plan_transfers`."""
+    count = graph.num_vertices
     start, end = np.zeros(count), np.zeros(count)
     start[trace.vertex], end[trace.vertex] = trace.start_s, trace.end_s
     by_plan = trace.in_plan_order

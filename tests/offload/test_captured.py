@@ -95,6 +95,22 @@ def test_a_model_larger_than_its_devices_is_distributed(tmp_path):
         assert_says(refusal(ConfigError, placed.export, tmp_path / "out"), "export: expected an assignment that fits", "memory_bytes")
 
 
+@pytest.mark.thorough  # tests/cli/test_distribution.py has small ones
+def test_batches_in_flight_of_a_model_larger_than_its_devices():
+    """Two at once, the last one alone; each takes the count of the one before."""
+    again, limit, loads = dense(), 3 * WEIGHT_BYTES, []
+    with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=None, in_flight=2, memory_bytes=limit) as placed:
+        for seed, found in enumerate(placed.map(rows(seed) for seed in range(5))):
+            expected = again(rows(seed))
+            np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found["total"], expected["total"], rtol=1e-4)
+            assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
+            loads.append(placed.trace.peak_tensor_bytes[-1])
+        assert len(set(loads[:4])) == 1
+        assert loads[4] < loads[0]
+        assert placed.assignment.offload.loads
+
+
 def test_limits_that_leave_room_need_no_host():
     with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=[WEIGHT_BYTES * 3, WEIGHT_BYTES * 12],
                                pieces=1) as placed:
@@ -104,7 +120,6 @@ def test_limits_that_leave_room_need_no_host():
 
 
 @pytest.mark.parametrize(("options", "error", "words"), [
-    ({"memory_bytes": 1e6, "in_flight": 2}, ConfigError, "memory_bytes: expected no in_flight above 1 beside it"),
     ({"memory_bytes": 1e6, "executor": "TensorFlow alone"}, ConfigError, "memory_bytes: expected no executor but engine beside it"),
     ({"memory_bytes": -1}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them, one a device, got -1"),
     ({"memory_bytes": [1e6]}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them"),

@@ -153,14 +153,15 @@ def test_a_load_takes_time_from_its_device():
 
 
 @pytest.mark.thorough
-def test_a_training_step_keeps_its_state_on_the_host(tmp_path):
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_training_step_keeps_its_state_on_the_host(in_flight, tmp_path):
     """Weights and Adam's slots of 15.8 MB on two devices of 9 MB beside activations and gradients: losses are those of the original."""
     from benchmarks import model_zoo as zoo
 
     step, limit, rng = zoo.adam_step(tmp_path).function, 9e6, np.random.default_rng(0)
     x, y = (tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in ((64, 256), (64, 1)))
-    with doppler_tf.distribute(step, (x, y), topology="cpu:2", budget_s=1, memory_bytes=limit) as placed:
-        found = [float(placed(x, y)) for _ in range(4)]
+    with doppler_tf.distribute(step, (x, y), topology="cpu:2", budget_s=1, memory_bytes=limit, in_flight=in_flight) as placed:
+        found = [float(loss) for loss in placed.map([(x, y)] * 5)]
         assert placed.assignment.offload.loads
         assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
-    np.testing.assert_allclose(found, [float(step(x, y)) for _ in range(4)], rtol=1e-4)
+    np.testing.assert_allclose(found, [float(step(x, y)) for _ in range(5)], rtol=1e-4)

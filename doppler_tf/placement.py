@@ -136,7 +136,8 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
     """
     pool = Pool(problem, problem.bounds.best_s)
     if method in SEARCHES:
-        search_alone(pool, asked, method)
+        short = if_short < 1.0 and asked.budget_s is not None and _is_short(problem, asked)
+        search_alone(pool, _ending(asked, if_short) if short else asked, method)
     elif method != AUTO:
         construct(pool, asked, (method,))
     else:
@@ -145,9 +146,21 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
     mend(pool)
     known_s, bound = pool.members[pool.leader].makespan_s, if_short < 1.0 and bound_by_memory(pool)
     if method == AUTO:
-        share = if_short if bound and asked.budget_s is not None else 1.0
-        improve(pool, asked if share == 1.0 else asked._replace(budget_s=share * asked.budget_s))
+        improve(pool, _ending(asked, if_short) if bound else asked)
     return pool, known_s, bound
+
+
+def _ending(asked: Asked, share: float) -> Asked:
+    """The same at a share of the budget."""
+    return asked if asked.budget_s is None else asked._replace(budget_s=share * asked.budget_s)
+
+
+def _is_short(problem: Problem, asked: Asked) -> bool:
+    """Whether memory makes an assignment slow that is found at once."""
+    pool = Pool(problem)
+    construct(pool, asked._replace(samples=1), ("critical_path",))
+    mend(pool)
+    return bound_by_memory(pool)
 
 
 def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], _Fitting], search: Callable[[Asked], Pool]) -> Placement:

@@ -39,13 +39,17 @@ def render(result: dict[str, Any]) -> list:
     from doppler_tf.report.tables import NOTHING, facts, grid, over, time_unit
 
     methods, bound_s, many = result["methods"], result["lower_bound_s"], result["seeds"] > 1
+    host = any(row["reloads"] is not None for row in methods.values())
     unit = time_unit([row["makespan_s"] for row in methods.values()])
     rows = [(name, NOTHING if row["samples"] is None else f"{row['samples']:,}", row["dispatch"] or NOTHING,
              unit.text(row["makespan_s"]), over(row["makespan_s"], bound_s),
-             *((unit.text(row["best_makespan_s"]),) if many else ()), f"{row['seconds']:.3f} s") for name, row in methods.items()]
+             *((unit.text(row["best_makespan_s"]),) if many else ()),
+             *((NOTHING if row["reloads"] is None else f"{row['reloads']:,}",) if host else ()),
+             f"{row['seconds']:.3f} s") for name, row in methods.items()]
     fastest = min(range(len(rows)), key=lambda i: list(methods.values())[i]["makespan_s"])
     makespan = f"mean of {result['seeds']} seeds" if many else "makespan"
-    columns = ("method", "best of", "dispatch", makespan, "above the bound", *(("best",) if many else ()), "took")
+    columns = ("method", "best of", "dispatch", makespan, "above the bound", *(("best",) if many else ()),
+               *(("reloads",) if host else ()), "took")
     return [grid(f"{result['graph']} on {result['topology']}", columns, rows, fastest),
             facts("", {"lower bound": unit.text(bound_s)}),
             *([] if result["measured"] is None else [_measured_table(result)])]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
 
 ENGINE, THEIRS, ALONE = "engine", "TensorFlow's executor", "TensorFlow alone"
+# A run without limits takes so many calls for each that may be in flight, where there are several.
+_CALLS_IN_FLIGHT = 8
 # Arguments or results of a call, by name.
 Tensors = Mapping[str, tf.Tensor]
 
@@ -44,13 +46,13 @@ class Way(Protocol):
 
     Attributes:
       executor: `engine`, `TensorFlow's executor` or `TensorFlow alone`.
-      joins: whether calls that follow each other are faster together.
+      together: calls that one run takes at most where many follow each other.
       variables: the present values of the variables that the function updates, by name; may be set.
       trace: of the last run, None where there is none.
     """
 
     executor: str
-    joins: bool
+    together: int
     variables: Mapping[str, Any]
     trace: Trace | None
 
@@ -79,15 +81,13 @@ class _OurWay:
 class EngineWay(_OurWay):
     """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
 
-    joins = True
-
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
                  devices: Sequence[str], cluster: Cluster | None = None, build: str = CONSTANTS):
         """Args: build: as CapturedCall's."""
         super().__init__()
         self._build = build
         self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
-        self._in_flight, self._devices, self._cluster = in_flight, devices, cluster
+        self._in_flight, self._devices, self._cluster, self.together = in_flight, devices, cluster, _together(in_flight)
         self._prepared: dict[int, _Prepared] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
@@ -125,39 +125,61 @@ class _Prepared:
 
 class LimitedWay(_OurWay):
     """A function on our engine within the devices' memory: weights are tensors that leave after their last use, each vertex is a call of
-    its own, and what does not fit is on the host. Calls follow each other."""
+    its own, and what does not fit is on the host. As many calls as there are plans for run at once, others follow each other."""
 
-    joins = False
-
-    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment):
-        """Args: graph: one whose kernels take their weights as operands."""
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, plans: Mapping[int, Assignment]):
+        """Args: graph: one whose kernels take their weights as operands; plans: by number of calls; one of a single call among them."""
         super().__init__()
-        self._program, self._ran = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0), offloaded(graph, costs, assignment)
-        self._kept = kept_on_host(graph, self._ran[0])
-        values = {v: tf.constant(value) for v, value in program.inputs.items()}  # in the host's memory, once
-        self._engine = TensorFlowExecutor(values, [self._kept.get(t, t) for t in program.fetch])
+        self._program, self._graph, self._costs, self._plans, self.together = program, graph, costs, plans, max(plans)
+        self._values = {v: tf.constant(value) for v, value in program.inputs.items()}  # in the host's memory, once
+        self._planned: dict[int, _Planned] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
         """As Way's."""
-        results = []
-        for call in calls:
-            given = self._program.given([call], self.variables)
-            self._engine.feed(given)
-            self._recorded, made = self._engine.run(*self._ran), self._engine.tensors
-            found, variables = self._program.results({**made, **{t: made[there] for t, there in self._kept.items()}}, given)
+        results, variables = [], self.variables
+        while len(results) < len(calls):
+            count = self.together if len(calls) - len(results) >= self.together else 1
+            if count not in self._planned:
+                self._planned[count] = _Planned(self._program, self._values, self._graph, self._costs, self._plans[count], count)
+            self._recorded, found, made = self._planned[count].run(calls[len(results):len(results) + count], variables)
             results += found
-            self.variables = {**self.variables, **variables}
+            variables = {**variables, **made}
+        self.variables = variables
         return results
 
     def close(self) -> None:
         """As Way's."""
-        self._engine.close()
+        for each in self._planned.values():
+            each.engine.close()
+        self._planned = {}
+
+
+class _Planned:
+    """What runs so many calls at once within the devices' memory."""
+
+    def __init__(self, program: CapturedProgram, values: Mapping[int, tf.Tensor], graph: DataflowGraph, costs: CostModel,
+                 assignment: Assignment, calls: int):
+        """Args: values: of the inputs of one call."""
+        batches = repeat_graph(graph, costs.topology, calls, calls)
+        if calls > 1:  # else they are the same, but for names
+            graph, costs = batches.graph, batches.costs
+        self._program, self._ran = program.repeated(batches, 0), offloaded(graph, costs, assignment)
+        self._kept = kept_on_host(graph, self._ran[0])
+        self.engine = TensorFlowExecutor({int(batches.vertex[0, v]): value for v, value in values.items()},
+                                         [self._kept.get(t, t) for t in self._program.fetch])
+
+    def run(self, calls: Sequence[Tensors],
+            variables: Mapping[str, Any]) -> tuple[Callable[[], Trace], list[dict[str, tf.Tensor]], dict[str, Any]]:
+        given = self._program.given(calls, variables)
+        self.engine.feed(given)
+        recorded, made = self.engine.run(*self._ran), self.engine.tensors
+        return recorded, *self._program.results({**made, **{t: made[there] for t, there in self._kept.items()}}, given)
 
 
 class TheirWay:
     """A function on TensorFlow's executor, whose operations stand in the device scopes of an assignment. Calls follow each other."""
 
-    executor, joins, trace = THEIRS, False, None
+    executor, together, trace = THEIRS, 1, None
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str],
                  build: str = CONSTANTS):
@@ -191,8 +213,8 @@ class LonelyWay:
         """Args: mode: as in `alone.MODES`. A function that updates variables is called by one thread."""
         self._function, self.mode = Alone(folder, mode), mode
         self._updates = self._function.updates
-        self.joins = in_flight > 1 and not self._updates
-        self._threads = ThreadPoolExecutor(in_flight, "alone") if self.joins else None
+        self.together = 1 if self._updates else _together(in_flight)
+        self._threads = ThreadPoolExecutor(in_flight, "alone") if self.together > 1 else None
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -213,6 +235,10 @@ class LonelyWay:
         """As Way's."""
         if self._threads is not None:
             self._threads.shutdown()
+
+
+def _together(in_flight: int) -> int:
+    return _CALLS_IN_FLIGHT * in_flight if in_flight > 1 else 1
 
 
 @contextlib.contextmanager

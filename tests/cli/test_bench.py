@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+from doppler_tf.graph.topology import cpu
+from doppler_tf.placement import place
 from tests.cli.test_bad_input import refused
+from tests.cli.test_memory import CHAIN
 from tests.formats.test_fuzz import accepted, mutated
 
 SUITE = """
@@ -113,6 +116,27 @@ def test_a_failed_cell_is_told_and_tried_again_and_the_others_go_on(bench, suite
     assert (good["seeds"], bad["seeds"], bad["failed"]) == (2, 0, 2)
     again = bench(suite(("ideal:2", str(topology))))
     assert (again.code, again.json["ran"], again.json["kept"]) == (1, 2, 2)
+
+
+def test_what_does_not_fit_is_placed_with_a_host_drawn_and_executed(bench, suite, write):
+    graph, topology = write(CHAIN, "diamond.json"), write(cpu(2).with_memory(6000).to_json(), "small.json")
+    executed = """[methods.slow]
+method = "execute"
+of = "critical_path"
+executor = "{}"
+kernel_ms = 1
+"""
+    changes = ("ideal:2", str(topology)), ('reference = "slow"\n', ""), ("seeds = 2", "seeds = 1"), ('"bars", ', "")
+    slow = '[methods.slow]\nmethod = "one_device"\n'
+    placed = place(graph, topology, "critical_path")
+    assert placed.assignment.offload.loads
+    outcome = bench(suite((slow, executed.format("emulated")), *changes))
+    assert outcome.code == 0, outcome.err
+    rows = {row["method"]: row for row in outcome.json["sections"][0]["rows"]}
+    assert rows["critical_path"]["mean_s"] == placed.makespan_s
+    assert rows["slow"]["mean_s"] > 0
+    failed = bench(suite((slow, executed.format("synchronous")), *changes)).json["failed"]
+    assert ["slow: executor: expected emulated for an assignment with a plan" in told for told in failed.values()] == [True]
 
 
 def test_options_make_a_suite_with_budgets(bench, diamond):

@@ -260,9 +260,10 @@ def test_xla_compiles_our_calls_where_tensorflow_alone_is_faster_so(monkeypatch,
         assert placed.trace is not None
 
 
-@pytest.mark.parametrize(("executor", "in_flight"), [("engine", 2), ("TensorFlow's executor", 1), ("TensorFlow alone", 1),
-                                                     ("TensorFlow alone", 2)])
-def test_what_came_before_a_batch_that_fails_counts_once(executor, in_flight):
+@pytest.mark.parametrize(("executor", "in_flight", "limits"), [
+    ("engine", 2, {}), ("TensorFlow's executor", 1, {}), ("TensorFlow alone", 1, {}), ("TensorFlow alone", 2, {}),
+    ("engine", 2, {"memory_bytes": 130}), pytest.param("engine", 5, {"memory_bytes": 130}, marks=pytest.mark.thorough)])
+def test_what_came_before_a_batch_that_fails_counts_once(executor, in_flight, limits):
     seen = tf.Variable(0, name="seen")
 
     @tf.function
@@ -270,11 +271,14 @@ def test_what_came_before_a_batch_that_fails_counts_once(executor, in_flight):
         tf.debugging.assert_less(x, 100.0)
         return x * tf.cast(seen.assign_add(1), tf.float32)
 
-    with doppler_tf.distribute(step, rows(4), "cpu:2", None, in_flight, executor=executor) as placed:
+    with doppler_tf.distribute(step, rows(4), "cpu:2", None, in_flight, executor=executor, **limits) as placed:
         results = placed.map([rows(4, 1), rows(4, 2), rows(4) + 1000.0, rows(4)])
         equal([next(results), next(results)], [tf.constant(rows(4, 1)), tf.constant(rows(4, 2)) * 2.0])
         with pytest.raises(ExecutionError):
             next(results)
+        if limits:  # under which one call fits, and two at once need the host
+            assert (placed.trace.peak_tensor_bytes[:2] <= 130).all()
+            assert placed.trace.peak_tensor_bytes.size == (3 if in_flight == 2 else 2)
 
 
 def test_a_variable_that_changes_afterwards_is_told(monkeypatch):

@@ -55,6 +55,17 @@ def test_everything_runs_in_turn_beside_tensorflow_alone(cli, tmp_path):
     assert "measured on this machine: medians of 3 turns" in outcome.err
 
 
+@pytest.mark.thorough  # another TensorFlow alone: the engine runs plans in tests/offload
+def test_what_is_kept_on_the_host_runs_in_turn_on_the_engine(cli, tmp_path):
+    graph = tmp_path / "g.json"
+    cli("workload", "chainmm", "--devices", 2, "--scale", "small", "--option", "n=64", "--out", graph)
+    outcome = cli("compare", graph, "--topology", "cpu:2", "--memory", "45kB", "--methods", "round_robin", "--measure", 1, "--json")
+    rows, measured = outcome.json["methods"], outcome.json["measured"]
+    assert all(row["reloads"] > 0 for row in rows.values())
+    assert list(measured)[2:] == ["round_robin", "round_robin, by a pager"]
+    assert all(measured[name]["simulated_s"] == row["makespan_s"] and measured[name]["median_s"] > 0 for name, row in rows.items())
+
+
 def test_graphs_without_kernels_cannot_be_measured(cli, diamond):
     refused(cli("compare", diamond, "--topology", "ideal:2", "--measure", 3, "--json"), "--measure", "kernels", "workload")
 

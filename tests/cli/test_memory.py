@@ -48,9 +48,27 @@ def test_devices_get_their_limits(cli, tmp_path):
         assert len(refused.err.strip().splitlines()) == 1
 
 
-def test_compare_says_who_would_use_the_host(cli, tmp_path):
+def test_compare_finds_what_place_finds(cli, tmp_path):
+    graph, short = tmp_path / "g.json", ("--topology", "cpu:2", "--memory", "6kB")
+    graph.write_text(json.dumps(CHAIN))
+    table = cli("compare", graph, *short, "--methods", "one_device,heft", "--json")
+    rows = table.json["methods"]
+    assert "reloads" in table.err
+    for method in ("one_device", "heft"):
+        alone = cli("place", graph, *short, "--method", method, "--json").json
+        assert (rows[method]["makespan_s"], rows[method]["reloads"]) == (alone["makespan_s"], alone["offload"]["reloads"])
+        assert rows[method]["makespan_s"] >= table.json["lower_bound_s"]
+    leader = min(("one_device", "heft"), key=lambda method: rows[method]["makespan_s"])
+    assert list(rows) == ["one_device", "heft", f"{leader}, by a pager"]
+    assert rows[f"{leader}, by a pager"]["reloads"] > 0
+    fits = cli("compare", graph, "--topology", "cpu:2", "--memory", "1GB", "--methods", "one_device", "--json")
+    assert list(fits.json["methods"]) == ["one_device"]
+    assert "reloads" not in fits.err
+
+
+def test_compare_says_why_nothing_fits(cli, tmp_path):
     graph = tmp_path / "g.json"
     graph.write_text(json.dumps(CHAIN))
-    hint = "no method fits in the devices' memory, and `compare` uses no host; `place` does"
-    assert hint in cli("compare", graph, "--topology", "cpu:2", "--memory", "6kB", "--methods", "one_device,heft").err
-    assert hint not in cli("compare", graph, "--topology", "cpu:2", "--memory", "1GB", "--methods", "one_device").err
+    found = cli("compare", graph, "--topology", "cpu:2", "--memory", "4kB", "--methods", "heft", "--json")
+    assert found.json["methods"]["heft"]["makespan_s"] is None
+    assert "alone needs 4.1 kB" in found.err

@@ -95,6 +95,22 @@ def test_a_model_larger_than_its_devices_is_distributed(tmp_path):
         assert_says(refusal(ConfigError, placed.export, tmp_path / "out"), "export: expected an assignment that fits", "memory_bytes")
 
 
+@pytest.mark.thorough  # tests/cli/test_distribution.py has small ones
+def test_batches_in_flight_of_a_model_larger_than_its_devices():
+    """Two at once, the last one alone; each takes the count of the one before."""
+    again, limit, loads = dense(), 3 * WEIGHT_BYTES, []
+    with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=None, in_flight=2, memory_bytes=limit) as placed:
+        for seed, found in enumerate(placed.map(rows(seed) for seed in range(5))):
+            expected = again(rows(seed))
+            np.testing.assert_allclose(found["y"], expected["y"], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found["total"], expected["total"], rtol=1e-4)
+            assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
+            loads.append(placed.trace.peak_tensor_bytes[-1])
+        assert len(set(loads[:4])) == 1
+        assert loads[4] < loads[0]
+        assert placed.assignment.offload.loads
+
+
 def test_limits_that_leave_room_need_no_host():
     with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=[WEIGHT_BYTES * 3, WEIGHT_BYTES * 12],
                                pieces=1) as placed:
@@ -104,7 +120,6 @@ def test_limits_that_leave_room_need_no_host():
 
 
 @pytest.mark.parametrize(("options", "error", "words"), [
-    ({"memory_bytes": 1e6, "in_flight": 2}, ConfigError, "memory_bytes: expected no in_flight above 1 beside it"),
     ({"memory_bytes": 1e6, "executor": "TensorFlow alone"}, ConfigError, "memory_bytes: expected no executor but engine beside it"),
     ({"memory_bytes": -1}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them, one a device, got -1"),
     ({"memory_bytes": [1e6]}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them"),
@@ -138,14 +153,15 @@ def test_a_load_takes_time_from_its_device():
 
 
 @pytest.mark.thorough
-def test_a_training_step_keeps_its_state_on_the_host(tmp_path):
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_training_step_keeps_its_state_on_the_host(in_flight, tmp_path):
     """Weights and Adam's slots of 15.8 MB on two devices of 9 MB beside activations and gradients: losses are those of the original."""
     from benchmarks import model_zoo as zoo
 
     step, limit, rng = zoo.adam_step(tmp_path).function, 9e6, np.random.default_rng(0)
     x, y = (tf.constant(rng.normal(size=shape).astype(np.float32)) for shape in ((64, 256), (64, 1)))
-    with doppler_tf.distribute(step, (x, y), topology="cpu:2", budget_s=1, memory_bytes=limit) as placed:
-        found = [float(placed(x, y)) for _ in range(4)]
+    with doppler_tf.distribute(step, (x, y), topology="cpu:2", budget_s=1, memory_bytes=limit, in_flight=in_flight) as placed:
+        found = [float(loss) for loss in placed.map([(x, y)] * 5)]
         assert placed.assignment.offload.loads
         assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
-    np.testing.assert_allclose(found, [float(step(x, y)) for _ in range(4)], rtol=1e-4)
+    np.testing.assert_allclose(found, [float(step(x, y)) for _ in range(5)], rtol=1e-4)

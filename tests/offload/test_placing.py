@@ -72,6 +72,14 @@ def test_what_fits_in_one_order_alone_is_compiled_for_every_order():
         assert np.isfinite(Simulator(noise=noise).execute(*ran).makespan_s)
 
 
+def test_a_search_by_itself_has_time_left_for_what_does_not_fit():
+    """It took all of its seconds within the limits, where nothing fits, and without limits no more simulations than without seconds."""
+    graph, topology = build_workload("chainmm", 4), preset("p100x4").with_memory(400e6)
+    least, found = (place(graph, topology, "random_search", budget_s=seconds) for seconds in (1e-3, 0.6))
+    assert found.assignment.offload.loads
+    assert found.simulations["random_search"] > least.simulations["random_search"]
+
+
 def test_what_fits_is_placed_as_without_a_host():
     graph = layers()
     bare, hosted = place(graph, devices(40)), place(graph, devices(40, HOST))

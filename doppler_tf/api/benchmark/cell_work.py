@@ -18,16 +18,18 @@ from doppler_tf.api.executors import default_time_scale, emulated_executor, true
 from doppler_tf.api.inputs import load_assignment, load_costs, load_policy
 from doppler_tf.api.runs.learning_curves import learning_curve
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.errors import DeadlockError
+from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import plain
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Problem
 from doppler_tf.heuristics.judging import fastest, judge
+from doppler_tf.offload.planning import fitted, without_shortage
 from doppler_tf.placement import place
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.bounds import lower_bounds
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.stages import Policy, learned_samples, made
 
@@ -68,7 +70,7 @@ def _place(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) ->
         with contextlib.suppress(DeadlockError):
             place(graph, costs, warm, samples=1, offload="never")
     most = simulations or job["samples"]
-    placed = place(graph, costs, method, most, cell.seed, job["dispatch"], seconds, offload="never")
+    placed = place(graph, costs, method, most, cell.seed, job["dispatch"], seconds)
     unknown = method == "auto" or (method not in SEARCHES and seconds is not None and not most)
     counted = None if unknown else made(method, graph, most, list(placed.simulations.values()))
     return {"best_makespan_s": placed.makespan_s, "greedy_makespan_s": None, "lower_bound_s": placed.lower_bound_s,
@@ -133,15 +135,20 @@ def _sample(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -
 
 
 def _sampled(folder: Path, cell: Cell, policy: Policy, graph: DataflowGraph, costs: CostModel) -> dict[str, Any]:
-    """A policy's greedy and best of K assignments by simulation. Raises DeadlockError if none fits in memory."""
-    samples = min(cell.job["samples"], learned_samples(graph))
+    """A policy's greedy and best of K assignments by simulation, with plans for the host where they do not fit.
+
+    Raises:
+      DeadlockError: none fits in memory.
+    """
+    samples, problem = min(cell.job["samples"], learned_samples(graph)), Problem(graph, costs, cell.job["dispatch"])
     started = time.perf_counter()
-    found = list(policy(graph, costs, samples, cell.seed))
-    judged = judge(Problem(graph, costs, cell.job["dispatch"]), found)
-    (best_s, best), seconds = fastest(judged), time.perf_counter() - started
+    free = without_shortage(graph, costs)
+    judged = judge(Problem(graph, free, cell.job["dispatch"]), list(policy(graph, free, samples, cell.seed)))
+    greedy_s, _ = fitted(problem, *judged[0])
+    (best_s, best), seconds = fitted(problem, *fastest(judged)), time.perf_counter() - started
     if not np.isfinite(best_s):
         Simulator().execute(graph, costs, best)  # raises a DeadlockError that names the vertices and the memory
-    return {"greedy_makespan_s": judged[0][0], "best_makespan_s": best_s,
+    return {"greedy_makespan_s": greedy_s, "best_makespan_s": best_s,
             "lower_bound_s": lower_bounds(graph, costs).best_s, "seconds": seconds, "simulations": samples,
             **_keep(folder, cell, graph, costs, best, best_s)}
 
@@ -149,8 +156,11 @@ def _sampled(folder: Path, cell: Cell, policy: Policy, graph: DataflowGraph, cos
 def _execute(folder: Path, cell: Cell, needed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Measures another cell's assignment on emulated devices. The fastest run counts, because other work can only delay a run."""
     job, (graph, costs) = cell.job, load_costs(Path(cell.job["graphs"][0]), cell.topology)
-    assignment = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs)
-    work = graph.work_vertices
+    given, work = load_assignment(folder / ASSIGNMENTS / f"{needed['of']['key']}.json", graph, costs, offload=True), graph.work_vertices
+    if given.offload is not None and job["executor"] == "synchronous":
+        raise ConfigError(f"{cell.label}: executor: expected emulated for an assignment with a plan for the host, got synchronous; change "
+                          "it, or give the devices more memory")
+    graph, costs, assignment = offloaded(graph, costs, given)
     scale = job["kernel_ms"] * 1e-3 / float(costs.exec_s[work, assignment.device[work]].mean())
     started = time.perf_counter()
     with emulated_executor(job["executor"], scale, cell.seed) as executor:

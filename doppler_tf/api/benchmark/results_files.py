@@ -19,6 +19,7 @@ from doppler_tf.report.bench.paper import SOURCE
 from doppler_tf.report.bench.results import best_known, csv_text, fastest, long_table, matrix_table, results_page, summarise
 from doppler_tf.report.bench.tiling import tilings_png
 from doppler_tf.report.gantt import write_gantt
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator
 
 Record = Mapping[str, Any]
@@ -99,5 +100,5 @@ def _tilings(about: str, section: Section, records: Sequence[Record], topology: 
 
 def _gantt(out: Path, record: Record, bound_s: float, path: Path) -> None:
     graph, costs = load_costs(Path(record["files"]["graph"]), record["topology"])
-    assignment = load_assignment(out / ASSIGNMENTS / f"{record['key']}.json", graph, costs, None)
-    write_gantt(path, graph, costs, Simulator().execute(graph, costs, assignment), bound_s, record["method"])
+    ran = offloaded(graph, costs, load_assignment(out / ASSIGNMENTS / f"{record['key']}.json", graph, costs, offload=True))
+    write_gantt(path, *ran[:2], Simulator().execute(*ran), bound_s, record["method"])

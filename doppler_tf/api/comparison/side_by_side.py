@@ -17,9 +17,12 @@ from doppler_tf.finalists import Finalist
 from doppler_tf.formats.files import file_name
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.merging import merge_calls
+from doppler_tf.schedule.offloaded import kept_on_host, offloaded
+from doppler_tf.schedule.simulator import simulate
 
 if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
@@ -35,9 +38,10 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
                   run: Path | None, turns: int, cluster: Cluster | None = None) -> dict[str, dict[str, float | int | None]]:
     """Runs in turn the assignments found, those that the training run `run` wrote for this graph, and the whole program uncut.
 
-    The assignment learned last, else the best by simulation, also runs with barriers and on TensorFlow's executor. Every turn runs
-    everything, so that a burst of other work on the machine affects all alike. It runs everything twice, and the second run counts: users
-    run one graph many times, and at the first run the caches are full of another's tensors.
+    The assignment learned last, else the best by simulation, also runs with barriers and on TensorFlow's executor. One with a plan for the
+    host does not: only the engine follows it, in calls of single vertices. Every turn runs everything, so that a burst of other work on
+    the machine affects all alike. It runs everything twice, and the second run counts: users run one graph many times, and at the first
+    run the caches are full of another's tensors.
 
     Args:
       source: the file of `graph`, from which another process reads the program; or the graph itself.
@@ -45,33 +49,52 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
       cluster: its devices run the assignments; TensorFlow alone runs on this machine.
 
     Returns:
-      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` of merged calls (None if it cannot be simulated).
+      By name `median_s`, the quartiles `low_s` and `high_s`, `runs`, and `simulated_s` of merged calls or of a plan (None if it cannot be
+      simulated).
     """
     found = {name: assignment for name, assignment in best.items() if name != GREEDY or "policy" not in best}
     program, runtime = load_program(graph), import_quietly("runtime")
-    simulated_s = {name: merge_calls(graph, costs, a, program.fetch).makespan_s for name, a in found.items()}
+
+    def simulated(assignment: Assignment) -> float:
+        if assignment.offload is not None:
+            return simulate(graph, costs, assignment).makespan_s
+        return merge_calls(graph, costs, assignment, program.fetch).makespan_s
+
+    simulated_s = {name: simulated(assignment) for name, assignment in found.items()}
     leader = min(found, key=lambda name: simulated_s[name], default=None)
     for name, ending in ((LEARNED_SIMULATED, ".simulated.json"), (LEARNED, ".json")):
         path = None if run is None else run / "assignments" / f"{file_name(graph.name)}{ending}"
         if path is not None and path.exists():
-            assignment = load_assignment(path, graph, costs)
+            assignment = load_assignment(path, graph, costs, offload=True)
             leader = name if assignment.method.partition(",")[0] in ("", "policy") else f"{name} ({assignment.method})"
-            found[leader], simulated_s[leader] = assignment, merge_calls(graph, costs, assignment, program.fetch).makespan_s
+            found[leader], simulated_s[leader] = assignment, simulated(assignment)
     if leader is None:
         raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
     devices = runtime.prepare_devices(costs.num_devices) if cluster is None else cluster.devices
-    yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
-        graph, found[leader].device, program.inputs, program.fetch, devices, copies=True)
+    streamed = load_program(with_weights_as_operands(graph)) if any(a.offload is not None for a in found.values()) else program
     with ExitStack() as stack:
         move = stack.enter_context(progress_bar("measuring"))
         engine = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster))
-        with_barriers = import_quietly("runtime.synchronous").with_barriers
-        barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, make=with_barriers))
+
+        def call_of(assignment: Assignment) -> Callable[[], float]:
+            if assignment.offload is None:
+                return lambda: engine.execute(graph, costs, assignment).makespan_s
+            ran = offloaded(graph, costs, assignment)
+            kept = kept_on_host(graph, ran[0])
+            planned = stack.enter_context(runtime.TensorFlowExecutor(streamed.inputs, [kept.get(t, t) for t in streamed.fetch],
+                                                                     cluster=cluster))
+            return lambda: planned.execute(*ran).makespan_s
+
         plain = stack.enter_context(PlainTensorFlow(source))
         calls = {**{f"{ALONE}, {mode}": lambda mode=mode: plain.run(mode) for mode in modes(graph) if plain.can_run(mode)},
-                 **{name: lambda a=a: engine.execute(graph, costs, a).makespan_s for name, a in found.items()},
-                 BARRIERS.format(leader): lambda: barriers.execute(graph, costs, found[leader]).makespan_s,
-                 THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
+                 **{name: call_of(assignment) for name, assignment in found.items()}}
+        if found[leader].offload is None:
+            with_barriers = import_quietly("runtime.synchronous").with_barriers
+            barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, make=with_barriers))
+            yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
+                graph, found[leader].device, program.inputs, program.fetch, devices, copies=True)
+            calls |= {BARRIERS.format(leader): lambda: barriers.execute(graph, costs, found[leader]).makespan_s,
+                      THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
         seconds: dict[str, list[float]] = {name: [] for name in calls}
         for turn in range(_WARM_UP_TURNS + turns):
             for name, call in calls.items():

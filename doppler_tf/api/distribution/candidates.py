@@ -36,6 +36,7 @@ class Candidate:
       limited: whether devices have limits of memory, which runs keep.
       patterns: assignments of batches in flight by the name of a method, the best by simulation first; predicted_s: simulated seconds of a
         batch.
+      plans: within limits by method the assignments by the number of calls that run at once: a single one, or `in_flight` together.
     """
 
     def __init__(self, traced: Concrete, name: str, model_folder: Path, target: Topology, pieces: int, in_flight: int,
@@ -57,7 +58,7 @@ class Candidate:
             profile = profiled(self.graph, build_costs(self.graph, target), self.program.inputs, anew=False, cluster=cluster)
             self.graph, self.costs = profile.graph, profile.costs
             if self.limited:
-                self._place_within(memory_bytes, budget_s, seed)
+                self._place_within(memory_bytes, in_flight, budget_s, seed)
             else:
                 self._place(in_flight, budget_s, seed)
         import_quietly("runtime.models.captured").captured_model(model_folder).forget_calls()
@@ -80,13 +81,17 @@ class Candidate:
                                   f"{remedy}") from failed
             raise
 
-    def _place_within(self, memory_bytes: float | Sequence[float], budget_s: float | None, seed: int) -> None:
+    def _place_within(self, memory_bytes: float | Sequence[float], in_flight: int, budget_s: float | None, seed: int) -> None:
         """What `place` finds within the limits, with plans for the host where nothing fits. Raises DeadlockError: not even so."""
         self.costs = build_costs(self.graph, self.costs.topology.with_memory(memory_bytes))
-        placed = place(self.graph, self.costs, seed=seed, budget_s=budget_s)
+        share_s = budget_s if budget_s is None or in_flight == 1 else budget_s / 2
+        single = placed = place(self.graph, self.costs, seed=seed, budget_s=share_s)
+        if in_flight > 1:
+            placed = place_batches(repeat_graph(self.graph, self.costs.topology, in_flight, in_flight), seed=seed, budget_s=share_s)
         best = finalists_of(placed, {})
-        self.patterns = {name: [assignment] for name, assignment in best.items()}
-        self.predicted_s = {name: placed.makespans_s[name] for name in best}
+        self.plans = {name: {1: single.assignment} | {in_flight: assignment} for name, assignment in best.items()}
+        self.patterns = {name: [plans[1]] for name, plans in self.plans.items()}
+        self.predicted_s = {name: placed.makespans_s[name] / in_flight for name in best}
 
     def _place(self, in_flight: int, budget_s: float | None, seed: int) -> None:
         batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)

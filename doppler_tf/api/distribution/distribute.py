@@ -52,7 +52,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         out, become part of the function. None: what it asks for itself.
       topology: `local`, or a topology with as many devices as shall be used here.
       budget_s: seconds of the search; None: no search, constructive heuristics alone.
-      in_flight: `map` works on this many batches at once.
+      in_flight: `map` works on this many batches at once; within `memory_bytes` by a plan for these, so that the next ones wait for all.
       pieces: large operations are cut into so many tiles. None: runs decide between one and a tile for each device; with batches in
         flight nothing is cut.
       folder: for the captured model; None: a temporary one.
@@ -85,11 +85,10 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         raise ConfigError("distribute: executor: TensorFlow's executor runs one call at a time, on this machine; leave out in_flight and "
                           "cluster, or choose another executor")
     if memory_bytes is not None:
-        given = {"in_flight above 1": in_flight > 1, "cluster": cluster is not None,
-                 "executor but engine": executor not in (None, ways.ENGINE)}
+        given = {"cluster": cluster is not None, "executor but engine": executor not in (None, ways.ENGINE)}
         for name in (name for name, is_given in given.items() if is_given):
-            raise ConfigError(f"distribute: memory_bytes: expected no {name} beside it, as the engine keeps limits here, one call "
-                              "at a time, got both; leave out one")
+            raise ConfigError(f"distribute: memory_bytes: expected no {name} beside it, as the engine of this machine keeps "
+                              "limits, got both; leave out one")
         executor = ways.ENGINE
     if cluster is None:
         target = load_topology(topology)

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from data.capture.calls.binding import Call
     from data.capture.calls.concrete import Concrete
 
-# `map` joins so many batches into one run for each batch in flight, where there are several.
-_BATCHES_A_RUN = 8
-
 
 class Distributed(ShowsItself):
     """A function on several devices. `close()`, or leaving a `with` block, ends its threads.
@@ -37,7 +34,8 @@ class Distributed(ShowsItself):
       executor: what runs it: `engine`, `TensorFlow's executor` or `TensorFlow alone`.
       ways: the figures of all ways that were measured, by name; chosen: the name of the one that runs it.
       graph, costs: what was captured and measured.
-      pattern: the assignment of batch b is `pattern[b % len(pattern)]`; a single call takes the first. TensorFlow alone takes none.
+      pattern: the assignment of batch b is `pattern[b % len(pattern)]`; a single call takes the first. TensorFlow alone takes none. Within
+        limits of memory that of a single call: batches in flight have a plan together.
       in_flight: batches that `map` works on at once.
       predicted_s: simulated seconds of a batch, where batches follow each other; measured ones of TensorFlow alone.
       variables: the present values of the variables that the function updates, by name.
@@ -106,7 +104,7 @@ class Distributed(ShowsItself):
           batches: a tuple holds the positional arguments of a call, a dict with the names of parameters its keywords unless the only
             argument is a dict, and anything else is the only argument.
         """
-        waiting, most, failed = [], _BATCHES_A_RUN * self.in_flight if self.in_flight > 1 and self._way.joins else 1, None
+        waiting, failed = [], None
         rest = iter(batches)
         while failed is None:
             try:
@@ -115,7 +113,7 @@ class Distributed(ShowsItself):
                 break
             except Exception as error:  # whatever the user's iterable raises, and calls that do not fit
                 failed = error
-            if waiting and (failed is not None or len(waiting) == most or waiting[-1].misfit):
+            if waiting and (failed is not None or len(waiting) == self._way.together or waiting[-1].misfit):
                 yield from self._results(waiting)
                 waiting = []
         yield from self._results(waiting)

@@ -102,7 +102,7 @@ def _ours(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cl
         names = [name for i, name in enumerate(list(each.patterns)[:_ASSIGNMENTS]) if i == 0 or each.predicted_s[name] <= near_s]
         common = each.program, each.graph, each.costs
         for name in names if executor in (None, ways.ENGINE) else ():
-            make = partial(ways.LimitedWay, *common, each.patterns[name][0]) if each.limited else partial(
+            make = partial(ways.LimitedWay, *common, each.plans[name]) if each.limited else partial(
                 ways.EngineWay, *common, each.patterns[name], in_flight, devices, cluster)
             made[f"engine, {name}{_pieces(each)}"] = _Option(each, each.patterns[name], each.predicted_s[name], make)
         if executor == ways.THEIRS or (executor is None and cluster is None and in_flight == 1 and each.predicted_s[names[0]] <= near_s):

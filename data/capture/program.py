@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import networkx as nx
 import tensorflow as tf
 
 # An operation's name and the number of one of its outputs.
@@ -50,6 +52,11 @@ class Variable:
     open_shape: bool = False
     frozen: bool = False
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its present value."""
+        return math.prod(self.shape) * self.dtype.size
+
 
 @dataclass(frozen=True)
 class Program:
@@ -74,9 +81,11 @@ class Program:
     line: Callable[[Node], str] = field(default=lambda node: "")
     weights: Mapping[str, tf.Tensor] = field(default_factory=dict)
 
-    def with_nodes(self, nodes: dict[str, Node], outputs: Iterable[Tensor] | None = None) -> Program:
-        """The same function by other operations."""
-        return replace(self, nodes=nodes, outputs=self.outputs if outputs is None else tuple(outputs))
+    def with_nodes(self, nodes: dict[str, Node], instead: Mapping[Tensor, Tensor] | None = None) -> Program:
+        """The same function by other operations. Args: instead: what is taken in place of a tensor, by operations and as output."""
+        if instead:
+            nodes = {name: replace(node, inputs=[instead.get(x, x) for x in node.inputs]) for name, node in nodes.items()}
+        return replace(self, nodes=nodes, outputs=tuple(instead.get(x, x) for x in self.outputs) if instead else self.outputs)
 
     def graph_def(self) -> tf.compat.v1.GraphDef:
         """The program as TensorFlow reads it."""
@@ -90,6 +99,25 @@ class Program:
         with tf.Graph().as_default() as graph:
             tf.import_graph_def(self.graph_def(), name="")
         return graph
+
+
+def tensor_of(graph: tf.Graph, x: Tensor) -> tf.Tensor:
+    """The tensor in a TensorFlow graph of its program."""
+    return graph.get_operation_by_name(x[0]).outputs[x[1]]
+
+
+def known_bytes(tensor: tf.Tensor) -> int:
+    """The size of a tensor; 0 where its shape is unknown."""
+    return (tensor.shape.num_elements() or 0) * tensor.dtype.size
+
+
+def unique(name: str, taken: Container[str]) -> str:
+    """The name, with a number behind it if it is taken."""
+    free, count = name, 0
+    while free in taken:
+        count += 1
+        free = f"{name}_{count}"
+    return free
 
 
 def node_def(node: Node) -> tf.compat.v1.NodeDef:
@@ -137,6 +165,21 @@ def needed(node: Node) -> list[str]:
     return [name for name, _ in node.inputs] + node.controls
 
 
+def inseparable(before: Mapping[str, Iterable[str]], together: nx.Graph) -> list[list[str]]:
+    """Groups of operations that stay together, and all that lies on a path between two of a group, in the order given.
+
+    Args: before: for each operation, those that must have run before it; together: joins those that cannot be parted.
+    """
+    either_way = nx.DiGraph(together)  # two that reach each other are in one circle
+    either_way.add_nodes_from(before)
+    either_way.add_edges_from((x, name) for name, each in before.items() for x in each)
+    circle = {name: c for c, members in enumerate(nx.strongly_connected_components(either_way)) for name in members}
+    groups: dict[int, list[str]] = {}
+    for name in before:
+        groups.setdefault(circle[name], []).append(name)
+    return list(groups.values())
+
+
 def reached(nodes: Mapping[str, Node], roots: Iterable[str]) -> dict[str, Node]:
     """The operations that the roots need, themselves included, in the order given."""
     found, stack = set(), list(roots)
@@ -159,6 +202,11 @@ def constant(name: str, value, dtype: tf.DType | None, origin: tuple[str | None,
     tensor = tf.make_tensor_proto(value, dtype)
     attr = {"value": tf.compat.v1.AttrValue(tensor=tensor), "dtype": tf.compat.v1.AttrValue(type=tensor.dtype)}
     return Node(name, "Const", [], [], attr, origin)
+
+
+def type_attr(dtype: tf.DType) -> tf.compat.v1.AttrValue:
+    """A type as an attribute."""
+    return tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)
 
 
 def shape_attr(shapes: Iterable[tf.TensorShape | Iterable[int]]) -> tf.compat.v1.AttrValue:

@@ -12,7 +12,8 @@ from tensorflow.python.framework.ops import EagerTensor
 from tensorflow.python.util import nest
 
 from data.capture.calls.signature import Signature
-from data.capture.calls.structure import adopt_dataclasses, is_composite, kind, leaves, parts, unique
+from data.capture.calls.structure import adopt_dataclasses, is_composite, kind, leaves, parts
+from data.capture.program import unique
 from doppler_tf.errors import ConfigError, Described, field_error
 
 # Numbers of a kind are also of those behind it.

@@ -14,8 +14,8 @@ from data.capture.calls.binding import Argument, Binding, Call, UsualCall, bind_
 from data.capture.calls.held import first_use
 from data.capture.calls.raised import in_one_line
 from data.capture.calls.signature import signature_of
-from data.capture.calls.structure import is_composite, kind, leaves, parts, unique
-from data.capture.program import Variable
+from data.capture.calls.structure import is_composite, kind, leaves, parts
+from data.capture.program import Variable, unique
 from data.python_files import LIBRARIES, raised_at
 from doppler_tf.errors import ConfigError, field_error
 
@@ -152,10 +152,7 @@ def _variables(traced, captured: Sequence[tuple], where: str) -> tuple[dict[str,
         if handle.dtype != tf.resource or "tensorflow::Var" not in str(handle):
             continue
         stem = names.get(id(handle)) or re.sub(r"/\d+$", "", re.search(r'name="([^"]*)"', str(handle))[1]) or "variable"
-        name, count = stem, 0
-        while name in handles:
-            count += 1
-            name = f"{stem}_{count}"
+        name = unique(stem, handles)
         known = handle._handle_data.shape_and_type[0]
         shape, dtype = tf.TensorShape(known.shape), tf.as_dtype(known.dtype)
         of_now = shape if shape.is_fully_defined() else tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).shape

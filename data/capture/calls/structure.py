@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,15 +62,6 @@ def parts(path: str, leaf: Any) -> list[tuple[str, Any]]:
     names = ("flat_values", *splits) if kind(leaf) == "RaggedTensor" else _PARTS.get(kind(leaf), ())
     names = names if len(names) >= len(flat) else tuple(map(str, range(len(flat))))
     return [(f"{path}/{name}" if path else name, part) for name, part in zip(names, flat, strict=False)]
-
-
-def unique(name: str, taken: Collection[str]) -> str:
-    """The name, with a number behind it if it is taken."""
-    free, count = name, 0
-    while free in taken:
-        count += 1
-        free = f"{name}_{count}"
-    return free
 
 
 def adopt_dataclasses(structure: Any) -> None:

@@ -7,7 +7,8 @@ over tiles are added in another order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from data.capture.cuts.flops import PRODUCTS
 from data.capture.cuts.labels import Labels, labels_of
-from data.capture.program import SHAPES, Node, Program, Tensor, constant
+from data.capture.program import SHAPES, Node, Program, Tensor, constant, tensor_of, type_attr, unique
 from data.eindecomp import LabelledOperation, LabelledTensor, eindecomp
 from data.tiling import Box, Grid, bounds, overlap, relative, shape
 
@@ -76,6 +77,7 @@ class _Cutter:
     def __init__(self, program: Program):
         self._program, self._graph = program, program.imported()
         self._nodes: dict[str, Node] = {}
+        self._taken = ChainMap(self._nodes, program.nodes)
         self._tiles: dict[Tensor, tuple[Grid, dict[Box, Tensor]]] = {}
         self._boxes: dict[tuple[Tensor, Box], Tensor] = {}
 
@@ -88,7 +90,7 @@ class _Cutter:
             else:
                 inputs = [self._whole(x) for x in node.inputs]
                 self._nodes[name] = node if inputs == node.inputs else replace(node, inputs=inputs)
-        return self._program.with_nodes(self._nodes, [self._whole(x) for x in self._program.outputs])
+        return replace(self._program, nodes=self._nodes, outputs=tuple(map(self._whole, self._program.outputs)))
 
     def _cut(self, node: Node, labels: Labels, parts: Mapping[str, int]) -> None:
         op = self._graph.get_operation_by_name(node.name)
@@ -120,7 +122,7 @@ class _Cutter:
         """What tiles along labels that no output has make together."""
         if len(tiles) == 1:
             return tiles[0]
-        kind = {} if how.startswith("Logical") else {"T": _type(dtype)}
+        kind = {} if how.startswith("Logical") else {"T": type_attr(dtype)}
         if how == "AddN":
             return self._add(f"{node.name}/sum", how, tiles, {**kind, "N": tf.compat.v1.AttrValue(i=len(tiles))}, node), 0
         result = tiles[0]
@@ -140,7 +142,7 @@ class _Cutter:
             source = self._program.nodes[x[0]]
             if source.op in _GIVEN:  # it is everywhere
                 source = replace(source, scopes=reader.scopes)
-            extent = self._graph.get_operation_by_name(x[0]).outputs[x[1]].shape
+            extent = tensor_of(self._graph, x).shape
             return self._part(x, tuple((0, size) for size in extent.as_list()), box, x, source) if extent.rank else x
         grid, tiles = self._tiles[x]
         if box in tiles:
@@ -164,7 +166,7 @@ class _Cutter:
                 begin, size = ([start for start, _ in inside], list(shape(inside)))
                 inputs = [x, *(self._constant(f"{node.name}/{name}", np.array(values, np.int32), node)
                                for name, values in (("begin", begin), ("size", size)))]
-                kind = {"T": self._type(whole), "Index": _type(tf.int32)}
+                kind = {"T": self._type(whole), "Index": type_attr(tf.int32)}
                 self._boxes[x, box] = self._add(f"{node.name}/part", "Slice", inputs, kind, node), 0
         return self._boxes[x, box]
 
@@ -185,26 +187,23 @@ class _Cutter:
     def _concatenated(self, parts: list[Tensor], axis: int, x: Tensor, node: Node) -> Tensor:
         if len(parts) == 1:
             return parts[0]
-        kind = {"T": self._type(x), "Tidx": _type(tf.int32), "N": tf.compat.v1.AttrValue(i=len(parts))}
+        kind = {"T": self._type(x), "Tidx": type_attr(tf.int32), "N": tf.compat.v1.AttrValue(i=len(parts))}
         return self._add(f"{node.name}/joined", "ConcatV2", [*parts, self._constant(f"{node.name}/axis", np.array(axis, np.int32), node)],
                          kind, node), 0
 
     def _type(self, x: Tensor) -> tf.compat.v1.AttrValue:
-        return _type(self._graph.get_operation_by_name(x[0]).outputs[x[1]].dtype)
+        return type_attr(tensor_of(self._graph, x).dtype)
 
     def _constant(self, name: str, value: np.ndarray, node: Node) -> Tensor:
-        fresh = self._fresh(name)
+        fresh = unique(name, self._taken)
         self._nodes[fresh] = constant(fresh, value, None, node.origin)
         return fresh, 0
 
     def _add(self, name: str, kind: str, inputs: list[Tensor], attributes: Mapping, node: Node) -> str:
-        fresh = self._fresh(name)
+        fresh = unique(name, self._taken)
         self._nodes[fresh] = Node(fresh, kind, inputs, [], attributes, node.origin, node.scopes)
         return fresh
 
-    def _fresh(self, name: str) -> str:
-        names: Iterator[str] = itertools.chain([name], (f"{name}_{i}" for i in itertools.count(1)))
-        return next(each for each in names if each not in self._nodes and each not in self._program.nodes)
 
 
 def _box(tensor: tf.Tensor, axes: Sequence[str | None], ranges: Mapping[str, tuple[int, int]], labels: Labels) -> Box:
@@ -215,7 +214,3 @@ def _box(tensor: tf.Tensor, axes: Sequence[str | None], ranges: Mapping[str, tup
 
 def _bounds(size: int, label: str | None, cuts: Mapping[str, tuple[int, ...]], labels: Labels) -> tuple[int, ...]:
     return (0, size) if label is None else tuple(bound * (size // labels.sizes[label]) for bound in cuts[label])
-
-
-def _type(dtype: tf.DType) -> tf.compat.v1.AttrValue:
-    return tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)

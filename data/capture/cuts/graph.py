@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from data.capture.cuts.flops import MOVES, REDUCTIONS, Flops
 from data.capture.cuts.grouping import Cost, grouped
 from data.capture.cuts.pieces import Piece, Source, Value, Wiring, cut, ends, indivisible
 from data.capture.operations import CONTROL_FLOW, ELEMENTWISE, VIEWS
-from data.capture.program import Node
+from data.capture.program import Node, known_bytes, tensor_of
 from data.capture.rewriting.scopes import common_scope, has_one_device
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
@@ -73,9 +74,8 @@ class _Builder:
         for kind, table in (("argument", arguments), ("weight", weights)):
             for key, x in table.items():
                 ids[kind, key] = len(nodes)
-                size = tf.TensorShape(x.shape).num_elements() * x.dtype.size
                 nodes.append({"id": len(nodes), "name": x.name, "kind": "weight" if kind == "weight" else "input", "input": True,
-                              "output_bytes": size})
+                              "output_bytes": math.prod(x.shape) * x.dtype.size})
         for g in range(len(pieces)):
             ids["piece", g] = len(nodes) + g
         state, edges = self._state(groups), []
@@ -139,19 +139,19 @@ class _Builder:
         """The size of an output. Raises ConfigError where it is not fixed."""
         if value.startswith("variable:"):
             variable = next(v for v in self.program.variables.values() if v.name == value.removeprefix("variable:"))
-            return tf.TensorShape(variable.shape).num_elements() * variable.dtype.size
+            return variable.size_bytes
         name, _, k = value.rpartition(":")
-        tensor = self.graph.get_operation_by_name(name).outputs[int(k)]
+        tensor = tensor_of(self.graph, (name, int(k)))
         if not tensor.shape.is_fully_defined():
             node = self._origin(name)
             raise field_error(ConfigError, self.where, f"operation {user_name(node.name)!r} ({node.op}){self.program.line(node)}", "shape",
                               "one that is fixed by the shapes of the inputs", str(tensor.shape),
                               "pad to a fixed size (tf.where, tf.ensure_shape), or give --input and --batch")
-        return tensor.shape.num_elements() * tensor.dtype.size
+        return known_bytes(tensor)
 
     def _check_outputs(self) -> None:
         for output, (name, k) in zip(self.source.outputs, self.program.outputs, strict=True):
-            shape = self.graph.get_operation_by_name(name).outputs[k].shape
+            shape = tensor_of(self.graph, (name, k)).shape
             if not shape.is_fully_defined():
                 node, of = self._origin(name), f" of a {output.composite}" if output.composite else ""
                 raise field_error(ConfigError, self.where, f"output {output.name!r}{of}: operation {user_name(node.name)!r} ({node.op})"
@@ -161,9 +161,9 @@ class _Builder:
 
     def _origin(self, name: str) -> Node:
         """The operation that first makes a tensor without a fixed shape, of those that lead to this one."""
-        for x, k in self.program.nodes[name].inputs:
-            if not self.graph.get_operation_by_name(x).outputs[k].shape.is_fully_defined():
-                return self._origin(x)
+        for x in self.program.nodes[name].inputs:
+            if not tensor_of(self.graph, x).shape.is_fully_defined():
+                return self._origin(x[0])
         return self.program.nodes[name]
 
     def _state(self, groups: Sequence[Sequence[str]]) -> list[str | None]:
@@ -227,9 +227,10 @@ class _Builder:
         moving = [op for op in operations if op.type not in VIEWS]
         return Cost(
             flops=sum(self.flops[name] for name in group),
-            moved_bytes=sum(_size(x) for op in moving for x in [*op.inputs, *op.outputs]),
-            taken_bytes=sum(_size(x) for op in operations for x in op.inputs if x.op.name in self.wiring.after and x.op.name not in inside),
-            made_bytes=sum(_size(x) for op in operations for x in op.outputs if x.consumers()),
+            moved_bytes=sum(known_bytes(x) for op in moving for x in [*op.inputs, *op.outputs]),
+            taken_bytes=sum(known_bytes(x) for op in operations for x in op.inputs
+                            if x.op.name in self.wiring.after and x.op.name not in inside),
+            made_bytes=sum(known_bytes(x) for op in operations for x in op.outputs if x.consumers()),
             light=all(map(_passes_over, operations)),
             colocate=colocate, pin=self._pin(group), solid=any(op.type in CONTROL_FLOW for op in operations))
 
@@ -239,6 +240,3 @@ def _passes_over(op: tf.Operation) -> bool:
     return (op.type in ELEMENTWISE or op.type in MOVES or op.type in REDUCTIONS or op.type.startswith("ResourceApply")
             or (op.type == "FusedBatchNormV3" and not op.get_attr("is_training")))
 
-
-def _size(tensor: tf.Tensor) -> int:
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size

@@ -9,7 +9,7 @@ import networkx as nx
 import tensorflow as tf
 
 from data.capture.operations import IN_PLACE
-from data.capture.program import Program, Tensor
+from data.capture.program import Program, Tensor, inseparable, tensor_of
 from data.capture.rewriting.effects import Effects, Version
 
 # Tensors of these types stay in the piece that makes them.
@@ -74,10 +74,9 @@ def indivisible(wiring: Wiring, graph: tf.Graph) -> list[list[str]]:
     between two that are together is with them.
     """
     joined = nx.Graph()
-    joined.add_nodes_from(wiring.core)
     for name in wiring.core:
         for x, k in wiring.program.nodes[name].inputs:
-            tensor = graph.get_operation_by_name(x).outputs[k]
+            tensor = tensor_of(graph, (x, k))
             if x in wiring.after and (tensor.dtype in _KEPT or not tensor.shape.is_fully_defined()):
                 joined.add_edge(x, name)
         if wiring.program.nodes[name].op in IN_PLACE:
@@ -87,16 +86,7 @@ def indivisible(wiring: Wiring, graph: tf.Graph) -> list[list[str]]:
         if name not in wiring.effects.writes:
             writers = map(wiring.effects.writer.get, wiring.effects.takes.get(name, ()))
             joined.add_edges_from((writer, name) for writer in writers if writer is not None)
-    number = {name: i for i, members in enumerate(nx.connected_components(joined)) for name in members}
-    quotient = nx.DiGraph()
-    quotient.add_nodes_from(number.values())
-    quotient.add_edges_from((number[before], number[name]) for name in wiring.core for before in wiring.after[name]
-                            if number[before] != number[name])
-    circle = {i: c for c, members in enumerate(nx.strongly_connected_components(quotient)) for i in members}
-    groups: dict[int, list[str]] = {}
-    for name in wiring.core:
-        groups.setdefault(circle[number[name]], []).append(name)
-    return list(groups.values())
+    return inseparable(wiring.after, joined)
 
 
 def cut(wiring: Wiring, groups: Sequence[Sequence[str]]) -> list[Piece]:

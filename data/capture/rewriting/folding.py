@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from data.capture.kinds import Kind, kind_of
 from data.capture.operations import CONTROL_FLOW, SHAPES
-from data.capture.program import Node, Program, Tensor, constant, node_def, reached
+from data.capture.program import Node, Program, Tensor, constant, known_bytes, node_def, reached, tensor_of
 
 # A constant of more bytes than that is not written into the file, unless what it is made of was as large.
 MOST_BYTES = 1 << 16
@@ -28,26 +27,28 @@ def fold(program: Program) -> Program:
 
 def _shapes_as_constants(program: Program, graph: tf.Graph) -> Program:
     """Shape, Size and Rank of tensors whose shapes are known."""
-    source: dict[Tensor, Tensor] = {}
+    instead: dict[Tensor, Tensor] = {}
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
         made = _shape_values(node, graph) if node.op in SHAPES else None
         if made is None:
             nodes[name] = node
             continue
-        dtype = graph.get_operation_by_name(name).outputs[0].dtype
+        dtype = tensor_of(graph, (name, 0)).dtype
         for k, value in enumerate(made):
-            fresh = name if k == 0 else f"{name}/{k}"
-            nodes[fresh] = constant(fresh, value, dtype, node.origin)
-            source[name, k] = (fresh, 0)
-    if not source:
-        return program
-    moved = {name: replace(node, inputs=[source.get(x, x) for x in node.inputs]) for name, node in nodes.items()}
-    return program.with_nodes(moved, [source.get(x, x) for x in program.outputs])
+            nodes |= _constant((name, k), value, dtype, node, instead)
+    return program.with_nodes(nodes, instead) if instead else program
+
+
+def _constant(x: Tensor, value, dtype: tf.DType | None, of: Node, instead: dict[Tensor, Tensor]) -> dict[str, Node]:
+    """The constant that stands for a tensor, by its name; the first of an operation takes over that of the operation."""
+    name = x[0] if x[1] == 0 else f"{x[0]}/{x[1]}"
+    instead[x] = (name, 0)
+    return {name: constant(name, value, dtype, of.origin)}
 
 
 def _shape_values(node: Node, graph: tf.Graph) -> list | None:
-    shapes = [_tensor(graph, x).shape for x in node.inputs]
+    shapes = [tensor_of(graph, x).shape for x in node.inputs]
     if node.op == "Rank":
         return None if shapes[0].rank is None else [shapes[0].rank]
     if not all(shape.is_fully_defined() for shape in shapes):
@@ -57,28 +58,30 @@ def _shape_values(node: Node, graph: tf.Graph) -> list | None:
 
 def _computed(program: Program, graph: tf.Graph) -> Program:
     """Operations on constants alone, by the constants that they make."""
-    known = {name for name, node in program.nodes.items() if node.op == "Const"}
-    folded: dict[str, Node] = {}
-    for name, node in program.nodes.items():
-        if node.inputs and all(x in known for x, _ in node.inputs) and may_fold(node, graph):
-            folded[name] = node
-            known.add(name)
+    folded, wanted = foldable(program, {name for name, node in program.nodes.items() if node.op == "Const"}, graph)
     if not folded:
         return program
-    taken = [x for name, node in program.nodes.items() if name not in folded for x in node.inputs if x[0] in folded]
-    wanted = list(dict.fromkeys([*taken, *(x for x in program.outputs if x[0] in folded)]))
-    values = dict(zip(wanted, _values(program, wanted), strict=True)) if wanted else {}
-    source: dict[Tensor, Tensor] = {}
+    values = dict(zip(wanted, values_of(program, wanted, {}), strict=True))
+    instead: dict[Tensor, Tensor] = {}
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
         if name not in folded:
-            nodes[name] = replace(node, inputs=[source.get(x, x) for x in node.inputs])
+            nodes[name] = node
             continue
         for x in (x for x in wanted if x[0] == name):
-            fresh = name if x[1] == 0 else f"{name}/{x[1]}"
-            nodes[fresh] = constant(fresh, values[x], None, node.origin)
-            source[x] = (fresh, 0)
-    return program.with_nodes(nodes, [source.get(x, x) for x in program.outputs])
+            nodes |= _constant(x, values[x].numpy(), None, node, instead)
+    return program.with_nodes(nodes, instead)
+
+
+def foldable(program: Program, known: set[str], graph: tf.Graph) -> tuple[set[str], list[Tensor]]:
+    """Operations that depend on known ones alone, and those of their tensors that are needed elsewhere. Args: known: names."""
+    known, folded = set(known), set[str]()
+    for name, node in program.nodes.items():
+        if node.inputs and all(x in known for x, _ in node.inputs) and may_fold(node, graph):
+            folded.add(name)
+            known.add(name)
+    taken = [x for name, node in program.nodes.items() if name not in folded for x in node.inputs if x[0] in folded]
+    return folded, list(dict.fromkeys([*taken, *(x for x in program.outputs if x[0] in folded)]))
 
 
 def may_fold(node: Node, graph: tf.Graph) -> bool:
@@ -88,18 +91,27 @@ def may_fold(node: Node, graph: tf.Graph) -> bool:
             or node.op.startswith("StatelessRandom")):
         return False
     outputs = graph.get_operation_by_name(node.name).outputs if _has(graph, node.name) else []
-    taken = sum(_bytes(_tensor(graph, x)) for x in node.inputs if _has(graph, x[0]))
-    return bool(outputs) and all(x.dtype not in (tf.string, tf.variant, tf.resource) and _bytes(x) <= max(MOST_BYTES, taken)
+    taken = sum(known_bytes(tensor_of(graph, x)) for x in node.inputs if _has(graph, x[0]))
+    return bool(outputs) and all(x.dtype not in (tf.string, tf.variant, tf.resource) and known_bytes(x) <= max(MOST_BYTES, taken)
                                  for x in outputs)
 
 
-def _values(program: Program, wanted: list[Tensor]) -> list[np.ndarray]:
+def values_of(program: Program, wanted: list[Tensor], reads: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+    """What tensors are, computed now. Args: reads: what operations that read variables give, by name."""
+    if not wanted:
+        return []
     part = tf.compat.v1.GraphDef(versions=program.library.versions)
-    part.node.extend(map(node_def, reached(program.nodes, [name for name, _ in wanted]).values()))
-    names = [f"{name}:{k}" for name, k in wanted]
+    nodes = reached(program.nodes, [name for name, _ in wanted])
+    part.node.extend(node_def(node) for name, node in nodes.items() if name not in reads and node.op != "Placeholder")
+    given = {name: value for name, value in reads.items() if name in nodes}
+
+    def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        feeds = {f"{name}:0": tensor for name, tensor in zip(given, tensors, strict=True)}
+        return tf.import_graph_def(part, feeds, [f"{name}:{k}" for name, k in wanted], name="")
+
     with tf.device("/CPU:0"):
-        function = tf.compat.v1.wrap_function(lambda: tf.import_graph_def(part, return_elements=names, name=""), [])
-        return [value.numpy() for value in function()]
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in given.values()]
+        return tf.compat.v1.wrap_function(compute, specs)(*given.values())
 
 
 def _has(graph: tf.Graph, name: str) -> bool:
@@ -108,12 +120,3 @@ def _has(graph: tf.Graph, name: str) -> bool:
     except KeyError:
         return False
     return True
-
-
-def _tensor(graph: tf.Graph, x: Tensor) -> tf.Tensor:
-    return graph.get_operation_by_name(x[0]).outputs[x[1]]
-
-
-def _bytes(tensor: tf.Tensor) -> int:
-    """0 where the shape is unknown: of constants, small ones are."""
-    return (tensor.shape.num_elements() or 0) * tensor.dtype.size

@@ -14,10 +14,10 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from data.capture.program import SHAPES, Node, Program, Tensor, Variable, constant, node_def, reached, shape_attr
+from data.capture.program import SHAPES, Node, Program, Tensor, Variable, constant, shape_attr, type_attr
 from data.capture.rewriting.effects import Effects
 from data.capture.rewriting.folding import MOST_BYTES as MOST_CONSTANT_BYTES
-from data.capture.rewriting.folding import may_fold
+from data.capture.rewriting.folding import foldable, values_of
 
 # Beyond this, functions cannot hold their weights as constants.
 MOST_BYTES = 1 << 31
@@ -34,8 +34,7 @@ def freeze(program: Program, effects: Effects, handles: Mapping[str, tf.Tensor])
     """
     touched = {variable for versions in (*effects.takes.values(), *effects.writes.values()) for variable, _ in versions}
     fixed = {key: v for key, v in program.variables.items() if v.name not in touched and not v.open_shape and v.name in handles}
-    size = sum(tf.TensorShape(v.shape).num_elements() * v.dtype.size for v in fixed.values())
-    if size >= MOST_BYTES:
+    if sum(v.size_bytes for v in fixed.values()) >= MOST_BYTES:
         return program, effects
     if not fixed:
         return _without_norms(program, effects)
@@ -49,36 +48,17 @@ def freeze(program: Program, effects: Effects, handles: Mapping[str, tf.Tensor])
 def fold_weights(program: Program, effects: Effects) -> tuple[Program, Effects]:
     """Operations on frozen variables and constants alone, by what they give."""
     frozen = {v.name for v in program.variables.values() if v.frozen}
-    known = {name for name, node in program.nodes.items() if node.op == "Const"}
-    known |= {name for name, (variable, _) in effects.reads.items() if variable in frozen}
-    graph, folded = program.imported() if frozen else None, dict[str, Node]()
-    for name, node in program.nodes.items():
-        if frozen and node.inputs and node.op != "ReadVariableOp" and all(x in known for x, _ in node.inputs) and may_fold(node, graph):
-            folded[name] = node
-            known.add(name)
+    if not frozen:
+        return program, effects
+    reads = {name: program.weights[variable] for name, (variable, _) in effects.reads.items() if variable in frozen}
+    constants = {name for name, node in program.nodes.items() if node.op == "Const"}
+    folded, wanted = foldable(program, constants | reads.keys(), program.imported())
     if not folded:
         return program, effects
-    taken = [x for name, node in program.nodes.items() if name not in folded for x in node.inputs if x[0] in folded]
-    wanted = list(dict.fromkeys([*taken, *(x for x in program.outputs if x[0] in folded)]))
     rewriter = _Rewriter(program, effects)
-    for x, value in zip(wanted, _values(program, effects, wanted), strict=True):
+    for x, value in zip(wanted, values_of(program, wanted, reads), strict=True):
         rewriter.replace(x, value)
     return rewriter.finished(folded)
-
-
-def _values(program: Program, effects: Effects, wanted: list[Tensor]) -> list[tf.Tensor]:
-    part = tf.compat.v1.GraphDef(versions=program.library.versions)
-    nodes = reached(program.nodes, [name for name, _ in wanted])
-    reads = {name: program.weights[effects.reads[name][0]] for name in nodes if name in effects.reads}
-    part.node.extend(node_def(node) for name, node in nodes.items() if name not in reads and node.op != "Placeholder")
-
-    def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        given = {f"{name}:0": tensor for name, tensor in zip(reads, tensors, strict=True)}
-        return tf.import_graph_def(part, given, [f"{name}:{k}" for name, k in wanted], name="")
-
-    with tf.device("/CPU:0"):
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in reads.values()]
-        return tf.compat.v1.wrap_function(compute, specs)(*reads.values())
 
 
 def _without_norms(program: Program, effects: Effects) -> tuple[Program, Effects]:
@@ -129,7 +109,7 @@ class _Rewriter:
         self._program, self._effects = program, effects
         self._nodes, self._reads = dict(program.nodes), dict(effects.reads)
         self._variables, self._weights = dict(program.variables), dict(program.weights)
-        self._source: dict[Tensor, Tensor] = {}
+        self._instead: dict[Tensor, Tensor] = {}
 
     def value(self, x: Tensor) -> tf.Tensor | None:
         """What a tensor is known to be."""
@@ -140,7 +120,7 @@ class _Rewriter:
 
     def replace(self, x: Tensor, value: tf.Tensor) -> None:
         """Who takes the tensor takes this value."""
-        self._source[x] = (self._made(f"{x[0]}/folded_{x[1]}", value, self._program.nodes[x[0]]), 0)
+        self._instead[x] = (self._made(f"{x[0]}/folded_{x[1]}", value, self._program.nodes[x[0]]), 0)
 
     def feed(self, name: str, position: int, value: tf.Tensor) -> None:
         """The operation takes this value at this position."""
@@ -158,11 +138,9 @@ class _Rewriter:
         """Args: gone: names of the operations that are not needed any more."""
         if self._nodes == self._program.nodes:
             return self._program, self._effects
-        nodes = {name: replace(node, inputs=[self._source.get(x, x) for x in node.inputs]) for name, node in self._nodes.items()
-                 if name not in gone}
-        outputs = [self._source.get(x, x) for x in self._program.outputs]
-        program = replace(self._program.with_nodes(nodes, outputs), variables=self._variables, weights=self._weights)
-        return program, replace(self._effects, reads=self._reads)
+        nodes = {name: node for name, node in self._nodes.items() if name not in gone}
+        program = self._program.with_nodes(nodes, self._instead)
+        return replace(program, variables=self._variables, weights=self._weights), replace(self._effects, reads=self._reads)
 
     def _made(self, name: str, value: tf.Tensor, of: Node) -> str:
         size = value.shape.num_elements() * value.dtype.size
@@ -171,9 +149,8 @@ class _Rewriter:
             before[name] = constant(name, np.asarray(value), value.dtype, of.origin)
         else:
             placeholder, shape = f"{name}/variable", tuple(value.shape)
-            resource = {"dtype": tf.compat.v1.AttrValue(type=tf.resource.as_datatype_enum)}
-            attr = {"dtype": tf.compat.v1.AttrValue(type=value.dtype.as_datatype_enum), SHAPES: shape_attr([shape])}
-            before[placeholder] = Node(placeholder, "Placeholder", [], [], resource, of.origin)
+            attr = {"dtype": type_attr(value.dtype), SHAPES: shape_attr([shape])}
+            before[placeholder] = Node(placeholder, "Placeholder", [], [], {"dtype": type_attr(tf.resource)}, of.origin)
             before[name] = Node(name, "ReadVariableOp", [(placeholder, 0)], [], attr, of.origin)
             self._variables[placeholder] = Variable(name, placeholder, shape, value.dtype, frozen=True)
             self._weights[name], self._reads[name] = value, (name, 0)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph
 
 from data.capture.operations import CALLS
-from data.capture.program import Node, Tensor, in_order, needed, parse_inputs
+from data.capture.program import Node, Tensor, in_order, needed, parse_inputs, unique
 from data.capture.rewriting.scopes import Scopes
 from data.capture.rewriting.switches import Whole, with_whole_control_flow
 from doppler_tf.errors import ConfigError
@@ -65,7 +65,7 @@ class Inliner:
                 names.calls[node.name] = self._call(prefix + node.name, node.attr["f"].func.name, inputs, before,
                                                     self._scopes.merged(records[node.name], scope))
             else:
-                fresh = self._fresh(prefix + node.name)
+                fresh = unique(prefix + node.name, self.nodes)
                 names.names[node.name] = fresh
                 self.nodes[fresh] = Node(fresh, node.op, inputs, before, node.attr, node.origin, node.scopes)
         return names
@@ -82,7 +82,7 @@ class Inliner:
                               f"returns, got {called!r}, which does not; export the model again")
         returned = parse_inputs(returned)[0]
         if controls:  # one for all: operations in the body are many
-            gate = self._fresh(f"{name}/begin")
+            gate = unique(f"{name}/begin", self.nodes)
             self.nodes[gate] = Node(gate, "NoOp", [], controls, {}, (None, name))
             controls = [gate]
         arguments = dict(zip((arg.name for arg in definition.signature.input_arg), inputs, strict=True))
@@ -90,13 +90,6 @@ class Inliner:
         tensors = list(map(inner.tensor, returned))
         ends = [end for control in definition.control_ret.values() for end in inner.after(control)]
         return tensors, list(dict.fromkeys([*controls, *ends, *(producer for producer, _ in tensors)]))
-
-    def _fresh(self, name: str) -> str:
-        unique, count = name, 0
-        while unique in self.nodes:
-            count += 1
-            unique = f"{name}_{count}"
-        return unique
 
 
 class _Names:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from data.capture.calls.concrete import Concrete, users_line
 from data.capture.operations import ALIASES, BRANCHES, CONTROL_FLOW, LOOPS
-from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, parse_inputs, reached, shape_attr
+from data.capture.program import SHAPES, Node, Program, Tensor, constant, in_order, parse_inputs, reached, shape_attr, tensor_of, type_attr
 from data.capture.rewriting.effects import Effects, Library, check_operations, control_edges, find_effects
 from data.capture.rewriting.folding import fold
 from data.capture.rewriting.functions import call_by_operation, check_functions, named_by_content
@@ -109,7 +109,7 @@ def _check_shapes_assigned(program: Program, library: Library, effects: Effects,
                 if variable in open_]
     graph = program.imported() if assigned else None
     for node, variable in assigned:
-        shape = graph.get_operation_by_name(node.inputs[1][0]).outputs[node.inputs[1][1]].shape if node.op == "AssignVariableOp" else None
+        shape = tensor_of(graph, node.inputs[1]).shape if node.op == "AssignVariableOp" else None
         hidden = "AssignVariableOp" in library.operations(node)
         if hidden or (shape is not None and tuple(shape) != variable.shape):
             got = "a loop or branch that assigns to it" if hidden else f"one of shape {shape}"
@@ -130,7 +130,7 @@ def line_of(graph: tf.Graph, name: str) -> str:
 
 
 def _placeholder(node: Node, dtype: tf.DType, shape: tf.compat.v1.AttrValue | None) -> Node:
-    attr = {"dtype": tf.compat.v1.AttrValue(type=dtype.as_datatype_enum)} | ({} if shape is None else {"shape": shape})
+    attr = {"dtype": type_attr(dtype)} | ({} if shape is None else {"shape": shape})
     return replace(node, op="Placeholder", inputs=[], attr=attr)
 
 
@@ -160,7 +160,7 @@ def _gathers_as_reads(program: Program) -> Program:
         if node.op == "ResourceGather":
             nodes[axis] = constant(axis, batch, tf.int32, node.origin)
             inputs.append((axis, 0))
-            gather |= {"Taxis": tf.compat.v1.AttrValue(type=tf.int32.as_datatype_enum), "batch_dims": tf.compat.v1.AttrValue(i=batch)}
+            gather |= {"Taxis": type_attr(tf.int32), "batch_dims": tf.compat.v1.AttrValue(i=batch)}
         op = "GatherV2" if node.op == "ResourceGather" else "GatherNd"
         nodes[name] = Node(name, op, inputs, [read], gather, node.origin, node.scopes)
     return program.with_nodes(nodes)
@@ -171,21 +171,21 @@ def _without_aliases(program: Program, aliases: Collection[str]) -> Program:
 
     Args: aliases: the types of these operations; `EnsureShape` remains all the same where it checks a shape that depends on data.
     """
-    source: dict[Tensor, Tensor] = {}
+    instead: dict[Tensor, Tensor] = {}
     ensures = _ENSURES in aliases and any(node.op == _ENSURES for node in program.nodes.values())
     graph = program.imported() if ensures else None
     checks = {name for name, node in program.nodes.items() if ensures and node.op == _ENSURES
               and not graph.get_operation_by_name(name).inputs[0].shape.is_fully_defined()}
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
-        inputs = [source.get(x, x) for x in node.inputs]
+        inputs = [instead.get(x, x) for x in node.inputs]
         if node.op in aliases and name not in checks:
-            source.update({(name, k): x for k, x in enumerate(inputs)})
+            instead.update({(name, k): x for k, x in enumerate(inputs)})
         elif node.op != "NoOp":
-            nodes[name] = replace(node, inputs=inputs, controls=[], attr=_kept_attributes(node))
+            nodes[name] = replace(node, controls=[], attr=_kept_attributes(node))
             if node.op in LOOPS:  # a variable's resource comes out of a loop as it went in
-                source.update({(name, k): x for k, x in enumerate(inputs) if x[0] in program.variables})
-    return program.with_nodes(nodes, [source.get(x, x) for x in program.outputs])
+                instead.update({(name, k): x for k, x in enumerate(inputs) if x[0] in program.variables})
+    return program.with_nodes(nodes, instead)
 
 
 def _kept_attributes(node: Node) -> dict:
@@ -197,13 +197,12 @@ def _kept_attributes(node: Node) -> dict:
 def _one_read_a_version(program: Program, effects: Effects) -> Program:
     """Each version of a variable is read once; what is known of variables without reading them becomes constants."""
     first: dict[tuple[str, int], str] = {}
-    source: dict[Tensor, Tensor] = {}
+    instead: dict[Tensor, Tensor] = {}
     nodes: dict[str, Node] = {}
     for name, node in program.nodes.items():
-        inputs = [source.get(x, x) for x in node.inputs]
         variable = program.variables.get(node.inputs[0][0]) if node.inputs else None
         if name in effects.reads and name != first.setdefault(effects.reads[name], name):
-            source[name, 0] = (first[effects.reads[name]], 0)
+            instead[name, 0] = (first[effects.reads[name]], 0)
         elif name in effects.reads:
             nodes[name] = replace(node, attr={"dtype": node.attr["dtype"], SHAPES: shape_attr([variable.shape])})
         elif node.op == "VarIsInitializedOp" and variable is not None:
@@ -212,8 +211,8 @@ def _one_read_a_version(program: Program, effects: Effects) -> Program:
             dtype = tf.as_dtype(node.attr["out_type"].type) if "out_type" in node.attr else tf.int32
             nodes[name] = constant(name, list(variable.shape), dtype, node.origin)
         else:
-            nodes[name] = replace(node, inputs=inputs)
-    return program.with_nodes(nodes, [source.get(x, x) for x in program.outputs])
+            nodes[name] = node
+    return program.with_nodes(nodes, instead)
 
 
 def pruned(program: Program, effects: Effects) -> Program:

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from data.capture.calls.concrete import Concrete
 from data.capture.kinds import Kind, kind_of
-from data.capture.program import Variable
+from data.capture.program import Variable, type_attr
 from data.capture.rewriting.effects import RESOURCE
 from doppler_tf.errors import ConfigError
 
@@ -33,7 +33,7 @@ def read_as_resources(graph: tf.compat.v1.GraphDef, source: Concrete, where: str
         source.variables[name] = Variable(name, name, tuple(value.shape), value.dtype)
         source.handles[name] = variable.handle
         reads[name] = graph.node.add(name=f"{name}/as_resource", op="ReadVariableOp", input=[name],
-                                     attr={"dtype": tf.compat.v1.AttrValue(type=value.dtype.as_datatype_enum)}).name
+                                     attr={"dtype": type_attr(value.dtype)}).name
         node.op = "Placeholder"
         node.attr.clear()
         node.attr["dtype"].type = RESOURCE

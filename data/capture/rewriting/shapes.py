@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from data.capture.operations import CONTROL_FLOW
-from data.capture.program import SHAPES, Program, Tensor, node_def, reached, shape_attr
+from data.capture.program import SHAPES, Program, Tensor, node_def, reached, shape_attr, tensor_of
 from data.capture.rewriting.effects import Library
 
 # Behind these, TensorFlow may not know shapes that are fixed all the same. What a normalisation keeps for its gradient is one of them.
@@ -45,7 +45,7 @@ def _hidden(program: Program, graph: tf.Graph) -> list[Tensor]:
     library, by_value, sizes, wanted = Library(program.library), set[str](), set[str](), []
 
     def is_known(x: Tensor) -> bool:
-        tensor = graph.get_operation_by_name(x[0]).outputs[x[1]]
+        tensor = tensor_of(graph, x)
         return tensor.dtype in _TYPELESS or tensor.shape.is_fully_defined()
 
     for name, node in program.nodes.items():

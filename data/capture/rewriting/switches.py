@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import networkx as nx
 import tensorflow as tf
 
-from data.capture.program import SHAPES, Tensor, parse_inputs, shape_attr
+from data.capture.program import SHAPES, Tensor, inseparable, parse_inputs, shape_attr
 
 OPERATIONS = frozenset(("Switch", "Merge", "Enter", "Exit", "NextIteration", "LoopCond", "ControlTrigger", "_SwitchN", "RefSwitch",
                         "RefMerge", "RefEnter", "RefExit", "RefNextIteration"))
@@ -76,15 +76,8 @@ def _regions(nodes: dict[str, tf.compat.v1.NodeDef]) -> list[list[str]]:
     _join_loops(nodes, edges, together)
     loops = {name: i for i, members in enumerate(nx.connected_components(together)) for name in members}
     _join_conditionals(nodes, edges, together, loops)
-    number = {name: i for i, members in enumerate(nx.connected_components(together)) for name in members}
-    quotient = nx.DiGraph()
-    quotient.add_nodes_from(number.values())
-    quotient.add_edges_from((number[x], number[name]) for name in nodes for x, _ in edges[name] if number[x] != number[name])
-    circle = {i: c for c, members in enumerate(nx.strongly_connected_components(quotient)) for i in members}
-    groups: dict[int, list[str]] = {}
-    for name in nodes:
-        groups.setdefault(circle[number[name]], []).append(name)
-    return [members for members in groups.values() if any(nodes[name].op in OPERATIONS for name in members)]
+    groups = inseparable({name: [x for x, _ in before] for name, before in edges.items()}, together)
+    return [members for members in groups if any(nodes[name].op in OPERATIONS for name in members)]
 
 
 def _join_loops(nodes, edges, together: nx.Graph) -> None:

@@ -170,6 +170,9 @@ class EinsumProgram:
         if function.arity != len(step.operands) or set(function.params) != set(step.params):
             raise field_error(GraphError, "program", what, step.fn, f"{function.arity} operand(s) and parameters {function.params}",
                               (len(step.operands), tuple(step.params)))
+        for key, value in step.params.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise field_error(GraphError, "program", what, key, "an int or a float", value)
         for use in step.operands:
             self._check_use(what, use, shapes)
         if step.after is not None and (step.after not in shapes or step.after in self.inputs or step.after in self.views):
@@ -185,7 +188,7 @@ class EinsumProgram:
 
 
 def _check_box(what: str, start: tuple[int, ...], extent: tuple[int, ...], name: str, whole: tuple[int, ...]) -> None:
-    fits = len(whole) == len(extent) == len(start) and all(a >= 0 and a + n <= size
+    fits = len(whole) == len(extent) == len(start) and all(isinstance(a, int) and a >= 0 and a + n <= size
                                                            for a, n, size in zip(start, extent, whole, strict=True))
     if not fits:
         box = [[a, a + n] for a, n in zip(start, extent, strict=False)]

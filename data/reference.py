@@ -90,9 +90,12 @@ def execute_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> di
 
 
 def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
-    """The largest ||got - expected|| / ||expected|| over the outputs, with Frobenius norms in float64; NaN if a value is not finite."""
-    errors = [np.linalg.norm(np.subtract(got[name], whole, dtype=np.float64).ravel()) / np.linalg.norm(whole.astype(np.float64).ravel())
-              for name, whole in expected.items()]
+    """The largest ||got - expected|| / ||expected|| over the outputs, with Frobenius norms in float64; NaN if a value is not finite.
+
+    Where `expected` is 0, such as a slot of a weight that no gradient reaches, it is ||got||.
+    """
+    errors = [np.linalg.norm(np.subtract(got[name], whole, dtype=np.float64).ravel())
+              / (np.linalg.norm(whole.astype(np.float64).ravel()) or 1.0) for name, whole in expected.items()]
     return float(np.max(errors))
 
 

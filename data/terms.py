@@ -68,10 +68,10 @@ class Writer:
         self._reserved.update(names)
 
     def add_input(self, name: str, tensor) -> Term:
-        """A further input. Args: tensor: an Input. Raises GraphError: a tensor has this name."""
-        if name in self.labels:
-            raise field_error(GraphError, "program", f"tensor {name!r}", "name", "one that a training step does not need", name,
-                              "rename it")
+        """A further input, once. Args: tensor: an Input. Raises GraphError: another tensor has this name."""
+        if self.inputs.get(name) == tensor:
+            return self.term(name)
+        self._check_free(name)
         self.inputs[name], self.labels[name] = tensor, tensor.labels
         self._fixed.add(name)
         return self.term(name)
@@ -148,7 +148,8 @@ class Writer:
         return term if term.labels == labels else self.write("identity", (term,), labels)
 
     def name(self, term: Term, like: Term, name: str) -> Term:
-        """Makes the term, whole, the tensor of this name in `program`, and returns it."""
+        """Makes the term, whole, the tensor of this name in `program`, and returns it. Raises GraphError: another tensor has this name."""
+        self._check_free(name)
         self.reserve((name,))
         self.stem = name
         tensor = self.whole(term, like).tensor
@@ -168,6 +169,11 @@ class Writer:
                 steps.append(step)
         self.sources = {names.get(name, name): names.get(source, source) for name, source in self.sources.items()}
         return EinsumProgram(self.sizes, self.inputs, tuple(reversed(steps)), tuple(outputs))
+
+    def _check_free(self, name: str) -> None:
+        if name in self.labels:
+            raise field_error(GraphError, "program", f"tensor {name!r}", "name", "one that gradients and training do not need", name,
+                              "rename it")
 
     def points(self, labels: Iterable[str]) -> int:
         """How many elements a tensor over these labels has."""

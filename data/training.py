@@ -54,22 +54,18 @@ def training_step(program: EinsumProgram, training: Training, optimizer: str = "
     """One step of an optimizer, the first: its slots are inputs of zeros.
 
     Raises:
-      ConfigError: no such optimizer, loss or tensor. GraphError: a tensor has a name that the step needs.
+      ConfigError: no such optimizer, loss or tensor; no weight, or one on which the loss does not depend. GraphError: a tensor has a name
+        that the step needs.
     """
     if optimizer not in OPTIMIZERS:
         raise field_error(ConfigError, "training", "", "optimizer", f"one of {', '.join(OPTIMIZERS)}", optimizer)
-    computed = [step.name for step in program.steps]
-    named = {"loss": ((training.loss,), LOSSES), "of": ((training.of,), computed), "data": (training.data, program.inputs)}
-    for what, (given, known) in named.items():
-        for unknown in given:
-            if unknown not in known:
-                raise field_error(ConfigError, "training", "", what, f"one of {', '.join(known)}", unknown)
-    writer = Writer(program)
-    writer.reserve(("loss",))
-    constants = {step.name for step in program.steps if step.name.rpartition(".")[2] in training.constants}
+    _check(program, training)
+    writer, weights = Writer(program), [name for name in program.inputs if name not in training.data]
+    writer.reserve(("loss", *(f"new_{name}" for name in weights)))
+    constants = {step.name for step in program.steps if _short(step.name) in training.constants}
     loss, further = LOSSES[training.loss](writer, writer.term(training.of))
     loss = writer.name(loss, Term(), "loss")
-    found = backward(writer, loss.tensor, [name for name in program.inputs if name not in training.data], {*constants, *further})
+    found = backward(writer, loss.tensor, weights, {*constants, *further})
     writer.source = None
     updates: dict[str, Term] = {}
     for weight, gradient in found.items():
@@ -82,8 +78,42 @@ def training_step(program: EinsumProgram, training: Training, optimizer: str = "
     return TrainingStep(writer.program(("loss", *(f"new_{name}" for name in updates))), writer.sources)
 
 
+def _check(program: EinsumProgram, training: Training) -> None:
+    """Raises ConfigError unless all names are known, and the loss depends on all weights."""
+    for what in ("data", "constants"):
+        if isinstance(given := getattr(training, what), str):
+            raise field_error(ConfigError, "training", "", what, "a tuple of names", given, f"write ({given!r},)")
+    computed = {step.name: _short(step.name) for step in program.steps}
+    named = {"loss": ((training.loss,), LOSSES), "of": ((training.of,), computed), "data": (training.data, program.inputs),
+             "constants": (training.constants, dict.fromkeys(computed.values()))}
+    for what, (given, known) in named.items():
+        for unknown in given:
+            if unknown not in known:
+                raise field_error(ConfigError, "training", "", what, f"one of {', '.join(known)}", unknown)
+    if program.inputs.keys() <= {*training.data}:
+        raise field_error(ConfigError, "training", "", "data", "an input at least that is a weight, and not data", training.data)
+    reached = {training.of}
+    for step in reversed(program.steps):
+        if step.name in reached and computed[step.name] not in training.constants:
+            reached |= step.reads
+    for name in program.inputs:
+        if name not in reached and name not in training.data:
+            raise field_error(ConfigError, "training", "", "weights", f"inputs on which {training.of!r} depends", name,
+                              "name it in data, or take it out of the program")
+
+
+def _short(name: str) -> str:
+    """A tensor's name without the prefix of a layer."""
+    return name.rpartition(".")[2]
+
+
 def softmax_cross_entropy(writer: Writer, logits: Term) -> tuple[Term, tuple[str, ...]]:
-    """The mean over rows of -sum(target log softmax(logits)); the last label has the classes. The largest logit is subtracted before."""
+    """The mean over rows of -sum(target log softmax(logits)); the last label has the classes. The largest logit is subtracted before.
+
+    Raises ConfigError: the logits have no label.
+    """
+    if not logits.labels:
+        raise field_error(ConfigError, "training", "", "of", "logits, with classes along their last label", f"{logits.tensor}, a number")
     labels, rows = logits.labels, logits.labels[:-1]
     target = writer.add_input("target", Input(labels, _one_hot))
     largest = _written(writer, "loss_max", "identity", (logits,), rows, "max")
@@ -125,8 +155,7 @@ def adam(writer: Writer, weight: str, gradient: Term, rate: float) -> dict[str, 
     """
     new = {}
     for name, beta in (("correction_1", BETA_1), ("correction_2", BETA_2)):
-        old = writer.term(name) if name in writer.inputs else writer.add_input(name, Input((), _zeros))
-        new[name] = writer.write("scale", (old,), (), factor=beta, offset=1 - beta)
+        new[name] = writer.write("scale", (writer.add_input(name, Input((), _zeros)),), (), factor=beta, offset=1 - beta)
     mean = _plus(writer, _slot(writer, f"mean_{weight}", weight).times(BETA_1), gradient.times(1 - BETA_1))
     square = writer.write("square", (gradient,), gradient.labels).times(gradient.factor**2)
     spread = _plus(writer, _slot(writer, f"square_{weight}", weight).times(BETA_2), square.times(1 - BETA_2))

@@ -14,7 +14,7 @@ from data.parallel import parallel
 from data.python_files import user_code
 from data.recomputing import recomputed
 from data.tiling import Tiling, check_tiling, extended
-from data.training import TrainingStep, training_step
+from data.training import Training, TrainingStep, training_step
 from data.workloads.chains import CHAINMM, FFNN
 from data.workloads.llama import LLAMA_BLOCK, LLAMA_LAYER, LLAMA_STACK
 from data.workloads.own import fingerprint, in_file, own_workload
@@ -65,7 +65,7 @@ def build_workload(name: str, num_devices: int, scale: str = "paper", seed: int 
         raise field_error(ConfigError, "workload", name, "tiling", f"one of {', '.join(TILINGS)}", tiling)
     if name == "layered" and tiling != "published":
         raise field_error(ConfigError, "workload", name, "tiling", "published: a random graph has no program to cut", tiling)
-    if optimizer is not None and (workload is None or workload.training is None):
+    if optimizer is not None and (workload is None or not isinstance(workload.training, Training)):
         trained = ", ".join(each for each, workload in WORKLOADS.items() if workload.training is not None)
         raise field_error(ConfigError, "workload", name, "training", f"a workload with a loss: one of {trained}, or a data.Workload with "
                           "training=data.Training(...)", name)

@@ -10,7 +10,7 @@ from doppler_tf.formats.graph_json import read_graph, write_graph
 from tests.commands import ROOT, doppler
 from tests.messages import assert_says, refusal
 
-HEADER = "from data import EinsumProgram, Training, Workload, contract, elementwise, tensor_input\n"
+HEADER = "from data import EinsumProgram, Training, Workload, contract, elementwise, reduction, tensor_input\n"
 PROGRAM = HEADER + """
 bare = EinsumProgram({"i": 12, "k": 8, "j": 6}, {"A": tensor_input("i k"), "B": tensor_input("k j")},
                      (contract("AB", "i k, k j -> i j", "A", "B"), elementwise("y", "relu", "i j -> i j", "AB")))
@@ -76,6 +76,9 @@ def test_a_file_that_has_changed_or_is_gone(tmp_path):
      ("mine.py: program: expression 'double': labels of 'A': expected labels of sizes (4, 5)", "(mine.py:2)")),
     (GraphError, HEADER + 'def make(sizes):\n    return contract("AB", "i k -> i", "A", "B")\nbad = Workload({}, {}, make)', "bad",
      ("bad: program: expression 'AB': pattern: expected 2 operand(s)", "(mine.py:3)")),
+    (GraphError, HEADER + 'bad = EinsumProgram({"i": 4}, {"A": tensor_input("i")},\n'
+     '                    (elementwise("y", "scale", "i -> i", "A", factor="2", offset=0),))', "bad",
+     ("mine.py: program: expression 'y': factor: expected an int or a float, got '2'",)),
     (ConfigError, "1 / 0", "bad", ("mine.py: expected a module that can be imported, got ZeroDivisionError", "(mine.py:1)")),
     (ConfigError, PROGRAM, "number", ("mine.py: number: expected a data.EinsumProgram or a data.Workload, got 3",)),
     (ConfigError, PROGRAM + "bad = Workload({}, {}, lambda sizes: None)", "bad",
@@ -94,13 +97,33 @@ def test_what_a_training_step_refuses(tmp_path):
 loss = Workload({}, {}, lambda sizes: bare, training=Training("hinge", "y"))
 of = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "A"))
 data = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", ("C",)))
-taken = Workload({}, {}, lambda sizes: EinsumProgram({"i": 4}, {"target": tensor_input("i")}, (
-    elementwise("y", "relu", "i -> i", "target"),)), training=Training("mean_squared_error", "y"))
+text = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", "A"))
+constants = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", (), ("max",)))
+all = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", ("A", "B")))
+aside = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", (), ("AB",)))
+kind = Workload({}, {}, lambda sizes: bare, training="mean_squared_error")
+
+def named(x, y, loss="mean_squared_error"):
+    steps = elementwise("square", "square", "i -> i", x), reduction(y, "sum", "i -> ", "square")
+    program = EinsumProgram({"i": 4}, {x: tensor_input("i")}, steps)
+    return Workload({}, {}, lambda sizes: program, training=Training(loss, y))
+
+taken, loss_taken, new, slot = named("target", "y"), named("x", "loss"), named("x", "new_x"), named("correction_1", "y")
+number = named("x", "y", "softmax_cross_entropy")
 """)
     for name, error, said in (
             ("bare", ConfigError, "training: expected a workload with a loss: one of chainmm"),
+            ("kind", ConfigError, "training: expected a workload with a loss: one of chainmm"),
+            ("text", ConfigError, "training: data: expected a tuple of names, got 'A'; write ('A',)"),
+            ("constants", ConfigError, "training: constants: expected one of AB, y, got 'max'"),
+            ("all", ConfigError, "training: data: expected an input at least that is a weight"),
+            ("aside", ConfigError, "training: weights: expected inputs on which 'y' depends, got 'A'; name it in data"),
+            ("number", ConfigError, "training: of: expected logits, with classes along their last label, got 'y, a number'"),
+            ("loss_taken", GraphError, "tensor 'loss': name: expected one that gradients and training do not need"),
+            ("new", GraphError, "tensor 'new_x': name: expected one that gradients and training do not need"),
+            ("slot", GraphError, "tensor 'correction_1': name: expected one that gradients and training do not need"),
             ("loss", ConfigError, "training: loss: expected one of softmax_cross_entropy, mean_squared_error, got 'hinge'"),
             ("of", ConfigError, "training: of: expected one of AB, y, got 'A'"),
             ("data", ConfigError, "training: data: expected one of A, B, got 'C'"),
-            ("taken", GraphError, "tensor 'target': name: expected one that a training step does not need, got 'target'; rename it")):
-        assert_says(refusal(error, build_workload, f"{path}:{name}", 2, optimizer="sgd"), said)
+            ("taken", GraphError, "tensor 'target': name: expected one that gradients and training do not need, got 'target'; rename it")):
+        assert_says(refusal(error, build_workload, f"{path}:{name}", 2, optimizer="adam"), said)

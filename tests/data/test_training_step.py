@@ -147,6 +147,23 @@ def test_labels_keep_their_cuts(devices):
     assert {shards[name] for name in large} == {devices}
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_weight_that_no_gradient_reaches_stays(optimizer):
+    """Its slots are zeros in both programs, which are equal."""
+    program = EinsumProgram({"k": 4}, {"w": tensor_input("k")}, (elementwise("y", "is_zero", "k -> k", "w"),))
+    step = training_step(program, Training("mean_squared_error", "y"), optimizer).program
+    tensors = step.draw_inputs(0, np.float64)
+    got = evaluate_program(step, tensors)
+    np.testing.assert_array_equal(got["new_w"], tensors["w"])
+    assert relative_error(got, got) == 0
+
+
+def test_the_error_beside_zeros_is_absolute():
+    zeros = {"x": np.zeros(2)}
+    assert relative_error({"x": np.array([3.0, 4.0])}, zeros) == 5
+    assert np.isnan(relative_error({"x": np.array([0.0, np.nan])}, zeros))
+
+
 def test_inputs_of_the_program_are_drawn_as_without_training():
     for name in TRAINED:
         plain, step = (workload_program(build_workload(name, 1, "small", optimizer=o, **TINY[name]).attributes["workload"]).draw_inputs(7)

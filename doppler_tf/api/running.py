@@ -92,23 +92,19 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     kept = kept_on_host(asked if batches is None else batches.graph, graph) if planned else {}
     asked_for = {there: t for t, there in kept.items()}
     simulated = Simulator().execute(graph, costs, assignment)
-    simulated_s = simulated.makespan_s
-    time_scale = 1.0 if real else time_scale or default_time_scale(simulated_s)
+    time_scale = 1.0 if real else time_scale or default_time_scale(simulated.makespan_s)
     with (emulated_executor(executor, time_scale, seed, timeout_s, truth) if program is None else
           kernel_executor(executor, program, timeout_s, cluster, cluster is not None and not planned, restart_on_loss, merge,
                           [kept.get(t, t) for t in program.fetch])) as engine:
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
-        outputs = None if program is None else engine.outputs
-        if kept and outputs is not None:
-            outputs = {asked_for.get(t, t): value for t, value in outputs.items()}
+        outputs = None if program is None else {asked_for.get(t, t): value for t, value in engine.outputs.items()}
         error = program.relative_error(outputs) if check and program is not None else None
         if merge:
             merged = engine.merged()
-            graph, costs, assignment, simulated_s = merged.graph, merged.costs, merged.assignment, merged.makespan_s
-            simulated = Simulator().execute(graph, costs, assignment)
+            graph, costs, assignment, simulated = merged.graph, merged.costs, merged.assignment, merged.trace
     found = sorted(traces, key=lambda t: t.makespan_s)[(len(traces) - 1) // 2]
     figures = {"executor": executor, "device_kind": found.device_kind, "dispatch": found.dispatch, "time_scale": time_scale,
-               "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated_s,
+               "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated.makespan_s,
                **({} if batches is None else batch_figures(batches, found, simulated)),
                "outputs_match": matches(error), "relative_error": error}
     return executed((graph, costs, assignment, found), figures, (idle,), tolerance_s, trace, gantt, outputs)

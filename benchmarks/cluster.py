@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, in_turns, show
 from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow
 from doppler_tf.api.measuring import measure
 from doppler_tf.formats.cluster_json import ClusterSpec
@@ -73,7 +73,7 @@ def main() -> None:
                                                                                       "low_ratio", "high_ratio", "output_error")),
                            (f"{ASSIGNMENTS} assignments, predicted and measured",
                             ("vertices", "median_error", "rank_correlation", "cardless_median_error", "cardless_rank_correlation"))):
-        show(title, {name: {key: row[key] for key in columns if key in row} for name, row in found.items()})
+        show(title, found, [key for key in columns if key in next(iter(found.values()))])
     finish(found)
 
 
@@ -124,15 +124,11 @@ def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[st
     with (TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True, cluster=cluster) as executor,
           PlainTensorFlow(folder / "graph.json") as plain):
         plain.run("default")  # its process takes seconds of a core to start
-        judged, seconds = fidelity(graph, costs, executor), []
-        for _ in range(WARM + turns):
-            both = []
-            for call in (lambda: plain.run("default"), lambda: executor.execute(graph, costs, chosen.assignment).makespan_s):
-                call()
-                both.append(call())
-            seconds.append(both)
+        judged = fidelity(graph, costs, executor)
+        seconds = in_turns({"alone": lambda: plain.run("default"),
+                            "placed": lambda: executor.execute(graph, costs, chosen.assignment).makespan_s}, turns, WARM)
         error = program.relative_error(executor.outputs)
-    alone_s, placed_s = np.array(seconds[WARM:]).T
+    alone_s, placed_s = seconds["alone"], seconds["placed"]
     low, high = np.percentile(alone_s / placed_s, [25, 75]).tolist()
     assert error <= TOLERANCE
     return {"vertices": len(graph.work_vertices), "alone_s": float(np.median(alone_s)), "placed_s": float(np.median(placed_s)),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, in_turns, show
 from doppler_tf.formats.assignment_json import read_assignment
 from doppler_tf.formats.cluster_json import ClusterSpec
 from doppler_tf.graph.costs import build_costs
@@ -81,13 +81,8 @@ def measured(args: argparse.Namespace, cluster, folder: Path) -> dict[str, dict[
             train([graph], costs.topology, folder / str(seed), config, executor=executor, progress=False, pictures=False)
             path = next((folder / str(seed) / "assignments").glob("*.json"))
             placements[f"stage III, seed {seed}"] = read_assignment(path, graph, costs)
-        seconds = {name: np.zeros(TURNS) for name in placements}
-        for turn in range(-WARM, TURNS):
-            for name, assignment in placements.items():
-                executor.execute(graph, costs, assignment)
-                again_s = executor.execute(graph, costs, assignment).makespan_s
-                if turn >= 0:
-                    seconds[name][turn] = again_s
+        seconds = in_turns({name: lambda assignment=assignment: executor.execute(graph, costs, assignment).makespan_s
+                            for name, assignment in placements.items()}, TURNS, WARM)
     return {name: row(graph, costs, assignment, seconds[name], seconds) for name, assignment in placements.items()}
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, show, timed
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,9 +31,7 @@ def main() -> None:
 
 def seconds(*command: str) -> float:
     """Wall-clock seconds of one command in a separate process."""
-    started = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "doppler_tf", *command], cwd=ROOT, check=True, capture_output=True)
-    return time.perf_counter() - started
+    return timed(lambda: subprocess.run([sys.executable, "-m", "doppler_tf", *command], cwd=ROOT, check=True, capture_output=True))[0]
 
 
 if __name__ == "__main__":

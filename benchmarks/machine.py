@@ -10,18 +10,17 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.tables import finish, show
-from benchmarks.tensorflow_graph import TensorFlowGraph
-from data import build_workload, fuse, input_tiles, output_vertices, workload_program
+from benchmarks.tables import finish, in_turns, show, timed
+from data import build_workload, fuse
 from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow, modes
+from doppler_tf.api.executors import Program
 from doppler_tf.finalists import baselines, choose, finalists_of
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph.dataflow import DataflowGraph, Kernel, Operand
@@ -38,6 +37,7 @@ from doppler_tf.schedule.validation import validate_trace
 from runtime import MergedExecutor, prepare_devices, profile
 from runtime.calls import KernelCall
 from runtime.synchronous import LevelDispatcher, with_barriers
+from runtime.tensorflow_graph import TensorFlowGraph
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 DEVICES = 2
@@ -58,15 +58,13 @@ def main() -> None:
     for name in args.workloads.split(","):
         case = Case(name, devices)
         cases[name], fidelity[name] = case.measure(args.runs), case.fidelity()
-    columns = ("vertices", "calls", "plain_s", "xla_s", "tensorflow_s", "engine_s", "synchronous_s", "one_device_s",
-               "engine_over_tensorflow", "engine_over_plain")
-    show("best found on two devices, beside TensorFlow alone", {name: {c: row[c] for c in columns} for name, row in cases.items()})
-    columns = ("critical_path_s", "critical_path_tensorflow_s", "critical_path_over_tensorflow", "critical_path_over_predicted",
-               "engine_over_predicted", "simulated_two_over_one", "two_over_one", "barrier_gain_share", "simulated_barrier_gain_share")
-    show("critical path; measured over predicted; two devices over one; less than with barriers",
-         {name: {c: row[c] for c in columns} for name, row in cases.items()})
-    show("overhead by vertex, of which between vertices and of a call",
-         {name: {c: row[c] for c in ("overhead_s", "gap_s", "call_s")} for name, row in cases.items()})
+    show("best found on two devices, beside TensorFlow alone", cases,
+         ("vertices", "calls", "plain_s", "xla_s", "tensorflow_s", "engine_s", "synchronous_s", "one_device_s", "engine_over_tensorflow",
+          "engine_over_plain"))
+    show("critical path; measured over predicted; two devices over one; less than with barriers", cases,
+         ("critical_path_s", "critical_path_tensorflow_s", "critical_path_over_tensorflow", "critical_path_over_predicted",
+          "engine_over_predicted", "simulated_two_over_one", "two_over_one", "barrier_gain_share", "simulated_barrier_gain_share"))
+    show("overhead by vertex, of which between vertices and of a call", cases, ("overhead_s", "gap_s", "call_s"))
     show(f"{FIDELITY} assignments, simulated and measured", fidelity)
     finish({"cases": cases, "fidelity": fidelity})
 
@@ -77,9 +75,8 @@ class Case:
     def __init__(self, name: str, devices: Sequence[str]):
         self._devices = devices
         graph = fuse(build_workload(name, DEVICES, scale="small"))
-        record = graph.attributes["workload"]
-        self._inputs = input_tiles(graph, workload_program(record).draw_inputs(record["seed"]))
-        self._fetch = output_vertices(graph)
+        program = Program(graph)
+        self._inputs, self._fetch = program.inputs, program.fetch
         found = profile(graph, cpu(DEVICES), self._inputs)
         self._graph, self._costs = found.graph, found.costs
         self._critical = place(self._graph, self._costs, "critical_path").assignment
@@ -112,16 +109,15 @@ class Case:
             traces: dict[str, list[Trace]] = {}
             turns = {**{name: lambda n=name: self._trace(engine, assignments[n], traces.setdefault(n, [])) for name in assignments},
                      "synchronous": lambda: self._trace(barriers, self._best, traces.setdefault("synchronous", [])),
-                     **{name: lambda n=name: timed(yardsticks[n].run) for name in yardsticks},
+                     **{name: lambda n=name: timed(yardsticks[n].run)[0] for name in yardsticks},
                      **{f"plain_{mode}": lambda m=mode: plain.run(m) for mode in modes(graph)}}
             self._check(yardsticks["tensorflow"], engine)
-            rounds = [{name: (turn(), turn())[1] for name, turn in turns.items()} for _ in range(WARM + runs)][WARM:]
-            seconds = {name: [one[name] for one in rounds] for name in turns}
+            seconds = in_turns(turns, runs, WARM)
         merged = merge_calls(graph, costs, self._best, self._fetch)
         for trace in traces["engine"][-2 * runs:]:
             assert validate_trace(merged.graph, merged.costs, merged.assignment, trace.log).work_conserving
         median = {name: float(np.median(values)) for name, values in seconds.items()}
-        quartiles = {name: [float(x) for x in np.percentile(values, [25, 75])] for name, values in seconds.items()}
+        quartiles = {name: np.percentile(values, [25, 75]).tolist() for name, values in seconds.items()}
         predicted = {name: merge_calls(graph, costs, assignment, self._fetch).makespan_s for name, assignment in assignments.items()}
         with_barriers_s = Simulator().drive(LevelDispatcher(merged.graph, merged.costs, merged.assignment), merged.costs).makespan_s
         gap_s = float(np.median([gaps_s(merged.graph, trace) for trace in traces["engine"][-2 * runs:][1::2]]))
@@ -197,15 +193,8 @@ def call_seconds(device: str) -> float:
     call.warm(device)
     with tf.device(device):
         tensor = tf.ones(1)
-    seconds = [timed(lambda: call([tensor], device)) for _ in range(500)]
+    seconds = [timed(lambda: call([tensor], device))[0] for _ in range(500)]
     return float(np.median(seconds))
-
-
-def timed(call: Callable) -> float:
-    """Wall-clock seconds of a call."""
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 if __name__ == "__main__":

@@ -13,12 +13,11 @@ prepare_tensorflow()
 # ruff: noqa: E402
 # isort: split
 import argparse
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, show, timed
 from data import build_workload
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
@@ -71,15 +70,11 @@ def placed(graph: DataflowGraph, topology: Topology, budget_s: float) -> dict[st
     costs = build_costs(graph, topology)
     bound_s, rows = lower_bounds(graph, costs).best_s, {}
     for name in YARDSTICKS:
-        started = time.perf_counter()
-        assignment = HEURISTICS[name](Problem(graph, costs), np.random.default_rng(0))
-        rows[name] = {"took_s": time.perf_counter() - started,
-                      "makespan_over_bound": judge(Problem(graph, costs, AUTO), [assignment])[0][0] / bound_s}
+        took_s, assignment = timed(lambda name=name: HEURISTICS[name](Problem(graph, costs), np.random.default_rng(0)))
+        rows[name] = {"took_s": took_s, "makespan_over_bound": judge(Problem(graph, costs, AUTO), [assignment])[0][0] / bound_s}
     for budget in (None, budget_s):
-        started = time.perf_counter()
-        found = place(graph, topology, budget_s=budget)
-        rows["place" if budget is None else f"place, {budget:g} s"] = {"took_s": time.perf_counter() - started,
-                                                                      "makespan_over_bound": found.makespan_s / bound_s}
+        took_s, found = timed(lambda budget=budget: place(graph, topology, budget_s=budget))
+        rows["place" if budget is None else f"place, {budget:g} s"] = {"took_s": took_s, "makespan_over_bound": found.makespan_s / bound_s}
     return {name: {"vertices": graph.num_vertices, **row} for name, row in rows.items()}
 
 

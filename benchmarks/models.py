@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, in_turns, show, timed
 from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow
 from doppler_tf.api.comparison.plain_tensorflow import modes as modes_of
 from doppler_tf.api.distribution.distribute import Distributed, distribute
@@ -71,9 +70,9 @@ def main() -> None:
                             ("calls", "engine_s", "theirs_s", "engine_over_theirs", "outside_s")),
                            ("with barriers", ("engine_s", "barriers_s", "barriers_over_engine", "simulated_barriers_over_engine")),
                            (f"{FIDELITY} assignments in merged calls, simulated and measured", ("median_error", "rank_correlation"))):
-        rows = {name: {column: row.get(column) for column in columns} for name, row in found.items() if columns[0] in row}
+        rows = {name: row for name, row in found.items() if columns[0] in row}
         if rows:
-            show(title, rows)
+            show(title, rows, columns)
     finish(found)
 
 
@@ -83,10 +82,8 @@ class Case:
     def __init__(self, name: str, build: Callable[[Path], object], folder: Path):
         capture, source, self._file = import_quietly("data.capture"), build(folder), folder / f"{name}.json"
         self._source = source
-        started = time.perf_counter()
-        found = capture.capture_counted(source, model_folder=folder / f"{name}.model", name=name)
-        self.figures = {"operations": found.operations, "vertices": len(found.graph.work_vertices),
-                        "capture_s": time.perf_counter() - started}
+        capture_s, found = timed(lambda: capture.capture_counted(source, model_folder=folder / f"{name}.model", name=name))
+        self.figures = {"operations": found.operations, "vertices": len(found.graph.work_vertices), "capture_s": capture_s}
         programs, self._graph = import_quietly("runtime.models.captured_program"), found.graph
         self._program = programs.CapturedProgram(self._graph)
         write_graph(self._file, self._graph)
@@ -148,19 +145,17 @@ class Case:
 
     def _calls(self, placed: Distributed, in_flight: int) -> Callable[[], float]:
         """Seconds of a call, as a user would call it."""
-        inputs, count = self._program.tensors, BATCHES * in_flight
+        inputs, count = self._program.tensors, 1 if in_flight == 1 else BATCHES * in_flight
         example = self._source.example_inputs
         batch = inputs if example is None else tf.nest.pack_sequence_as(example, list(inputs.values()))
 
-        def run() -> float:
-            started = time.perf_counter()
+        def run() -> None:
             if in_flight == 1:
                 placed(**batch) if example is None else placed(*batch)
-                return time.perf_counter() - started
+                return
             for _ in placed.map([batch] * count):
                 pass
-            return (time.perf_counter() - started) / count
-        return run
+        return lambda: timed(run)[0] / count
 
     def _beside(self, placed: Distributed, turns: int) -> None:
         """The engine beside TensorFlow's executor and barriers, and its predictions."""
@@ -175,14 +170,10 @@ class Case:
             devices = runtime.prepare_devices(DEVICES)
             theirs = graphs.TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, devices, copies=False)
             whole = {"engine": lambda: engine.execute(graph, costs, assignment).makespan_s,
-                     "barriers": lambda: barriers.execute(graph, costs, assignment).makespan_s, "theirs": lambda: _timed(theirs.run)}
+                     "barriers": lambda: barriers.execute(graph, costs, assignment).makespan_s, "theirs": lambda: timed(theirs.run)[0]}
             seconds = _in_turns(whole, turns)
-            outside_s = []
-            for _ in range(turns):
-                started = time.perf_counter()
-                recorded = engine.run(graph, costs, assignment)
-                outside_s.append(time.perf_counter() - started)
-                outside_s[-1] -= recorded().makespan_s
+            runs = (timed(lambda: engine.run(graph, costs, assignment)) for _ in range(turns))
+            outside_s = [took_s - recorded().makespan_s for took_s, recorded in runs]
             self._fidelity(graph, costs, engine)
         with_barriers_s = Simulator().drive(LevelDispatcher(merged.graph, merged.costs, merged.assignment), merged.costs).makespan_s
         self.figures |= {"calls": len(merged.graph.work_vertices), "engine_s": seconds["engine"], "theirs_s": seconds["theirs"],
@@ -200,12 +191,6 @@ class Case:
         self.figures |= {"median_error": judged.median_error, "rank_correlation": judged.rank_correlation}
 
 
-def _timed(call: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
 def _random(graph, costs, rng: np.random.Generator) -> Assignment:
     """Any legal assignment: groups stay together."""
     device = rng.integers(0, costs.num_devices, graph.num_vertices).astype(np.int32)
@@ -218,13 +203,7 @@ def _random(graph, costs, rng: np.random.Generator) -> Assignment:
 
 def _in_turns(calls: dict[str, Callable[[], float]], turns: int) -> dict[str, float]:
     """Median seconds by name."""
-    seconds: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(WARM + turns):
-        names = list(calls)
-        for name in names[turn % len(names):] + names[:turn % len(names)]:  # who comes after its own kind finds warmer caches
-            calls[name]()
-            seconds[name].append(calls[name]())
-    return {name: float(np.median(values[WARM:])) for name, values in seconds.items()}
+    return {name: float(np.median(seconds)) for name, seconds in in_turns(calls, turns, WARM).items()}
 
 
 if __name__ == "__main__":

@@ -18,8 +18,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from benchmarks.tables import finish, show
-from data import build_workload, fuse, input_tiles, output_vertices, workload_program
+from benchmarks.tables import finish, in_turns, show
+from data import build_workload, fuse
+from doppler_tf.api.executors import Program
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
@@ -68,11 +69,10 @@ def main() -> None:
     if "real" in parts:
         for name in WORKLOADS:
             graph = fuse(build_workload(name, DEVICES, scale="small"))
-            record = graph.attributes["workload"]
-            inputs = input_tiles(graph, workload_program(record).draw_inputs(record["seed"]))
-            found = profile(graph, cpu(DEVICES), inputs)
+            program = Program(graph)
+            found = profile(graph, cpu(DEVICES), program.inputs)
             placed = placements(found.graph, found.costs, args.seconds)
-            with TensorFlowExecutor(inputs, output_vertices(graph), keep_inputs=True) as executor:
+            with TensorFlowExecutor(program.inputs, program.fetch, keep_inputs=True) as executor:
                 parts["real"][name] = measured(executor, found.graph, found.costs, placed, args.runs)
         show(f"real kernels on {DEVICES} devices of this machine: gain of auto over fifo", parts["real"])
     finish(parts)
@@ -110,11 +110,11 @@ def placements(graph: DataflowGraph, costs: CostModel, seconds: float | None, se
 
 def measured(executor: Executor, graph: DataflowGraph, costs: CostModel, placed: Mapping[str, Placement], runs: int) -> dict[str, float]:
     """Medians of both placements in turns, and the gains that were simulated and measured."""
-    seconds = np.array([[[run(executor, graph, costs, placed[rule].assignment) for _ in range(2)][1] for rule in RULES]
-                        for _ in range(runs + 1)])[1:]
-    fifo_s, auto_s = np.median(seconds, axis=0).tolist()
+    calls = {rule: lambda rule=rule: run(executor, graph, costs, placed[rule].assignment) for rule in RULES}
+    seconds = in_turns(calls, runs, warm=1)
+    fifo_s, auto_s = (float(np.median(seconds[rule])) for rule in RULES)
     # The spread of the gain: half of all turns lie between these.
-    low, high = np.percentile(1 - seconds[:, 1] / seconds[:, 0], [25, 75]).tolist()
+    low, high = np.percentile(1 - seconds[AUTO] / seconds["fifo"], [25, 75]).tolist()
     return {"fifo_s": fifo_s, "auto_s": auto_s, "simulated_gain_share": 1 - placed[AUTO].makespan_s / placed["fifo"].makespan_s,
             "gain_share": 1 - auto_s / fifo_s, "low_share": low, "high_share": high,
             "fifo_over_simulated": fifo_s / placed["fifo"].makespan_s, "auto_over_simulated": auto_s / placed[AUTO].makespan_s}

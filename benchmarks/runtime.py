@@ -6,15 +6,13 @@ Emulated devices wait exactly as long as the cost model says, so that the excess
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.tables import finish, show
-from benchmarks.tensorflow_graph import TensorFlowGraph
-from data import build_workload, input_tiles, output_vertices, workload_program
+from benchmarks.tables import finish, show, timed
+from data import build_workload
+from doppler_tf.api.executors import Program
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel, build_costs, draw_noise
 from doppler_tf.graph.dataflow import DataflowGraph
@@ -27,6 +25,7 @@ from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.trace import Trace
 from doppler_tf.schedule.validation import validate_trace
 from runtime import EmulatedBackend, EmulatedExecutor, SynchronousExecutor, TensorFlowExecutor, prepare_devices
+from runtime.tensorflow_graph import TensorFlowGraph
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 # The reduction of wall-clock time against a synchronous engine, as measured by Yao et al. (arXiv 2505.23131) on four P100.
@@ -144,8 +143,8 @@ def dispatch_overhead() -> dict[str, float]:
 def against_tensorflow(size: int, devices: list[str], copies: bool) -> dict[str, float]:
     """Medians of warm runs of ChainMM in turns. Both must compute the same outputs. Args: copies: both copy tensors between devices."""
     graph = build_workload("chainmm", 2, scale="small", n=size)
-    record = graph.attributes["workload"]
-    inputs, fetch = input_tiles(graph, workload_program(record).draw_inputs(record["seed"])), output_vertices(graph)
+    program = Program(graph)
+    inputs, fetch = program.inputs, program.fetch
     _, costs, assignment = best_known(graph, cpu(2))
     yardstick = TensorFlowGraph(graph, assignment.device, inputs, fetch, devices, copies)
     with TensorFlowExecutor(inputs, fetch, devices, keep_inputs=True, share_on_cpu=not copies) as executor:
@@ -187,13 +186,6 @@ def time_scale(case: Case, kernel_s: float) -> float:
     graph, costs, assignment = case
     work = graph.work_vertices
     return kernel_s / float(costs.exec_s[work, assignment.device[work]].mean())
-
-
-def timed(call: Callable) -> tuple[float, object]:
-    """Wall-clock seconds of a call, and its result."""
-    started = time.perf_counter()
-    value = call()
-    return time.perf_counter() - started, value
 
 
 if __name__ == "__main__":

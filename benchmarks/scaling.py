@@ -6,20 +6,19 @@ run in the order of the table, and memory is the process's peak after each. A la
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import resource
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.tables import best_seconds, finish
+from benchmarks.tables import best_seconds, finish, timed
 from data import build_workload
 from doppler_tf.api.tensorflow import prepare_tensorflow
 from doppler_tf.fastsim import FastSimulator
@@ -33,7 +32,7 @@ from doppler_tf.schedule.bounds import lower_bounds
 SIZES = (1_000, 3_000, 10_000, 30_000, 100_000)
 ASSIGNMENTS, REPEATS, EPISODES = 16, 5, 8
 # Without a memory limit, because devices of 32 GB would bind only for large graphs and sizes would not be comparable.
-_LIMITS = {"simulation": {"link_slots": None, "memory_bytes": None}, "simulation, contended": {"link_slots": 1, "memory_bytes": None}}
+_LINK_SLOTS = {"simulation": None, "simulation, contended": 1}
 STACK_HEAD, STACK_LAYER = 83, 408  # vertices of a llama_stack on 8 devices
 
 
@@ -66,8 +65,8 @@ def measure_steps(name: str, size: int) -> dict:
     teacher.sample(rng)
     _, steps["critical path"] = _best(lambda: teacher.sample(rng))
     devices = np.stack([teacher.sample(rng).device for _ in range(ASSIGNMENTS)])
-    for step, limits in _LIMITS.items():
-        simulator = FastSimulator(graph, build_costs(graph, _limited(topology, **limits)))
+    for step, link_slots in _LINK_SLOTS.items():
+        simulator = FastSimulator(graph, build_costs(graph, replace(topology.with_memory(None), link_slots=link_slots)))
         simulator.makespans(devices)
         _, steps[step] = _best(lambda simulator=simulator: simulator.makespans(devices), ASSIGNMENTS)
     return {**report, **_measure_policy(graph, costs, steps)}
@@ -124,15 +123,9 @@ def _costs_and_bounds(graph: DataflowGraph, topology: Topology) -> CostModel:
     return costs
 
 
-def _limited(topology: Topology, link_slots: int | None, memory_bytes: float | None) -> Topology:
-    devices = tuple(dataclasses.replace(device, memory_bytes=memory_bytes) for device in topology.devices)
-    return dataclasses.replace(topology, link_slots=link_slots, devices=devices)
-
-
 def _timed(call: Callable) -> tuple[object, dict[str, float]]:
-    started = time.perf_counter()
-    value = call()
-    return value, {"seconds": time.perf_counter() - started, "peak_gib": _peak_gib()}
+    seconds, value = timed(call)
+    return value, {"seconds": seconds, "peak_gib": _peak_gib()}
 
 
 def _best(call: Callable, share: int = 1) -> tuple[object, dict[str, float]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import time
 from collections.abc import Iterator
 
 from doppler_tf.api.tensorflow import prepare_tensorflow
@@ -26,7 +25,7 @@ from agents.training.shards import Workers
 from agents.training.simulated import SimulatedStage
 from agents.training.stages import Training
 from agents.training.task import Task
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, show, timed
 from data import build_workload
 from doppler_tf.api.training import work
 from doppler_tf.graph.costs import build_costs
@@ -63,16 +62,12 @@ def measured(case: str, batch: int, updates: int, workers: Workers) -> dict[str,
     alone, together = (Training.of(task, Learner(task, worth_compiling(config, task.graphs))) for _ in range(2))
     stages = {"one_process": SimulatedStage(alone), "one_core": SimulatedStage(alone), "workers": SimulatedStage(together, workers)}
     seconds: dict[str, list[float]] = {name: [] for name in stages}
-    started = time.perf_counter()
-    stages["workers"].update(0, 0.0)
-    first_s = time.perf_counter() - started
+    first_s, _ = timed(lambda: stages["workers"].update(0, 0.0))
     stages["one_process"].update(0, 0.0)
     for step in range(1, updates + 5):  # the first updates run what is compiled for the first time, with elites too
         for name, stage in stages.items():
             with one_core() if name == "one_core" else contextlib.nullcontext():
-                started = time.perf_counter()
-                stage.update(step, 0.0)
-                seconds[name].append(time.perf_counter() - started)
+                seconds[name].append(timed(lambda stage=stage, step=step: stage.update(step, 0.0))[0])
     kept = {name: np.array(each[4:]) for name, each in seconds.items()}
     medians = {name: float(np.median(each)) for name, each in kept.items()}
     quartiles = {name: tuple(np.quantile(each, [0.25, 0.75])) for name, each in kept.items()}

@@ -53,8 +53,7 @@ def cases(graph: DataflowGraph, devices: np.ndarray) -> dict[str, Topology]:
         assignment = Assignment(device)
         profiles = memory_profiles(graph, costs, assignment, Simulator().execute(graph, costs, assignment))
         peaks += [float(profile.used_bytes.max()) for profile in profiles]
-    tight = tuple(dataclasses.replace(d, memory_bytes=float(np.median(peaks))) for d in p100x4().devices)
-    return {"links never wait": free, "contended links": p100x4(), "contended, memory": dataclasses.replace(p100x4(), devices=tight)}
+    return {"links never wait": free, "contended links": p100x4(), "contended, memory": p100x4().with_memory(float(np.median(peaks)))}
 
 
 def check(graph: DataflowGraph, devices: np.ndarray) -> None:

@@ -1,35 +1,49 @@
-"""The output of all benchmarks: a table for people, and one JSON object as the last line."""
+"""What all benchmarks share: seconds of calls, a table for people, and one JSON object as the last line."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 
+def timed(call: Callable[[], object]) -> tuple[float, object]:
+    """Wall-clock seconds of a call, and its result."""
+    started = time.perf_counter()
+    value = call()
+    return time.perf_counter() - started, value
+
+
 def best_seconds(call: Callable[[], object], repeats: int) -> float:
     """The shortest of `repeats` wall-clock times of `call`, which is the least disturbed one."""
-    seconds = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        call()
-        seconds.append(time.perf_counter() - started)
-    return min(seconds)
+    return min(timed(call)[0] for _ in range(repeats))
 
 
-def show(title: str, rows: dict[str, dict[str, float | None]]) -> None:
+def in_turns(calls: Mapping[str, Callable[[], float]], turns: int, warm: int) -> dict[str, np.ndarray]:
+    """By name the seconds that calls return, float64 [turns]. A turn makes each call twice, and the second counts: at the first, the
+    caches are full of another's tensors. Args: warm: turns before, which do not count."""
+    names, seconds = list(calls), np.zeros((warm + turns, len(calls)))
+    for turn in range(warm + turns):
+        for k in np.roll(range(len(calls)), -turn):  # who comes after its own kind finds warmer caches
+            calls[names[k]]()
+            seconds[turn, k] = calls[names[k]]()
+    return dict(zip(calls, seconds[warm:].T, strict=True))
+
+
+def show(title: str, rows: Mapping[str, Mapping[str, float | None]], columns: Sequence[str] = ()) -> None:
     """Prints rows by name. A column's name sets its format: `_s` seconds; `_share` or `_error` percent; `_ratio` or `_over_` three
-    decimals."""
+    decimals. Args: columns: those to show; none: all of the first row."""
     table = Table(title=title)
     table.add_column("case")
-    columns = list(next(iter(rows.values())))
+    columns = columns or list(next(iter(rows.values())))
     for column in columns:
         table.add_column(column, justify="right")
     for name, row in rows.items():
-        table.add_row(name, *(_text(column, row[column]) for column in columns))
+        table.add_row(name, *(_text(column, row.get(column)) for column in columns))
     Console(width=160).print(table)
 
 

@@ -7,10 +7,9 @@ The tiling that `workload --tiling auto` keeps is compared with the published on
 from __future__ import annotations
 
 import argparse
-import time
 from statistics import geometric_mean
 
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, show, timed
 from data import WORKLOADS, build_tilings, eindecomp, labelled
 from doppler_tf.alternatives import place_alternatives
 from doppler_tf.graph.topology import Topology, p100x4, preset
@@ -43,9 +42,8 @@ def main() -> None:
     operations = labelled(program)
     seconds = {}
     for pieces in (4, 8, 12, 16):
-        started = time.perf_counter()
-        eindecomp(operations, pieces)
-        seconds[f"{len(operations):,} expressions, {pieces} pieces"] = {"eindecomp_s": time.perf_counter() - started}
+        took_s, _ = timed(lambda pieces=pieces: eindecomp(operations, pieces))
+        seconds[f"{len(operations):,} expressions, {pieces} pieces"] = {"eindecomp_s": took_s}
     show("choice of a tiling", seconds)
     over = {kind: [row[f"auto_over_{kind}"] for row in published.values()] for kind in ("published", "named")}
     finish({"cases": rows, "choice": seconds,

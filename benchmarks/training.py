@@ -42,7 +42,7 @@ def main() -> None:
         eager = EagerTrainer(task.arrays[0], lambda network, encoded=encoded: network.encode(encoded), task.config)
         check(training, eager)
         trained, rollout = measure_training(training, eager), measure_rollout(training, eager)
-        greedy_s = greedy_seconds(training)
+        greedy_s = rollout_seconds(training, 1, greedy=True)
         result[name] = {**trained, "rollout": rollout, "greedy_s": greedy_s}
         show(f"{name}: seconds per episode; one greedy assignment, warm: {1e3 * greedy_s:.2f} ms",
              {"training": trained, "rollout alone": rollout})
@@ -75,20 +75,16 @@ def measure_training(training: Training, eager: EagerTrainer) -> dict[str, float
 
 def measure_rollout(training: Training, eager: EagerTrainer) -> dict[str, float]:
     """Seconds per episode of both trainers, without simulation and update."""
-    policy = training.learner.agent.collect_policy
-    given = policy.graphs, tf.zeros([BATCH], tf.int32), tf.constant([0, 1]), tf.zeros([BATCH], tf.bool)
-    policy.rollout.run(*given)
-    ours_s = best_seconds(lambda: policy.rollout.run(*given).order.numpy(), UPDATES) / BATCH
-    yardstick_s = best_seconds(eager.rollout, EAGER_EPISODES)
+    ours_s, yardstick_s = rollout_seconds(training, BATCH, greedy=False) / BATCH, best_seconds(eager.rollout, EAGER_EPISODES)
     return {"yardstick_s": yardstick_s, "ours_s": ours_s, "ratio": yardstick_s / ours_s}
 
 
-def greedy_seconds(training: Training) -> float:
-    """Seconds of one compiled greedy episode."""
+def rollout_seconds(training: Training, episodes: int, greedy: bool) -> float:
+    """Seconds of so many compiled episodes at once."""
     policy = training.learner.agent.policy
-    given = policy.graphs, tf.zeros([1], tf.int32), tf.constant([0, 0]), tf.ones([1], tf.bool)
+    given = policy.graphs, tf.zeros([episodes], tf.int32), tf.constant([0, 1]), tf.fill([episodes], greedy)
     policy.rollout.run(*given)
-    return best_seconds(lambda: np.asarray(policy.rollout.run(*given).device), UPDATES)
+    return best_seconds(lambda: policy.rollout.run(*given).order.numpy(), UPDATES)
 
 
 if __name__ == "__main__":

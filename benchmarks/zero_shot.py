@@ -16,8 +16,8 @@ prepare_tensorflow()  # before TF-GNN is imported, which runs TensorFlow's first
 # isort: split
 import argparse
 import tempfile
-import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 
@@ -26,7 +26,7 @@ import numpy as np
 from agents.config import TrainConfig
 from agents.serving.placing import load_policy
 from agents.training.run import train
-from benchmarks.tables import finish, show
+from benchmarks.tables import finish, show, timed
 from data import build_workload
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.formats.graph_json import read_graph
@@ -55,10 +55,10 @@ def main() -> None:
     training_s = []
     for seed in range(args.seeds):
         with tempfile.TemporaryDirectory() as folder:
-            started = time.perf_counter()
-            train([counted(name, devices) for devices in TRAINED_DEVICES for name in WORKLOADS], ideal(max(TRAINED_DEVICES)), folder,
-                  TrainConfig(identity=False, polish=0, batch=48, simulated=args.episodes, seed=seed), progress=False)
-            training_s.append(time.perf_counter() - started)
+            config = TrainConfig(identity=False, polish=0, batch=48, simulated=args.episodes, seed=seed)
+            graphs = [counted(name, devices) for devices in TRAINED_DEVICES for name in WORKLOADS]
+            took_s, _ = timed(partial(train, graphs, ideal(max(TRAINED_DEVICES)), folder, config, progress=False))
+            training_s.append(took_s)
             print(f"seed {seed}: trained in {training_s[-1]:.0f} s", flush=True)
             for graph, costs, best_s in cases:
                 rows[graph.name].append(judge(Path(folder), graph, costs, best_s))
@@ -94,11 +94,9 @@ def judge(run: Path, graph: DataflowGraph, costs: CostModel, best_s: float) -> d
         return simulator.makespans(np.stack([each.device for each in found]), np.stack([each.order for each in found]))
 
     drawn()
-    started = time.perf_counter()
-    makespan_s = drawn()
-    took = time.perf_counter() - started
+    took_s, makespan_s = timed(drawn)
     best = float(makespan_s.min()) / best_s
-    return {"greedy_ratio": float(makespan_s[0]) / best_s, "best_ratio": best, "worst_best_ratio": best, "sampling_s": took}
+    return {"greedy_ratio": float(makespan_s[0]) / best_s, "best_ratio": best, "worst_best_ratio": best, "sampling_s": took_s}
 
 
 if __name__ == "__main__":

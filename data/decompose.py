@@ -77,7 +77,6 @@ class _Builder:
 
     def expression(self, e: Expression) -> None:
         """Adds the shards of one expression, then its reduces."""
-        op, params = e.kernel
         reads = [self.reading(use, e) for use in e.operands]
         found: list[dict[tuple[int, ...], _Piece]] = [{} for _ in reads]  # several shards read the same tile
         whole, tiles = (grid(self.program, self.tiling, e.name, labels) for labels in (e.space, e.labels))
@@ -92,15 +91,15 @@ class _Builder:
                 pieces.append(known[at])
             extent = shape(whole.box(index))
             made = extent[:len(e.labels)]
-            shard = self.vertex(f"{e.name}{SHARD_NAMES[op]}[{_label(index)}]", e.kind, op, params, pieces, made,
-                                e.flops_per_point * math.prod(extent), e.name, "shard")
+            shard = self.vertex(f"{e.name}{SHARD_NAMES[e.kernel[0]]}[{_label(index)}]", e.kind, e.kernel, pieces, made,
+                                e.flops_per_point * math.prod(extent), e.name)
             if signals:
                 self.edges.append({"source": signals[i * len(signals) // whole.size], "target": shard, "bytes": self.dtype_bytes})
             partials.setdefault(index[:len(e.labels)], []).append(_Piece(shard, made))
         if e.aggregate:
             self.tiles[e.name] = {
-                tiles.box(out): self.vertex(f"{e.name}.{e.aggregate}[{_label(out)}]", "reduce", "aggregate", {"aggregate": e.aggregate},
-                                            pieces, pieces[0].extent, (len(pieces) - 1) * math.prod(pieces[0].extent), e.name, "reduce")
+                tiles.box(out): self.vertex(f"{e.name}.{e.aggregate}[{_label(out)}]", "reduce", ("aggregate", {"aggregate": e.aggregate}),
+                                            pieces, pieces[0].extent, (len(pieces) - 1) * math.prod(pieces[0].extent), e.name)
                 for out, pieces in partials.items()}
         else:
             self.tiles[e.name] = {tiles.box(out): pieces[0].vertex for out, pieces in partials.items()}
@@ -114,8 +113,8 @@ class _Builder:
         for box in boxes:
             if (e.after, box) not in self.signal:
                 corner = _Piece(self.tiles[e.after][box], (1,) * len(box), ((0, 1),) * len(box))
-                self.signal[e.after, box] = self.vertex(f"{e.after}.signal[{_label(box)}]", "signal", "pad", {"shape": [], "box": None},
-                                                        [corner], (), 0, f"{e.after}.signal", "shard")
+                self.signal[e.after, box] = self.vertex(f"{e.after}.signal[{_label(box)}]", "signal",
+                                                        ("pad", {"shape": [], "box": None}), [corner], (), 0, f"{e.after}.signal")
         return [self.signal[e.after, box] for box in boxes]
 
     def reading(self, use: Use, reader: Expression) -> tuple[str, Grid, tuple[int, ...]]:
@@ -138,8 +137,7 @@ class _Builder:
             read = relative(part, filled) if reached else ((0, 1),) * len(tile)
             piece = self.fetch(tensor, tuple((a + d, b + d) for (a, b), d in zip(read, start, strict=True)), e)
             params = {"shape": list(shape(tile)), "box": _json(relative(part, tile)) if reached else None}
-            self.tiles[e.name][tile] = self.vertex(f"{e.name}[{_label(index)}]", e.kind, "pad", params, [piece], shape(tile), 0, e.name,
-                                                   "shard")
+            self.tiles[e.name][tile] = self.vertex(f"{e.name}[{_label(index)}]", e.kind, ("pad", params), [piece], shape(tile), 0, e.name)
 
     def source(self, use: Use) -> tuple[str, tuple[int, ...]]:
         """The tensor behind a use (views resolved), and where its corner lies."""
@@ -173,16 +171,17 @@ class _Builder:
         parts = [overlap(tile, box) for tile in held]
         pieces = [_piece(self.tiles[tensor][tile], tile, part) for tile, part in zip(held, parts, strict=True)]
         params = {"shape": list(shape(box)), "boxes": [_json(relative(part, box)) for part in parts]}
-        return self.vertex(f"{tensor}.retile[{_label(box)}]", "retile", "assemble", params, pieces, shape(box), 0,
-                           f"{reader.name}.{tensor}", "shard")
+        return self.vertex(f"{tensor}.retile[{_label(box)}]", "retile", ("assemble", params), pieces, shape(box), 0,
+                           f"{reader.name}.{tensor}")
 
-    def vertex(self, name: str, kind: str, op: str, params: dict, pieces: list[_Piece], extent: tuple[int, ...], flops: int,
-               meta_op: str, role: str) -> int:
+    def vertex(self, name: str, kind: str, kernel: tuple[str, dict], pieces: list[_Piece], extent: tuple[int, ...], flops: int,
+               meta_op: str) -> int:
         """Adds a work vertex, and one edge from each producer that carries all distinct boxes read from it."""
-        key = len(self.nodes)
+        key, (op, params) = len(self.nodes), kernel
         operands = [{"vertex": piece.vertex, "slice": piece.cut} for piece in pieces]
         self.nodes.append({"id": key, "name": name, "kind": kind, "flops": flops, "output_bytes": self.dtype_bytes * math.prod(extent),
-                           "meta_op": meta_op, "role": role, "kernel": {"op": op, "operands": operands, "params": params}})
+                           "meta_op": meta_op, "role": "reduce" if op == "aggregate" else "shard",
+                           "kernel": {"op": op, "operands": operands, "params": params}})
         carried: dict[int, int] = {}
         for piece in dict.fromkeys(pieces):
             carried[piece.vertex] = carried.get(piece.vertex, 0) + self.dtype_bytes * math.prod(piece.extent)

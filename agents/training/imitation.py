@@ -8,7 +8,6 @@ import numpy as np
 import tensorflow as tf
 
 from agents.training import summaries
-from agents.training.metrics import Agreement, update_scalars
 from agents.training.stages import Training
 from data.imitation_dataset import read_episodes, write_episodes
 from doppler_tf.heuristics import CriticalPath
@@ -19,7 +18,7 @@ class ImitationStage:
 
     def __init__(self, training: Training, folder: Path, anew: bool):
         """Args: folder: of the datasets, one a graph; a dataset is written if it is missing or if `anew`."""
-        self._training, self._agreement = training, Agreement()
+        self._training = training
         self._teacher = [_dataset(training, g, folder, anew) for g in range(len(training.task.graphs))]
 
     def update(self, step: int) -> dict[str, dict[str, float]]:
@@ -34,9 +33,8 @@ class ImitationStage:
             parts.append(task.padded(g, orders[picked], devices[picked]))
         experience = self._training.driver.replay(task.graph, *(np.concatenate(column) for column in zip(*parts, strict=True)))
         found = learner.imitator.train(experience, tf.constant(task.weights))
-        self._agreement(found)
         learner.copy(learner.network, learner.best_network)
-        scalars = {summaries.AGREEMENT: float(self._agreement.result()), **update_scalars(found.extra)}
+        scalars = {summaries.AGREEMENT: -float(found.loss), **summaries.of_update(found.extra)}
         return {graph.name: scalars for graph in task.graphs}
 
 

@@ -72,8 +72,6 @@ class RealStage:
         training.best(refitted)
         progress = min(self.budget.share / (1 - _CHOOSING), 1.0)
         mixed = training.driver.judged(simulated, self._mixed_s(seconds_of(refitted), measured_s))
-        for metric in self._simulated.metrics:
-            metric(mixed)
         report = self._simulated.learn(mixed, progress)
         for i in range(1, real_updates + 1):
             report = self._simulated.update(step + i, progress)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import tensorflow as tf
 from tf_agents.trajectories import Trajectory
 
 from agents.policies.agent import UpdateInfo
 from agents.policies.driver import FusedDriver
+from agents.policies.trajectories import seconds_of
 from agents.training import summaries
-from agents.training.metrics import EpisodeRate, Makespans, update_scalars
 from agents.training.polishing import Polish
 from agents.training.shards import Shards, Workers
 from agents.training.stages import Training
@@ -20,18 +22,12 @@ _TEMPERING, _COLDEST, _HOTTEST = 0.2, (1.0, 0.05), 20.0
 
 
 class SimulatedStage:
-    """Updates on batches of the fused driver, or of several processes.
-
-    Attributes:
-      metrics: observers of what is learned from, which `learn` reports.
-    """
+    """Updates on batches of the fused driver, or of several processes."""
 
     def __init__(self, training: Training, workers: Workers | None = None):
         """Args: workers: which make the batches and learn from them; None: this process does."""
         self._training, self._polish = training, Polish(training)
-        self._makespans, self._rate = Makespans(training.task), EpisodeRate(training.task)
-        self.metrics = [self._makespans, self._rate]
-        agent, observers = training.learner.agent, [training.best, *self.metrics]
+        agent, observers = training.learner.agent, [training.best]
         if workers is None:
             self._driver = FusedDriver(training.environment, agent.collect_policy, observers, training.task.is_greedy)
             self._train, self._elite = agent.train, training.elite.trajectories
@@ -45,15 +41,16 @@ class SimulatedStage:
         Args:
           step: which random numbers; progress: 0 at the stage's start, 1 at its end.
         """
-        self._rate.reset()
+        started = time.perf_counter()
         experience = self._driver.run((self._training.task.config.seed, step))
         self._training.best.require_memory(experience)
         self._polish(experience, step)
-        report, rate = self.learn(experience, progress), float(self._rate.result())
+        report = self.learn(experience, progress)
+        rate = float(self._training.task.weights.sum()) / (time.perf_counter() - started)
         return {name: {**scalars, summaries.RATE: rate} for name, scalars in report.items()}
 
     def learn(self, experience: Trajectory, progress: float) -> dict[str, dict[str, float]]:
-        """One update on the sampled episodes of a batch that the metrics have observed; returns scalars by graph name."""
+        """One update on the sampled episodes of a batch; returns scalars by graph name."""
         task, learner = self._training.task, self._training.learner
         config, elite = task.config, self._elite(experience)
         tempered = config.mutations > 0
@@ -61,9 +58,9 @@ class SimulatedStage:
                            elite=elite, elite_weight=0.0 if elite is None else config.elite ** (1 - progress)).extra
         if tempered:
             temper(learner.network.temperature, task, info, progress)
-        report, learned = {}, update_scalars(info)
-        for graph, (greedy_s, sampled_s), best, bound_s in zip(task.graphs, self._makespans.result().numpy().tolist(),
-                                                               self._training.best.episodes, task.bounds_s, strict=True):
+        report, learned, seconds = {}, summaries.of_update(info), seconds_of(experience)
+        for graph, rows, best, bound_s in zip(task.graphs, task.rows_by_graph, self._training.best.episodes, task.bounds_s, strict=True):
+            greedy_s, sampled_s = float(seconds[rows.start]), float(seconds[rows][1:].mean())
             report[graph.name] = {summaries.GREEDY: greedy_s, summaries.SAMPLED: sampled_s, summaries.BEST: best.makespan_s,
                                   summaries.OVER_BOUND: greedy_s / bound_s - 1 if bound_s else 0.0, **learned}
         return report

@@ -158,8 +158,7 @@ class Training:
     def greedy(self, network: tf.Module) -> list[Episode]:
         """The greedy episode of each graph by the policies of `network`."""
         with self.learner.acting_as(network):
-            experience = self.driver.run((self.task.config.seed, 0))
-        return [self.task.episode(experience, rows.start) for rows in self.task.rows_by_graph]
+            return self.task.greedy(self.driver.run((self.task.config.seed, 0)))
 
     def judge_by(self, costs: Sequence[CostModel]) -> None:
         """From now on simulates with these costs, the best episodes too; the policies' features do not change."""
@@ -174,4 +173,4 @@ class Training:
         if not chosen:
             self.best(experience)
         self.best.require_memory(experience)
-        return [self.task.episode(experience, rows.start) for rows in self.task.rows_by_graph]
+        return self.task.greedy(experience)

@@ -12,6 +12,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams import api as hp
 from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
+from agents.policies.agent import UpdateInfo
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.tables import markdown_table
@@ -52,6 +53,12 @@ MEANINGS = {
     OUTCOME_SECONDS: "seconds of all updates",
 }
 CONFIG_TEXT, GRAPH_TEXT, REAL_TEXT, POLICY_GRAPH = "config", "graph", "stage III", "policy"
+
+
+def of_update(info: UpdateInfo) -> dict[str, float]:
+    """The scalars of one update, by tag."""
+    tags = (LOSS, SEL_ENTROPY, PLC_ENTROPY, SEL_GRADIENT, PLC_GRADIENT)
+    return {tag: float(value) for tag, value in zip(tags, info, strict=True)}
 
 
 class Summaries:

@@ -104,6 +104,10 @@ class Task:
         order, device = (experience.action[name][row].numpy() for name in ("vertex", "device"))
         return Episode(float(seconds_of(experience)[row]), order, device)
 
+    def greedy(self, experience: Trajectory) -> list[Episode]:
+        """The greedy episode of each graph in a batch."""
+        return [self.episode(experience, rows.start) for rows in self.rows_by_graph]
+
     def assignment(self, g: int, episode: Episode) -> Assignment:
         """An episode of graph g in the form that executors take."""
         device, order = self.arrays[g].to_devices(episode.order[None], episode.device[None])

@@ -42,7 +42,8 @@ class MergedExecutor:
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  cluster: Cluster | None = None, timeout_s: float | None = None, restart_on_loss: bool = False,
                  make: Callable[..., Engine] = TensorFlowExecutor, build: str = CONSTANTS):
-        """Args: as TensorFlowExecutor's, which keeps the inputs on the devices; make: another engine with the same arguments."""
+        """Args: as TensorFlowExecutor's, which keeps the inputs on the devices unless a plan drops them; make: another engine with the same
+        arguments."""
         self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
         self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss,
                          "build": build}
@@ -66,7 +67,8 @@ class MergedExecutor:
         if found is None:
             merged = merge_calls(graph, costs, assignment, self._fetch)
             mine = {int(merged.vertex[v]): x for v, x in self._inputs.items()}
-            engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=True, **self._options)
+            # A plan has other tensors in the place of inputs that it drops.
+            engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=assignment.after is None, **self._options)
             found = _Known(graph, costs, merged, engine, set())
         self._known[key], merged, engine = found, found.merged, found.engine
         while len(self._known) > _KEPT:

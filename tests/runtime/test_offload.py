@@ -18,7 +18,7 @@ from doppler_tf.schedule.offloaded import kept_on_host, offloaded
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.schedule.trace import peak_bytes
 from doppler_tf.schedule.validation import validate_trace
-from runtime import EmulatedExecutor, TensorFlowExecutor
+from runtime import EmulatedExecutor, MergedExecutor, TensorFlowExecutor
 
 SIDE = 8
 BYTES = 4 * SIDE * SIDE
@@ -90,6 +90,16 @@ def test_real_kernels_give_what_they_give_without_limits(seed):
     assert {t: kept.get(t, t) in outputs for t in expected} == dict.fromkeys(expected, True)
     for t, value in expected.items():
         np.testing.assert_allclose(outputs[kept.get(t, t)], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_merged_calls_drop_inputs_as_the_plan_says(seed):
+    graph, costs, planned, inputs = short_of_memory(seed)
+    made, wide, assignment = offloaded(graph, costs, planned)
+    with MergedExecutor(inputs) as engine:
+        traces = [engine.execute(made, wide, assignment) for _ in range(2)]
+    for trace in traces:
+        assert (trace.peak_tensor_bytes[:-1] <= wide.memory_bytes[:-1]).all()
 
 
 def test_a_load_is_counted_once_by_simulator_engine_and_trace():

@@ -7,7 +7,7 @@ without a label, and every tensor of an operation without a rule, stays whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import tensorflow as tf
@@ -69,6 +69,11 @@ class _Sizes(dict[str, int]):
         return tuple(None if name is None else self.axis(name, size) for name, size in zip(names, shape, strict=True))
 
 
+    def of(self, tensor: tf.Tensor, whole: Collection[int] = ()) -> Axes:
+        """Labels by number of axis; those of `whole` are not cut."""
+        return self.axes(_shape(tensor), [None if i in whole else str(i) for i in range(tensor.shape.rank)])
+
+
 def _shape(tensor: tf.Tensor) -> list[int]:
     return tensor.shape.as_list()
 
@@ -77,9 +82,9 @@ def _uncut(tensor: tf.Tensor) -> Axes:
     return (None,) * tensor.shape.rank
 
 
-def _names(rank: int, without: Sequence[int] = ()) -> list[str | None]:
-    """Axes by number; those of `without` are not cut."""
-    return [None if i in without else str(i) for i in range(rank)]
+def _broadcast(axes: Axes, shape: Sequence[int]) -> Axes:
+    """Labels of an operand of this shape: its last axes are those of the output, which has `axes`."""
+    return tuple(label if size > 1 else None for label, size in zip(axes[len(axes) - len(shape):], shape, strict=True))
 
 
 def _constant(op: tf.Operation, i: int):
@@ -90,22 +95,18 @@ def _constant(op: tf.Operation, i: int):
 def _elementwise(op: tf.Operation) -> Labels | None:
     """Inputs are broadcast: their last axes are the output's."""
     shape, sizes = _shape(op.outputs[0]), _Sizes()
-    output = sizes.axes(shape, _names(len(shape)))
+    output = sizes.of(op.outputs[0])
     if op.type == "Select" and _shape(op.inputs[0]) != shape:
         return None
-    inputs = []
-    for tensor in op.inputs:
-        mine = _shape(tensor)
-        if len(mine) > len(shape):
-            return None
-        inputs.append(tuple(label if size > 1 else None for label, size in zip(output[len(shape) - len(mine):], mine, strict=True)))
-    return Labels(tuple(inputs), (output,), sizes)
+    if any(x.shape.rank > len(shape) for x in op.inputs):
+        return None
+    return Labels(tuple(_broadcast(output, _shape(x)) for x in op.inputs), (output,), sizes)
 
 
 def _by_last_axis(op: tf.Operation) -> Labels:
     """Softmax: each row by itself."""
-    rank, sizes = op.outputs[0].shape.rank, _Sizes()
-    axes = sizes.axes(_shape(op.outputs[0]), _names(rank, [rank - 1]))
+    sizes = _Sizes()
+    axes = sizes.of(op.outputs[0], [op.outputs[0].shape.rank - 1])
     return Labels((axes,), (axes,), sizes)
 
 
@@ -125,9 +126,8 @@ def _matmul(op: tf.Operation) -> Labels:
     left, right, out = map(_shape, (*op.inputs, op.outputs[0]))
     a = sizes.axes(left[-2:], ("k", "i") if turned[0] else ("i", "k"))
     b = sizes.axes(right[-2:], ("j", "k") if turned[1] else ("k", "j"))
-    batch = sizes.axes(out[:-2], _names(len(out) - 2))
-    before = [tuple(label if size > 1 else None for label, size in zip(batch[len(batch) - (len(mine) - 2):], mine[:-2], strict=True))
-              for mine in (left, right)]
+    batch = sizes.axes(out[:-2], list(map(str, range(len(out) - 2))))
+    before = [_broadcast(batch, mine[:-2]) for mine in (left, right)]
     ends = sizes.axes(out[-2:], ("i", "j"))
     return Labels((before[0] + a, before[1] + b), (batch + ends,), sizes)
 
@@ -150,8 +150,8 @@ def _channels_last(op: tf.Operation) -> bool:
 def _bias(op: tf.Operation) -> Labels | None:
     if not _channels_last(op):
         return None
-    sizes, rank = _Sizes(), op.outputs[0].shape.rank
-    axes = sizes.axes(_shape(op.outputs[0]), _names(rank))
+    sizes = _Sizes()
+    axes = sizes.of(op.outputs[0])
     return Labels((axes, axes[-1:]), (axes,), sizes)
 
 
@@ -159,7 +159,7 @@ def _bias_gradient(op: tf.Operation) -> Labels | None:
     if not _channels_last(op):
         return None
     sizes = _Sizes()
-    axes = sizes.axes(_shape(op.inputs[0]), _names(op.inputs[0].shape.rank))
+    axes = sizes.of(op.inputs[0])
     return Labels((axes,), (axes[-1:],), sizes)
 
 
@@ -213,7 +213,7 @@ def _normalisation(op: tf.Operation) -> Labels | None:
     training, gradient = op.get_attr("is_training"), op.type == "FusedBatchNormGradV3"
     if gradient and not training:
         return None
-    axes = sizes.axes(shape, _names(len(shape), [i for i in range(len(shape)) if i != channels] if training else ()))
+    axes = sizes.of(op.inputs[0], [i for i in range(len(shape)) if i != channels] if training else ())
 
     def of(tensor: tf.Tensor) -> Axes:
         mine = _shape(tensor)
@@ -228,10 +228,10 @@ def _reduction(joined: str | None) -> Rule:
         over = _constant(op, 1)
         if over is None:
             return None
-        shape, rank = _shape(op.inputs[0]), op.inputs[0].shape.rank
+        rank = op.inputs[0].shape.rank
         reduced = {int(axis) % rank for axis in over.reshape(-1)} if rank else set()
         sizes = _Sizes()
-        axes = sizes.axes(shape, _names(rank, () if joined else reduced))
+        axes = sizes.of(op.inputs[0], () if joined else reduced)
         left = [label for i, label in enumerate(axes) if i not in reduced]
         if "keep_dims" in op.node_def.attr and op.get_attr("keep_dims"):
             left = [None if i in reduced else label for i, label in enumerate(axes)]
@@ -244,7 +244,7 @@ def _transpose(op: tf.Operation) -> Labels | None:
     if order is None:
         return None
     sizes = _Sizes()
-    axes = sizes.axes(_shape(op.inputs[0]), _names(op.inputs[0].shape.rank))
+    axes = sizes.of(op.inputs[0])
     return Labels((axes, _uncut(op.inputs[1])), (tuple(axes[i] for i in order.tolist()),), sizes)
 
 
@@ -282,7 +282,7 @@ def _concatenation(op: tf.Operation) -> Labels | None:
     if axis is None:
         return None
     rank, sizes = op.outputs[0].shape.rank, _Sizes()
-    axes = sizes.axes(_shape(op.outputs[0]), _names(rank, [int(axis) % rank]))
+    axes = sizes.of(op.outputs[0], [int(axis) % rank])
     return Labels((*[axes] * (len(op.inputs) - 1), ()), (axes,), sizes)
 
 
@@ -293,29 +293,22 @@ def _split(op: tf.Operation) -> Labels | None:
     if axis is None:
         return None
     rank, sizes = op.inputs[value].shape.rank, _Sizes()
-    axes = sizes.axes(_shape(op.inputs[value]), _names(rank, [int(axis) % rank]))
+    axes = sizes.of(op.inputs[value], [int(axis) % rank])
     return Labels(tuple(axes if i == value else _uncut(x) for i, x in enumerate(op.inputs)), (axes,) * len(op.outputs), sizes)
 
 
 def _pack(op: tf.Operation) -> Labels:
     rank, sizes = op.outputs[0].shape.rank, _Sizes()
     axis = op.get_attr("axis") % rank
-    axes = sizes.axes(_shape(op.outputs[0]), _names(rank, [axis]))
+    axes = sizes.of(op.outputs[0], [axis])
     return Labels((axes[:axis] + axes[axis + 1:],) * len(op.inputs), (axes,), sizes)
 
 
 def _unpack(op: tf.Operation) -> Labels:
     rank, sizes = op.inputs[0].shape.rank, _Sizes()
     axis = op.get_attr("axis") % rank
-    axes = sizes.axes(_shape(op.inputs[0]), _names(rank, [axis]))
+    axes = sizes.of(op.inputs[0], [axis])
     return Labels((axes,), (axes[:axis] + axes[axis + 1:],) * len(op.outputs), sizes)
-
-
-def _slice(op: tf.Operation) -> Labels | None:
-    """Axes that are taken as they are."""
-    before, after, sizes = _shape(op.inputs[0]), _shape(op.outputs[0]), _Sizes()
-    axes = sizes.axes(before, _names(len(before), [i for i, size in enumerate(before) if after[i] != size]))
-    return Labels((axes, *map(_uncut, op.inputs[1:])), (axes,), sizes, shape_input=2)
 
 
 def _strided_slice(op: tf.Operation) -> Labels | None:
@@ -326,30 +319,29 @@ def _strided_slice(op: tf.Operation) -> Labels | None:
     if strides is None:
         return None
     begin, end, shrink = (op.get_attr(f"{name}_mask") for name in ("begin", "end", "shrink_axis"))
-    before, sizes = _shape(op.inputs[0]), _Sizes()
+    sizes = _Sizes()
 
     def taken(i: int) -> bool:
         return i >= len(strides) or bool(begin >> i & 1 and end >> i & 1 and strides[i] == 1 and not shrink >> i & 1)
 
-    axes = sizes.axes(before, [str(i) if taken(i) else None for i in range(len(before))])
+    axes = sizes.of(op.inputs[0], [i for i in range(op.inputs[0].shape.rank) if not taken(i)])
     left = tuple(label for i, label in enumerate(axes) if i >= len(strides) or not shrink >> i & 1)
     return Labels((axes, *map(_uncut, op.inputs[1:])), (left,), sizes)
 
 
-def _unchanged_axes(op: tf.Operation) -> Labels | None:
-    """Padding and tiling: axes to which nothing is added."""
+def _unchanged_axes(op: tf.Operation) -> Labels:
+    """Slices, padding and tiling: axes that are taken as they are. A slice takes its size last."""
     before, after, sizes = _shape(op.inputs[0]), _shape(op.outputs[0]), _Sizes()
-    axes = sizes.axes(before, _names(len(before), [i for i, size in enumerate(before) if after[i] != size]))
-    return Labels((axes, *map(_uncut, op.inputs[1:])), (axes,), sizes)
+    axes = sizes.of(op.inputs[0], [i for i, size in enumerate(before) if after[i] != size])
+    return Labels((axes, *map(_uncut, op.inputs[1:])), (axes,), sizes, shape_input=2 if op.type == "Slice" else None)
 
 
 def _filled(op: tf.Operation) -> Labels:
     """A shape comes first or second; the value is broadcast."""
     at = 0 if op.type == "Fill" else 1
-    shape, sizes = _shape(op.outputs[0]), _Sizes()
-    axes = sizes.axes(shape, _names(len(shape)))
-    value = _shape(op.inputs[1 - at])
-    mine = tuple(label if size > 1 else None for label, size in zip(axes[len(shape) - len(value):], value, strict=True))
+    sizes = _Sizes()
+    axes = sizes.of(op.outputs[0])
+    mine = _broadcast(axes, _shape(op.inputs[1 - at]))
     return Labels((_uncut(op.inputs[0]), mine) if at == 0 else (mine, _uncut(op.inputs[1])), (axes,), sizes, shape_input=at)
 
 
@@ -358,8 +350,8 @@ def _gather(op: tf.Operation) -> Labels | None:
     axis = _constant(op, 2)
     if axis is None or int(axis) or op.get_attr("batch_dims"):
         return None
-    sizes, rank = _Sizes(), op.inputs[1].shape.rank
-    rows = sizes.axes(_shape(op.inputs[1]), _names(rank))
+    sizes = _Sizes()
+    rows = sizes.of(op.inputs[1])
     columns = sizes.axes(_shape(op.inputs[0])[1:], [f"c{i}" for i in range(op.inputs[0].shape.rank - 1)])
     return Labels(((None, *columns), rows, ()), (rows + columns,), sizes)
 
@@ -381,7 +373,6 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Mean", "ArgMax", "ArgMin", "EuclideanNorm"), _reduction(None)),
     "Transpose": _transpose, **dict.fromkeys(("Reshape", "Squeeze", "ExpandDims"), _reshape),
     "ConcatV2": _concatenation, **dict.fromkeys(("Split", "SplitV"), _split), "Pack": _pack, "Unpack": _unpack,
-    "Slice": _slice, "StridedSlice": _strided_slice,
-    **dict.fromkeys(("Pad", "PadV2", "MirrorPad", "Tile"), _unchanged_axes), **dict.fromkeys(("Fill", "BroadcastTo"), _filled),
-    "GatherV2": _gather,
+    "StridedSlice": _strided_slice, **dict.fromkeys(("Slice", "Pad", "PadV2", "MirrorPad", "Tile"), _unchanged_axes),
+    **dict.fromkeys(("Fill", "BroadcastTo"), _filled), "GatherV2": _gather,
 }

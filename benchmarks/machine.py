@@ -102,9 +102,8 @@ class Case:
             plain = stack.enter_context(PlainTensorFlow(folder / "graph.json"))
             engine = stack.enter_context(self._engine())
             barriers = stack.enter_context(MergedExecutor(self._inputs, self._fetch, self._devices, make=with_barriers))
-            yardsticks = {name: TensorFlowGraph(graph, assignment.device, self._inputs, self._fetch, self._devices, copies)
-                          for name, assignment, copies in (("tensorflow", self._best, True), ("shared", self._best, False),
-                                                           ("critical_path_tensorflow", self._critical, True))}
+            yardsticks = {name: TensorFlowGraph(graph, assignment.device, self._inputs, self._fetch, self._devices)
+                          for name, assignment in (("tensorflow", self._best), ("critical_path_tensorflow", self._critical))}
             assignments = {"engine": self._best, "critical_path": self._critical, "one_device": self._one}
             traces: dict[str, list[Trace]] = {}
             turns = {**{name: lambda n=name: self._trace(engine, assignments[n], traces.setdefault(n, [])) for name in assignments},
@@ -125,11 +124,10 @@ class Case:
         plain_s = min(median["plain_plain"], median["plain_xla"])
         return {"vertices": len(graph.work_vertices), "calls": len(merged.graph.work_vertices),
                 "plain_s": plain_s, "default_s": median["plain_plain"],
-                "xla_s": median["plain_xla"], "tensorflow_s": median["tensorflow"], "shared_s": median["shared"],
+                "xla_s": median["plain_xla"], "tensorflow_s": median["tensorflow"],
                 "engine_s": median["engine"], "synchronous_s": median["synchronous"], "one_device_s": median["one_device"],
                 "critical_path_s": median["critical_path"], "critical_path_tensorflow_s": median["critical_path_tensorflow"],
                 "engine_over_tensorflow": median["engine"] / median["tensorflow"], "engine_over_plain": median["engine"] / plain_s,
-                "engine_over_shared": median["engine"] / median["shared"],
                 "critical_path_over_tensorflow": median["critical_path"] / median["critical_path_tensorflow"],
                 "engine_over_predicted": median["engine"] / predicted["engine"],
                 "critical_path_over_predicted": median["critical_path"] / predicted["critical_path"],

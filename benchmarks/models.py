@@ -168,7 +168,7 @@ class Case:
             engine = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch))
             barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, make=with_barriers))
             devices = runtime.prepare_devices(DEVICES)
-            theirs = graphs.TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, devices, copies=False)
+            theirs = graphs.TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, devices)
             whole = {"engine": lambda: engine.execute(graph, costs, assignment).makespan_s,
                      "barriers": lambda: barriers.execute(graph, costs, assignment).makespan_s, "theirs": lambda: timed(theirs.run)[0]}
             seconds = _in_turns(whole, turns)

@@ -18,14 +18,12 @@ class Session(Protocol):
     `run_*`, `free` and `fetch` raise DeviceLostError where a device is gone, anything else where that alone has failed.
 
     Attributes:
-      instant_transfers: a transfer takes no time to speak of, and no thread need be woken for it.
-      pulled_transfers: a transfer takes the time of its destination, whose threads do it between vertices; else links have threads.
+      instant_transfers: a transfer between devices takes no time to speak of, and no thread need be woken for it; else links have threads.
       check_s: seconds after which `check` is asked about a task in progress, again and again; None: never.
       kept: the device of each tensor that can be fetched after a complete run: those that nothing consumes and those asked for.
     """
 
     instant_transfers: bool
-    pulled_transfers: bool
     check_s: float | None
     kept: Mapping[int, int]
 

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -82,8 +82,7 @@ class KernelCall:
 
     @functools.cached_property
     def _served(self):
-        """The same for another process, which does not take a function that XLA must compile unless it is part of another."""
-        return tf.function(lambda *tensors: self._compute(*tensors), autograph=False).get_concrete_function(*self._arguments)
+        return _for_another_process(self._compute, self._arguments)
 
     def _make_known(self, device: str) -> None:
         make_known(self._function, device)
@@ -137,20 +136,25 @@ class CapturedCall:
 
     def forget(self) -> None:
         """Drops what was made for the first call."""
-        self._called = None
-        self._taken, self._warm = dict[str, list[tf.Tensor]](), set[str]()
+        self._called = self._served = None
+        self._taken, self._warm = dict[str, tuple[str, list[tf.Tensor]]](), set[str]()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
         """As KernelCall's."""
         if device not in self._taken:
             self._make_known(device)
-        return execute_on(device, self._called.name, [*operands, *self._taken[device]], self._attributes, len(self.outputs))
+        name, weights = self._taken[device]
+        return execute_on(device, name, [*operands, *weights], self._attributes, len(self.outputs))
 
     def _make_known(self, device: str) -> None:
         if self._called is None:
             self._called = self._built() if self._constants or self._compiled else self._function
-        make_known(self._called, device)
-        self._taken[device] = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
+        called = self._called
+        if self._compiled and server_of(device) is not None:
+            called = self._served = self._served or _for_another_process(called, self._arguments)
+        make_known(called, device)
+        weights = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
+        self._taken[device] = called.name, weights
 
     def _built(self):
         def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -200,6 +204,11 @@ def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
     """Made there. TensorFlow's `zeros` holds Python's lock for as long as another machine does not answer."""
     given = [tf.constant(spec.shape, tf.int32), tf.zeros([], spec.dtype)]
     return execute_on(device, "Fill", given, ("T", spec.dtype.as_datatype_enum, "index_type", tf.int32.as_datatype_enum))[0]
+
+
+def _for_another_process(compute: Callable[..., Any], arguments: Sequence[tf.TensorSpec]):
+    """The same, as another process does not take a function that XLA must compile unless it is part of another."""
+    return tf.function(lambda *tensors: compute(*tensors), autograph=False).get_concrete_function(*arguments)
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:
@@ -303,7 +312,10 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
         model = captured_model(graph.attributes["captured"]["model"]) if weights else None
         specs = [*operands, *(model.weight_spec(name) for name in weights)]
         function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in specs])
-        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, build)
+        made_of = [call for call, _ in parts]
+        # TensorFlow's own operations gain nothing but for captured pieces, whose convolutions it fuses.
+        build = XLA if all(isinstance(call, KernelCall) for call in made_of) else build
+        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, made_of, model, weights, build)
     return found
 
 

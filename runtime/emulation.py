@@ -77,7 +77,7 @@ class EmulatedBackend:
 class EmulatedSession:
     """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer. Shares: see `Topology.shares`."""
 
-    instant_transfers = pulled_transfers = False
+    instant_transfers = False
     check_s = None
     kept: Mapping[int, int] = MappingProxyType({})  # nothing is computed
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from doppler_tf.graph.dataflow import DataflowGraph, Operand
+from doppler_tf.graph.dataflow import DataflowGraph
 from runtime.calls import CAPTURED, CONSTANTS, CapturedCall, kernel_calls, resident
 from runtime.kernels import run_kernel
 from runtime.models.captured import captured_model
@@ -17,15 +17,14 @@ from runtime.models.captured import captured_model
 class TensorFlowGraph:
     """One graph under one assignment.
 
-    Between logical devices of one CPU TensorFlow shares buffers; with `copies` each tensor is copied once to every other device that
-    uses it, as the engine does. TensorFlow knows no exclusive devices: its threads take any operation of any device that is ready.
+    TensorFlow knows no exclusive devices: its threads take any operation of any device that is ready.
     """
 
     def __init__(self, graph: DataflowGraph, device: np.ndarray, inputs: Mapping[int, np.ndarray], fetch: Sequence[int],
-                 devices: Sequence[str], copies: bool, build: str = CONSTANTS):
+                 devices: Sequence[str], build: str = CONSTANTS):
         """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names; build:
         TENSORS or CONSTANTS."""
-        self._graph, self._device, self._fetch, self._devices, self._copies = graph, device.tolist(), tuple(fetch), devices, copies
+        self._graph, self._device, self._fetch, self._devices = graph, device.tolist(), tuple(fetch), devices
         self._taken = sorted(graph.taken_inputs)
         self._inputs = {v: tf.convert_to_tensor(inputs[v]) for v in self._taken}
         specs = {v: tf.TensorSpec(x.shape, x.dtype) for v, x in self._inputs.items()}
@@ -57,23 +56,14 @@ class TensorFlowGraph:
         for (name, device), tensor in zip(self._weights, tensors[len(self._taken):] or [None] * len(self._weights), strict=True):
             with tf.device(device):
                 weights.setdefault(device, {})[name] = tf.constant(self._model.weight(name)) if tensor is None else tensor
-        made: dict[tuple[int, int], tf.Tensor] = {}  # by tensor and device
         first = self._graph.tensor_ptr.tolist()
+        made = {first[v]: tensor for v, tensor in given.items()}
         for v in self._graph.topological_order.tolist():
             if not self._graph.is_input[v]:
-                kernel, d = self._graph.kernel[v], self._device[v]
-                with tf.device(self._devices[d]):
-                    operands = [self._operand(given, made, operand, d) for operand in kernel.operands]
-                    there = weights.get(self._devices[d], {})
-                    outputs = self._calls[v].traced(operands, there) if v in self._calls else [run_kernel(kernel, operands)]
-                made.update({(t, d): output for t, output in enumerate(outputs, start=first[v])})
-        return [made[t, self._device[self._graph.tensor_producer[t]]] for t in self._fetch]
-
-    def _operand(self, given: Mapping[int, tf.Tensor], made: dict[tuple[int, int], tf.Tensor], operand: Operand, device: int) -> tf.Tensor:
-        if self._graph.is_input[operand.vertex]:
-            return given[operand.vertex]
-        tensor = int(self._graph.tensor_ptr[operand.vertex]) + operand.output
-        if (tensor, device) not in made:
-            whole = made[tensor, self._device[operand.vertex]]
-            made[tensor, device] = tf.raw_ops.DeepCopy(x=whole) if self._copies else whole
-        return made[tensor, device]
+                kernel, device = self._graph.kernel[v], self._devices[self._device[v]]
+                with tf.device(device):
+                    operands = [made[first[operand.vertex] + operand.output] for operand in kernel.operands]
+                    outputs = (self._calls[v].traced(operands, weights.get(device, {})) if v in self._calls else
+                               [run_kernel(kernel, operands)])
+                made.update(enumerate(outputs, start=first[v]))
+        return [made[t] for t in self._fetch]

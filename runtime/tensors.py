@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
 from runtime.calls import CONSTANTS, KernelCall, execute_on, kernel_calls
 from runtime.clusters.watch import watched
-from runtime.devices import host_of, prepare_topology, server_of
+from runtime.devices import count_cores, host_of, prepare_topology, server_of
 from runtime.engine import Engine
 from runtime.residency import Residency
 
@@ -39,8 +40,7 @@ class TensorFlowBackend:
     time_scale = 1.0
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False, cluster: Cluster | None = None,
-                 build: str = CONSTANTS):
+                 warmup: bool = True, keep_inputs: bool = False, cluster: Cluster | None = None, build: str = CONSTANTS):
         """Takes the inputs of one graph.
 
         Args:
@@ -49,13 +49,11 @@ class TensorFlowBackend:
           devices: TensorFlow device names; by default `prepare_devices` finds as many as the topology has.
           warmup: do the first run twice; TensorFlow's first call of a kernel on a device takes many times a later one.
           keep_inputs: keep inputs on the devices from run to run (faster for many runs; their memory is then never freed).
-          share_on_cpu: logical devices of one CPU share a transferred tensor, as in TensorFlow's own executor, instead of copying it as
-            real devices do.
           cluster: takes the place of `devices`. A host is the memory of the machine whose device has the fastest link from it.
           build: how calls of captured models are built, as CapturedCall's.
         """
         self._build = build
-        self._inputs, self._fetch, self._share_on_cpu, self._cluster = inputs, frozenset(fetch), share_on_cpu, cluster
+        self._inputs, self._fetch, self._cluster = inputs, frozenset(fetch), cluster
         self._devices = devices if cluster is None else cluster.devices
         self.warmup, self._keep_inputs = warmup, keep_inputs
         self._placed: dict[tuple[int, int], tf.Tensor] = {}
@@ -102,17 +100,30 @@ class TensorFlowBackend:
         placed = self._place(layout)
         if layout.calls is None:
             calls = self._prepared_calls(layout.graph, {v: tensor for (v, _), tensor in placed.items()})
-            for v, call in calls.items():
-                if v in layout.loaded:
-                    continue
-                d = int(layout.device[v])
+            self._warm(layout, calls)
+            layout.fix(calls, placed)
+        return TensorFlowSession(layout, placed, self._keep_inputs, self._cluster)
+
+    def _warm(self, layout: _Layout, calls: Mapping[int, KernelCall]) -> None:
+        """Compiles what is new on its device, on all cores."""
+        used: dict[KernelCall, list[int]] = {}
+        for v, call in calls.items():
+            if v not in layout.loaded:
+                used.setdefault(call, []).append(layout.device[v])
+
+        def warm(call: KernelCall) -> None:
+            for d in used[call]:
                 try:
                     call.warm(layout.devices[d])
                 except tf.errors.OpError as error:
                     _raise_if_lost(error, layout.devices, self._cluster, d)
                     raise
-            layout.fix(calls, placed)
-        return TensorFlowSession(layout, placed, self._keep_inputs, self._share_on_cpu, self._cluster)
+
+        if self._cluster is None:
+            with ThreadPoolExecutor(count_cores(), "compile") as threads:
+                list(threads.map(warm, used))
+        else:  # a thread of a pool that waits for another machine would keep the process from ending
+            list(map(warm, used))
 
     def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._is_new(graph):
@@ -158,7 +169,7 @@ class _Layout:
     """What all runs of one assignment share, beside the tensors of inputs.
 
     Attributes:
-      device: of each vertex; devices: their names; used: those that run a vertex.
+      device: of each vertex; devices: their names; host: the one that is a host, if any; used: those that run a vertex.
       taken: by device the inputs that its kernels take.
       embedded_bytes: by device, of inputs that are a part of kernels.
       kept: the device of every tensor that outlives a run.
@@ -168,7 +179,7 @@ class _Layout:
     """
 
     def __init__(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str], host: int | None, fetch: Collection[int]):
-        self.graph, self.devices, self.device = graph, devices, assignment.device.tolist()
+        self.graph, self.devices, self.host, self.device = graph, devices, host, assignment.device.tolist()
         self.used = np.unique(assignment.device[graph.work_vertices]).tolist()
         edges = np.flatnonzero(graph.is_input[graph.sources])
         used = sorted(set(zip(graph.sources[edges].tolist(), assignment.device[graph.targets[edges]].tolist(), strict=True)))
@@ -199,10 +210,9 @@ class _Layout:
 class TensorFlowSession:
     """A Session that holds tensors by (tensor, device)."""
 
-    def __init__(self, layout: _Layout, placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool, share_on_cpu: bool,
-                 cluster: Cluster | None):
-        """Args: placed: the inputs by (vertex, device); inputs_stay: the backend keeps them when this session frees them;
-        share_on_cpu, cluster: as the backend's."""
+    def __init__(self, layout: _Layout, placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool, cluster: Cluster | None):
+        """Args: placed: the inputs by (vertex, device); inputs_stay: the backend keeps them when this session frees them; cluster: as the
+        backend's."""
         self._calls, self._devices, self._cluster = layout.calls, layout.devices, cluster
         self._operands, self._first_tensor, self._size_bytes = layout.operands, layout.first_tensor, layout.size_bytes
         self._resident = {(layout.first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
@@ -211,15 +221,13 @@ class TensorFlowSession:
         self._is_served = [server_of(device) is not None for device in layout.devices]
         self._is_gpu = ["GPU" in device for device in layout.devices]
         self._on_this_cpu = ["CPU" in device and not served for device, served in zip(layout.devices, self._is_served, strict=True)]
-        # A copy within this machine's memory takes a core. Its destination cannot use it before the vertex that runs there has ended.
-        self.instant_transfers, self.pulled_transfers = False, all(self._on_this_cpu)
+        self.instant_transfers = all(self._on_this_cpu)  # they share the tensor
         self.check_s = None if cluster is None else CHECK_S
-        self._share_on_cpu = share_on_cpu
         held_bytes = layout.embedded_bytes.copy()
         for tensor, d in self._resident:
             held_bytes[d] += self._size_bytes[tensor]
         self._residency = Residency(held_bytes)
-        self._loaded, self._loads_left = layout.loaded, Counter(layout.loaded.values())
+        self._host, self._loaded, self._loads_left = layout.host, layout.loaded, Counter(layout.loaded.values())
         self._over = False
         self._lock = threading.Lock()  # guards the resident tensors; no kernel and no copy runs while it is held
         self._arriving: dict[tuple[int, str | None], threading.Lock] = {}  # by tensor and server
@@ -244,9 +252,9 @@ class TensorFlowSession:
             raise
 
     def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
-        """Copies a whole tensor."""
+        """Copies a whole tensor, or shares it between logical CPUs."""
         # Between GPUs `identity` copies before it returns. Between logical devices of one CPU it only shares the buffer.
-        copied = self._on_this_cpu[source] and self._on_this_cpu[destination] and not self._share_on_cpu
+        copied = self._host in (source, destination) and self._on_this_cpu[source] and self._on_this_cpu[destination]
         try:
             value = self._resident[tensor, source]
             if copied:
@@ -345,11 +353,11 @@ class TensorFlowExecutor(Engine):
     """The asynchronous engine on real kernels; `outputs` holds what the last run computed."""
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 dispatch: str | None = None, warmup: bool = True, keep_inputs: bool = False, share_on_cpu: bool = False,
-                 timeout_s: float | None = None, restart_on_loss: bool = False, cluster: Cluster | None = None, build: str = CONSTANTS):
+                 dispatch: str | None = None, warmup: bool = True, keep_inputs: bool = False, timeout_s: float | None = None,
+                 restart_on_loss: bool = False, cluster: Cluster | None = None, build: str = CONSTANTS):
         """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; None: the assignment's own;
           timeout_s, restart_on_loss: as Engine's."""
-        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, share_on_cpu, cluster, build)
+        backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, cluster, build)
         self.feed = backend.feed
         super().__init__(backend, partial(Dispatcher, rule=dispatch), timeout_s, restart_on_loss)
 

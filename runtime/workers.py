@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter, sleep
 from typing import Any, NamedTuple
 
@@ -31,16 +30,11 @@ class Completion(NamedTuple):
 
 
 class _Inbox:
-    """A queue of tasks (each with whether a guest lane has sent it; None ends the threads), and the threads that serve it.
-
-    Attributes:
-      load: how many tasks have not ended.
-    """
+    """A queue of tasks (None ends the threads), and the threads that serve it."""
 
     def __init__(self) -> None:
-        self.queue: SimpleQueue[tuple[Task, bool] | None] = SimpleQueue()
+        self.queue: SimpleQueue[Task | None] = SimpleQueue()
         self.threads: list[threading.Thread] = []
-        self.load = 0
 
 
 class _Lane:
@@ -48,11 +42,6 @@ class _Lane:
 
     def __init__(self, name: str):
         self.name, self.busy, self.inbox = name, 0, _Inbox()
-
-    @property
-    def host(self) -> _Lane:
-        """The lane whose threads do the tasks."""
-        return self
 
     def grow(self, count: int) -> None:
         threads = self.inbox.threads
@@ -76,27 +65,11 @@ class _Thread(threading.Thread):
     inbox: _Inbox
 
 
-class _Guest(_Lane):
-    """A lane without threads. The threads of another lane do its tasks, in order of arrival."""
-
-    def __init__(self, host: _Lane):
-        self.name, self.busy, self._host = host.name, 0, host
-
-    @property
-    def host(self) -> _Lane:
-        """The lane whose threads do the tasks."""
-        return self._host
-
-    def grow(self, count: int) -> None:
-        """Does nothing: the host has the threads."""
-
-
 class Workers:
     """Lanes of threads, started on demand, kept from run to run, joined by `close`. Not for two threads at once.
 
     Every task finds a thread of its own: a lane grows to as many threads as it ever had tasks at once. How many that may be is
-    the dispatcher's business, which counts slots; a link that never waits simply gets more threads. A guest lane has no threads: its
-    tasks wait for those of its host.
+    the dispatcher's business, which counts slots; a link that never waits simply gets more threads.
 
     A thread that hands out tasks, none of them for its own lane, takes the lane of one of them over, if that is idle, and leaves its own
     to the other thread. So what follows a task on another device begins without waiting for a thread to wake.
@@ -111,25 +84,19 @@ class Workers:
             self._lanes[lane] = _Lane(name)
         self._lanes[lane].grow(count)
 
-    def lodge(self, lane: Hashable, host: Hashable) -> None:
-        """Makes `lane` a guest of `host`, which must have been prepared."""
-        if lane not in self._lanes:
-            self._lanes[lane] = _Guest(self._lanes[host])
-
     def submit(self, *tasks: Task) -> None:
         """Hands tasks to their lanes, which must have been prepared."""
-        self._take_over([self._lanes[task.lane].host for task in tasks])
+        self._take_over([self._lanes[task.lane] for task in tasks])
         for task in tasks:
             lane = self._lanes[task.lane]
             lane.busy += 1
-            lane.host.inbox.load += 1
             lane.grow(lane.busy)
-            lane.host.inbox.queue.put((task, lane is not lane.host))
+            lane.inbox.queue.put(task)
 
     def _take_over(self, wanted: Sequence[_Lane]) -> None:
         """Gives the calling thread the first of these lanes that is idle, unless there is work for its own."""
         mine = getattr(threading.current_thread(), "inbox", None)
-        own = next((lane for lane in self._lanes.values() if lane is lane.host and lane.inbox is mine), None)
+        own = next((lane for lane in self._lanes.values() if lane.inbox is mine), None)
         if own is None or own in wanted or not _may_move(own):
             return
         other = next((lane for lane in wanted if _may_move(lane)), None)
@@ -138,15 +105,12 @@ class Workers:
 
     def perform(self, task: Task) -> Completion:
         """Does a task of a lane on the calling thread, without calling `ended`."""
-        lane = self._lanes[task.lane]
-        lane.busy += 1
-        lane.host.inbox.load += 1
+        self._lanes[task.lane].busy += 1
         return _perform(task)
 
     def release(self, lane: Hashable) -> None:
         """Notes that a task of `lane` has ended, so that its thread is free or about to be."""
         self._lanes[lane].busy -= 1
-        self._lanes[lane].host.inbox.load -= 1
 
     def close(self, grace_s: float) -> bool:
         """Joins every thread, after the task that it has in hand; may be used again.
@@ -159,7 +123,7 @@ class Workers:
         """
         until_s = perf_counter() + grace_s
         lanes, self._lanes = self._lanes, {}
-        inboxes = [lane.inbox for lane in lanes.values() if lane is lane.host]
+        inboxes = [lane.inbox for lane in lanes.values()]
         for inbox in inboxes:
             inbox.queue.put(None)
         threads = [thread for inbox in inboxes for thread in inbox.threads]
@@ -171,30 +135,14 @@ class Workers:
 
 def _may_move(lane: _Lane) -> bool:
     """Whether a lane has nothing to do, and a single thread."""
-    return lane.inbox.load == 0 and len(lane.inbox.threads) == 1
+    return lane.busy == 0 and len(lane.inbox.threads) == 1
 
 
-def _serve(inbox: SimpleQueue[tuple[Task, bool] | None]) -> None:
-    """Does the tasks of an inbox until None comes. This is what a worker thread runs.
-
-    A guest's task that has waited for a task of the host ends, and is told of, before the host's: a thread of its own would have done it
-    meanwhile.
-    """
-    given = inbox.get()
-    while given is not None:
-        task, is_guest = given
-        completion, given = _perform(task), ()
-        while not is_guest and not inbox.empty():
-            with suppress(Empty):  # another thread of the lane was faster
-                given = inbox.get_nowait()
-                if given is None or not given[1]:
-                    break
-                given[0].ended(_perform(given[0]))
-                given = ()
-        task.ended(completion)
-        del task, completion  # an idle thread must not hold tensors of the last run
-        if given == ():
-            given = inbox.get()
+def _serve(inbox: SimpleQueue[Task | None]) -> None:
+    """Does the tasks of an inbox until None comes. This is what a worker thread runs."""
+    while (task := inbox.get()) is not None:
+        task.ended(_perform(task))
+        del task  # an idle thread must not hold tensors of the last run
     inbox.put(None)  # for the lane's other threads
 
 

@@ -185,7 +185,7 @@ class TheirWay:
                  build: str = CONSTANTS):
         """Args: build: TENSORS or CONSTANTS."""
         self._program = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0)
-        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, False, build)
+        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, build)
         self.variables: Mapping[str, Any] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:

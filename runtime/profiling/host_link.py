@@ -13,23 +13,19 @@ from runtime.profiling.link_fit import copy_seconds, fit_link
 
 
 def measured_host(topology: Topology, devices: Sequence[str], known: MutableMapping[str, float]) -> Host | None:
-    """The host of a topology with measured links. Logical CPUs get from it what they get from each other, in the same way.
+    """The host of a topology with measured links. Logical CPUs, whose threads copy, are alike.
 
     Args:
-      topology: with measured links. devices: their TensorFlow names.
+      devices: their TensorFlow names.
       known: seconds by name, as of `Profiler.profile`; what is measured now is added.
     """
     host = topology.host
     if host is None or any(map(server_of, devices)):
         return host
-    apart = ~np.eye(len(devices), dtype=bool)
-    if all("CPU" in name for name in devices) and np.isfinite(topology.bandwidth_bytes_per_s[apart]).any():
-        bandwidth = topology.bandwidth_bytes_per_s[apart]
-        return replace(host, bandwidth_bytes_per_s=float(np.median(bandwidth[np.isfinite(bandwidth) & (bandwidth > 0)])),
-                       latency_s=float(np.median(topology.latency_s[apart])), destination_share=1.0)  # its thread copies
-    lines = [_line(name, known) for name in devices]
-    return replace(host, bandwidth_bytes_per_s=tuple(1 / s_per_byte for _, s_per_byte in lines),
-                   latency_s=float(np.median([latency_s for latency_s, _ in lines])), destination_share=float("CPU" in devices[0]))
+    alike = all("CPU" in name for name in devices)
+    latency_s, s_per_byte = np.transpose([_line(name, known) for name in (devices[:1] if alike else devices)])
+    return replace(host, bandwidth_bytes_per_s=float(1 / s_per_byte[0]) if alike else tuple((1 / s_per_byte).tolist()),
+                   latency_s=float(np.median(latency_s)), destination_share=float(alike))
 
 
 def _line(device: str, known: MutableMapping[str, float]) -> tuple[float, float]:

@@ -88,8 +88,7 @@ class Measurements:
         for link, pairs in enumerate(self._alike):
             names, sizes = [self._devices[d] for d in pairs[0]], [size for used, size in self._copy if used == link]
             if len(sizes) < 2 or max(sizes) < _LARGE_BYTES:
-                here = all("CPU" in name and server_of(name) is None for name in names)
-                for size, seconds in copy_seconds(*names, "DeepCopy" if here else "Identity").items():
+                for size, seconds in copy_seconds(*names).items():
                     self._copy[link, size] += seconds
 
     @property

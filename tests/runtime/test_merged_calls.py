@@ -89,7 +89,7 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
                                                    (merged.graph, program_merged, (merged.costs, merged.assignment))):
         found = run(each, its_costs, its_assignment, its.inputs, its.fetch, build=TENSORS)
         assert its.relative_error(found) <= 1e-6
-    theirs = TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, prepare_devices(2), False, build=TENSORS)
+    theirs = TensorFlowGraph(graph, assignment.device, program.inputs, program.fetch, prepare_devices(2), build=TENSORS)
     assert program.relative_error(theirs.run()) <= 1e-6
     assert {name for name, _ in model.resident} == {"weight"}
     assert len({np.asarray(value).ctypes.data for value in model.resident.values()}) == 1  # logical CPUs share the buffer

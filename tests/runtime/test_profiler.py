@@ -155,17 +155,17 @@ def test_the_medians_are_the_costs_and_survive_the_files(told, tmp_path):
 @pytest.mark.parametrize(("sizes", "copied"), [((), True), ((4096.0,), True), ((64.0, 4096.0), True), ((64.0, 2e6), False)])
 def test_small_tensors_alone_say_nothing_of_a_links_bandwidth(monkeypatch, sizes, copied):
     """A link of 4 GB/s, over which runs copied small tensors, which took longer by chance: it is kept for graphs with large ones."""
-    measured, operations = Measurements(["/device:CPU:0", "/device:CPU:1"], np.zeros(0, np.int32), [], {}), []
+    measured, asked = Measurements(["/device:CPU:0", "/device:CPU:1"], np.zeros(0, np.int32), [], {}), []
 
-    def copies(source, destination, operation):
-        operations.append(operation)
+    def copies(*names):
+        asked.append(names)
         return {size: [1e-5 + size / 4e9] for size in (4e3, 1e6, 4e6)}
 
     monkeypatch.setattr("runtime.profiling.measurements.copy_seconds", copies)
     for size in sizes:
         measured._copy[0, size].append(1e-5 + size / 4e9 if size > 1e6 else 1e-5 + size / 1e8)
     measured.add_copies()
-    assert operations == ["DeepCopy"] * copied
+    assert asked == [("/device:CPU:0", "/device:CPU:1")] * copied
     assert measured.links()["bandwidth_bytes_per_s"][0, 1] == pytest.approx(4e9, rel=0.05)
 
 

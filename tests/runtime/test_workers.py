@@ -1,4 +1,4 @@
-"""Lanes and their threads: guests, order, cores, and what closing joins."""
+"""Lanes and their threads: order, who takes over, and what closing joins."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ import pytest
 
 from runtime.workers import Task, Workers
 
-HOST, GUEST, OTHER = (1, 1), (0, 1), (2, 1)
+DEVICE, OTHER = (1, 1), (2, 1)
 
 
 @pytest.fixture
@@ -49,54 +49,23 @@ def journal(workers):
     return Journal(workers)
 
 
-def test_a_guests_tasks_are_done_by_its_hosts_thread_one_at_a_time_as_they_come(workers, journal):
-    workers.prepare(HOST, "CPU:1", 1)
-    workers.lodge(GUEST, HOST)
-    workers.lodge(OTHER, HOST)
+def test_a_lane_of_one_thread_does_its_tasks_one_at_a_time_as_they_come(workers, journal):
+    workers.prepare(DEVICE, "CPU:1", 1)
     released, tags = threading.Event(), list(range(30))
-    journal.submit(HOST, "first", released.wait)  # the rest comes while it runs
-    for tag in tags:
-        journal.submit((GUEST, OTHER, GUEST)[tag % 3], tag, lambda: time.sleep(1e-4))
-        if tag % 10 == 0:
-            journal.submit(GUEST, f"after {tag}")
+    began = threading.Event()
+    journal.submit(DEVICE, "first", lambda: (began.set(), released.wait()))
+    assert began.wait(30)
+    for tag in tags:  # they come while it runs
+        workers._lanes[DEVICE].busy = 0  # so that no thread is added
+        journal.submit(DEVICE, tag, lambda: time.sleep(1e-4))
     released.set()
-    arrival = ["first", *(t for tag in tags for t in ((tag, f"after {tag}") if tag % 10 == 0 else (tag,)))]
-    # What has waited for the host's task is told of before that task: a thread of its own would have done it meanwhile.
-    assert journal.wait() == [*arrival[1:], "first"]
-    assert journal.began == arrival
+    assert journal.wait() == ["first", *tags]
     assert {thread.name for thread in journal.threads} == {"CPU:1#0"}
     in_turn = sorted(journal.ended, key=lambda completion: completion.begun_s)
     assert all(one.ended_s <= next_one.begun_s for one, next_one in pairwise(in_turn))
-    assert [completion.lane for completion in in_turn[1:4]] == [GUEST, GUEST, OTHER]
 
 
-def test_a_guest_starts_no_thread_however_often_it_is_prepared_or_lodged(workers, journal):
-    before = threading.active_count()
-    workers.prepare(HOST, "CPU:1", 1)
-    for _ in range(2):
-        workers.lodge(GUEST, HOST)
-        workers.prepare(GUEST, "CPU:0->CPU:1", 7)
-    for tag in range(20):
-        journal.submit(GUEST, tag)
-    assert threading.active_count() == before + 1
-    assert journal.wait() == list(range(20))
-    assert {thread.name for thread in journal.threads} == {"CPU:1#0"}
-
-
-def test_a_guest_of_a_host_with_two_threads_waits_for_one_of_them(workers, journal):
-    workers.prepare(HOST, "CPU:1", 2)
-    workers.lodge(GUEST, HOST)
-    both = threading.Barrier(2, timeout=30)
-    for tag in "ab":
-        journal.submit(HOST, tag, both.wait)
-    journal.submit(GUEST, "copy")
-    journal.wait()
-    assert [completion.error for completion in journal.ended] == [None] * 3  # a and b have met
-    assert journal.began[2] == "copy"
-    assert {thread.name for thread in journal.threads} == {"CPU:1#0", "CPU:1#1"}
-
-
-def test_a_lane_that_is_no_guest_grows_as_tasks_come(workers, journal):
+def test_a_lane_grows_as_tasks_come(workers, journal):
     workers.prepare(OTHER, "CPU:2->CPU:1", 1)
     both = threading.Barrier(2, timeout=30)
     for tag in "ab":
@@ -105,21 +74,23 @@ def test_a_lane_that_is_no_guest_grows_as_tasks_come(workers, journal):
     assert {thread.name for thread in journal.threads} == {"CPU:2->CPU:1#0", "CPU:2->CPU:1#1"}
 
 
-def test_what_a_guests_task_raises_is_its_completions_and_the_thread_lives_on(workers, journal):
-    workers.prepare(HOST, "CPU:1", 1)
-    workers.lodge(GUEST, HOST)
-    journal.submit(GUEST, "bad", lambda: 1 // 0)
-    journal.submit(HOST, "good")
-    assert journal.wait() == ["bad", "good"]
+def test_what_a_task_raises_is_its_completions_and_the_thread_lives_on(workers, journal):
+    workers.prepare(DEVICE, "CPU:1", 1)
+    for tag, call in (("bad", lambda: 1 // 0), ("good", lambda: None)):
+        journal.submit(DEVICE, tag, call)
+        journal.wait()
+        journal.given = 0
+        workers.release(DEVICE)
+    assert {thread.name for thread in journal.threads} == {"CPU:1#0"}
     assert [type(completion.error) for completion in journal.ended] == [ZeroDivisionError, type(None)]
 
 
-def test_closing_joins_the_hosts_threads_and_all_may_be_used_again(workers, journal):
+def test_closing_joins_all_threads_and_all_may_be_used_again(workers, journal):
     for _ in range(2):
         before = threading.active_count()
-        workers.prepare(HOST, "CPU:1", 2)
-        workers.lodge(GUEST, HOST)
-        journal.submit(GUEST, "copy", lambda: time.sleep(0.02))
+        workers.prepare(DEVICE, "CPU:1", 2)
+        workers.prepare(OTHER, "CPU:2->CPU:1", 0)
+        journal.submit(OTHER, "copy", lambda: time.sleep(0.02))
         assert workers.close(grace_s=5)
         assert threading.active_count() == before
         assert [completion.tag for completion in journal.ended] == journal.began
@@ -128,17 +99,17 @@ def test_closing_joins_the_hosts_threads_and_all_may_be_used_again(workers, jour
 
 
 def test_a_thread_that_hands_out_work_for_an_idle_lane_alone_does_it_itself(workers, journal):
-    for lane, name in ((HOST, "CPU:1"), (OTHER, "CPU:2")):
+    for lane, name in ((DEVICE, "CPU:1"), (OTHER, "CPU:2")):
         workers.prepare(lane, name, 1)
 
     def hand_on(*lanes):
-        workers.release(HOST)  # as the coordinator does before it hands out what follows
+        workers.release(DEVICE)  # as the coordinator does before it hands out what follows
         for lane in lanes:
             journal.submit(lane, f"then {lane}")
 
-    for lanes in ((OTHER,), (OTHER, HOST)):
+    for lanes in ((OTHER,), (OTHER, DEVICE)):
         handed, done = threading.Event(), threading.Event()
-        workers.submit(Task(HOST, "first", lambda: journal.threads.append(threading.current_thread()),
+        workers.submit(Task(DEVICE, "first", lambda: journal.threads.append(threading.current_thread()),
                             lambda _, lanes=lanes, handed=handed: (hand_on(*lanes), handed.set())))
         assert handed.wait(30)
         journal.wait()

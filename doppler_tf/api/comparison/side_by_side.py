@@ -92,7 +92,7 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
             with_barriers = import_quietly("runtime.synchronous").with_barriers
             barriers = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster, make=with_barriers))
             yardstick = import_quietly("runtime.tensorflow_graph").TensorFlowGraph(
-                graph, found[leader].device, program.inputs, program.fetch, devices, copies=True)
+                graph, found[leader].device, program.inputs, program.fetch, devices)
             calls |= {BARRIERS.format(leader): lambda: barriers.execute(graph, costs, found[leader]).makespan_s,
                       THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
         seconds: dict[str, list[float]] = {name: [] for name in calls}

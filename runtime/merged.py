@@ -13,7 +13,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, what_runs
 from doppler_tf.schedule.merged_graph import Merged
-from doppler_tf.schedule.merging import merge_calls
+from doppler_tf.schedule.merging import may_run_out, merge_calls
 from doppler_tf.schedule.trace import Trace
 from runtime.calls import CONSTANTS
 from runtime.engine import Engine
@@ -42,7 +42,7 @@ class MergedExecutor:
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  cluster: Cluster | None = None, timeout_s: float | None = None, restart_on_loss: bool = False,
                  make: Callable[..., Engine] = TensorFlowExecutor, build: str = CONSTANTS):
-        """Args: as TensorFlowExecutor's, which keeps the inputs on the devices unless a plan drops them; make: another engine with the same
+        """Args: as TensorFlowExecutor's, which keeps the inputs on the devices where all tensors fit; make: another engine with the same
         arguments."""
         self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
         self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss,
@@ -67,8 +67,9 @@ class MergedExecutor:
         if found is None:
             merged = merge_calls(graph, costs, assignment, self._fetch)
             mine = {int(merged.vertex[v]): x for v, x in self._inputs.items()}
-            # A plan has other tensors in the place of inputs that it drops.
-            engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=assignment.after is None, **self._options)
+            # A plan has other tensors in the place of inputs that it drops, and what may not fit must leave after its last use.
+            keep = assignment.after is None and not may_run_out(costs).any()
+            engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=keep, **self._options)
             found = _Known(graph, costs, merged, engine, set())
         self._known[key], merged, engine = found, found.merged, found.engine
         while len(self._known) > _KEPT:

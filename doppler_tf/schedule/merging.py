@@ -123,9 +123,14 @@ def _by_messages(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
     return calls
 
 
+def may_run_out(costs: CostModel) -> np.ndarray:
+    """bool [D]: the devices whose memory does not hold all tensors."""
+    return costs.tensor_bytes.sum() > costs.memory_bytes
+
+
 def _apart(costs: CostModel) -> list[bool]:
     """The devices whose vertices stay apart: what a merged call holds inside is not counted, and it runs nothing side by side."""
-    return ((costs.slots > 1) | (costs.tensor_bytes.sum() > costs.memory_bytes)).tolist()
+    return ((costs.slots > 1) | may_run_out(costs)).tolist()
 
 
 def _is_token(graph: DataflowGraph, v: int) -> bool:

@@ -17,7 +17,7 @@ from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
 from doppler_tf.schedule.trace import peak_bytes
 from doppler_tf.schedule.validation import validate_trace
-from runtime import EmulatedExecutor, SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor
+from runtime import EmulatedExecutor, MergedExecutor, SynchronousExecutor, TensorFlowBackend, TensorFlowExecutor
 from runtime.calls import KernelCall
 from tests.watched_devices import watched_executor
 
@@ -152,6 +152,28 @@ def test_the_bytes_of_real_tensors_are_their_own(chain):
             trace = executor.execute(graph, costs, assignment)
         assert trace.peak_tensor_bytes.tolist() == expected
         assert trace.peak_bytes.tolist() == [2 * 999, 2 * 999]
+
+
+def test_where_memory_may_run_out_larger_calls_leave_no_inputs_on_the_devices():
+    """Of five inputs, which are added one after the other, two leave with the first sum."""
+    params, names = {"fn": "add", "subscripts": "ab,ab->ab"}, [f"x{i}" for i in range(5)]
+    nodes = [{"id": v, "input": True, "output_bytes": 24} for v in names]
+    edges, last = [], names[0]
+    for i, v in enumerate(names[1:]):
+        nodes.append({"id": f"sum{i}", "exec_s": 1.0, "output_bytes": 24,
+                      "kernel": {"op": "map", "params": params, "operands": [{"vertex": last}, {"vertex": v}]}})
+        edges += [{"source": last, "target": f"sum{i}"}, {"source": v, "target": f"sum{i}"}]
+        last = f"sum{i}"
+    graph = graph_from_records(nodes, edges, {"name": "sums"})
+    inputs = {v: np.full((2, 3), v, np.float32) for v in range(5)}
+    for memory_bytes, calls in [(None, 1), (6 * 24, 4)]:
+        costs = build_costs(graph, cpu(1).with_memory(memory_bytes))
+        with MergedExecutor(inputs, fetch=[8]) as executor:
+            for _ in range(2):
+                trace = executor.execute(graph, costs, assignment_from_devices(graph, costs, [None] * 5 + [0] * 4))
+                assert len(trace.vertex) == calls
+                assert trace.peak_tensor_bytes.tolist() == [6 * 24]
+                np.testing.assert_array_equal(executor.outputs[8], np.full((2, 3), 10.0))
 
 
 def test_what_does_not_fit_on_one_device_runs_on_four(chain):

@@ -61,7 +61,7 @@ class KernelCall:
         last = _source(traced.outputs[0])
         # A function lives as long as it is referred to.
         self._function, self._op, self._picks, self._attributes = traced, traced.name, picks, None
-        self._compute, self._argument_picks = traced, picks
+        self._plain, self._compute, self._argument_picks = compute, traced, picks
         if last.name in position:
             self._op, self._picks, self._attributes = "Identity", [position[last.name]], ("T", traced.outputs[0].dtype.as_datatype_enum)
         elif last.type in _PRODUCTS and all(_source(x).name in position for x in last.inputs):
@@ -92,8 +92,7 @@ class KernelCall:
 
     def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """The same inside another function that is being traced. Args: weights: frozen variables by name."""
-        made = self._compute(*[operands[i] for i in self._argument_picks])
-        return list(made) if isinstance(made, list | tuple) else [made]
+        return [self._plain(*[operands[i] for i in self._argument_picks])]
 
     def warm(self, device: str) -> None:
         """Makes the first call on a device, which takes many times a later one: XLA compiles, TensorFlow looks for its kernels."""
@@ -298,6 +297,9 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
     outputs = [(i, k) for i, k in kernel.params["outputs"]]
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
     digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
+    # TensorFlow's own operations gain nothing here but on all cores, or for captured pieces, whose convolutions it fuses.
+    if not kernel.params["lone"] and all(isinstance(call, KernelCall) for call, _ in parts):
+        build = XLA
     key = digest, build == XLA, *(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
     found = _MERGED.get(key)
     if found is None:
@@ -312,10 +314,7 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
         model = captured_model(graph.attributes["captured"]["model"]) if weights else None
         specs = [*operands, *(model.weight_spec(name) for name in weights)]
         function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in specs])
-        made_of = [call for call, _ in parts]
-        # TensorFlow's own operations gain nothing but for captured pieces, whose convolutions it fuses.
-        build = XLA if all(isinstance(call, KernelCall) for call in made_of) else build
-        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, made_of, model, weights, build)
+        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, build)
     return found
 
 

@@ -130,7 +130,7 @@ class MergedGraphs:
             flops=np.array([graph.flops[group].sum() for group in groups]), tensor_ptr=first,
             tensor_bytes=np.array([self._bytes(t, groups[i]) for i, tensors in enumerate(kept) for t in tensors]), exec_s=exec_s,
             is_input=graph.is_input[last],
-            kernel=tuple(self._kernel(group, number, tensor, kept[i], first) if kernels else None
+            kernel=tuple(self._kernel(group, number, tensor, kept[i], first, i in lone) if kernels else None
                          for i, group in enumerate(groups)),
             pin=(None,) * len(groups), colocate=np.full(len(groups), -1, np.int32), groups=(), sources=source, targets=edges["target"],
             edge_output=(output - first[source]).astype(np.int32), edge_bytes=edges["bytes"], transfer_s=edges["transfer_s"],
@@ -162,8 +162,8 @@ class MergedGraphs:
         return {"tensor": graph.edge_tensor[rows], "target": number[graph.targets[rows]], "bytes": graph.edge_bytes[rows],
                 "transfer_s": graph.transfer_s[rows]}
 
-    def _kernel(self, group: Sequence[int], number: np.ndarray, tensor: np.ndarray, kept: Sequence[int],
-                first: np.ndarray) -> Kernel | None:
+    def _kernel(self, group: Sequence[int], number: np.ndarray, tensor: np.ndarray, kept: Sequence[int], first: np.ndarray,
+                lone: bool) -> Kernel | None:
         graph = self._graph
 
         def outer(t: int) -> Operand:
@@ -185,7 +185,8 @@ class MergedGraphs:
         steps = [{"name": graph.names[v], "op": kernel.op, "params": kernel.params,
                   "operands": [{"from": place[t][0], "output": place[t][1], "slice": box} for t, box in each]}
                  for v, kernel, each in zip(group, kernels, taken, strict=True)]
-        return Kernel(MERGED, tuple(map(outer, operands)), {"steps": steps, "outputs": [list(place[t]) for t in kept]})
+        params = {"steps": steps, "outputs": [list(place[t]) for t in kept], "lone": lone}
+        return Kernel(MERGED, tuple(map(outer, operands)), params)
 
     def _attributes(self, number: np.ndarray, tensor: np.ndarray, first: np.ndarray, last: Sequence[int]) -> dict:
         """The graph's own fields, whose records name vertices."""

@@ -298,7 +298,7 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
     digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
     # TensorFlow's own operations gain nothing here but on all cores, or for captured pieces, whose convolutions it fuses.
-    if not kernel.params["lone"] and all(isinstance(call, KernelCall) for call, _ in parts):
+    if not kernel.params.get("lone") and all(isinstance(call, KernelCall) for call, _ in parts):
         build = XLA
     key = digest, build == XLA, *(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
     found = _MERGED.get(key)

@@ -13,7 +13,7 @@ from runtime.profiling.link_fit import copy_seconds, fit_link
 
 
 def measured_host(topology: Topology, devices: Sequence[str], known: MutableMapping[str, float]) -> Host | None:
-    """The host of a topology with measured links. Logical CPUs, whose threads copy, are alike.
+    """The host of a topology with measured links. Logical CPUs are alike, and a copy takes a core from them.
 
     Args:
       devices: their TensorFlow names.

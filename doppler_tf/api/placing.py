@@ -20,7 +20,6 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.notes import note
 from doppler_tf.placement import Placement, check_method, place, place_batches
-from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.report.verdict import batch_figures, offload_figures
 from doppler_tf.schedule.assignment import AUTO, Assignment
@@ -77,6 +76,7 @@ def place_files(graphs: Sequence[Path], topology: str, costs: str = "given", met
     if out is not None:
         write_assignment(out, graph, costs, assignment, makespan_s, in_flight)
     if gantt is not None:
+        from doppler_tf.report.gantt import write_gantt  # here, as Matplotlib takes long to import
         ran = offloaded(graph, costs, assignment)
         write_gantt(gantt, *ran[:2], Simulator().execute(*ran), placed.lower_bound_s, assignment.method)
     return {"graph": graph.name, "topology": costs.topology.name, **_figures(placed, batches, assignment), "makespan_s": makespan_s,

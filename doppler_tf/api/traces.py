@@ -14,7 +14,6 @@ from doppler_tf.formats.chrome_trace import read_trace, write_trace
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
-from doppler_tf.report.gantt import write_gantt
 from doppler_tf.report.verdict import batch_figures, chain, idle, judge, offload_figures, usage
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.bounds import known_bound_s
@@ -72,6 +71,7 @@ def executed(ran: tuple[DataflowGraph, CostModel, Assignment, Trace], figures: M
     if trace is not None:
         write_trace(trace, *ran)
     if gantt is not None:
+        from doppler_tf.report.gantt import write_gantt  # here, as Matplotlib takes long to import
         write_gantt(gantt, graph, costs, found, lower_bound_s, assignment.method)
     result = {"graph": graph.name, "topology": costs.topology.name, "method": assignment.method, **figures,
               "makespan_s": found.makespan_s, "lower_bound_s": lower_bound_s, **offload_figures(graph, costs, assignment), **verdict}

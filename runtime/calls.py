@@ -223,12 +223,14 @@ def _value(op: tf.Operation, attribute: str) -> object:
     return value.as_datatype_enum if isinstance(value, tf.DType) else value
 
 
-def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], build: str = CONSTANTS) -> dict[int, KernelCall]:
+def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], build: str = CONSTANTS,
+                 on_cores: bool = False) -> dict[int, KernelCall]:
     """The call of every vertex; equal kernels on equal shapes share one.
 
     Args:
       inputs: shape and type of each input vertex that has consumers, by vertex; an input vertex has one output.
       build: as CapturedCall's.
+      on_cores: all devices are cores of this machine. A call beside which no other works then has all of them.
 
     Raises:
       GraphError: a kernel that is unknown, lacks parameters or does not fit its operands.
@@ -240,7 +242,7 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], buil
         kernel = graph.kernel[v]
         operands = [specs[operand.vertex, operand.output] for operand in kernel.operands]
         try:
-            calls[v] = _call_of(graph, kernel, operands, build)
+            calls[v] = _call_of(graph, kernel, operands, build, on_cores)
         except UserError:
             raise
         except Exception as error:  # whatever tracing makes of parameters that somebody wrote
@@ -276,29 +278,30 @@ class _Identity(NamedTuple):
         return id(self.kernel)
 
 
-def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str) -> KernelCall | CapturedCall:
+def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str,
+             on_cores: bool) -> KernelCall | CapturedCall:
     if kernel.op == MERGED:
-        return _merged_call(graph, kernel, operands, build)
+        return _merged_call(graph, kernel, operands, build, on_cores)
     if kernel.op == CAPTURED:
         return piece_call(captured_model(graph.attributes["captured"]["model"]), Work.of(kernel.params), build)
     return _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
 
 
-def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str) -> CapturedCall:
+def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str, on_cores: bool) -> CapturedCall:
     """The calls of several vertices as one; equal ones are shared for as long as one of them is kept."""
     steps, known, parts = kernel.params["steps"], [[spec] for spec in operands], []
     for step in steps:
         taken = [(o["from"], o["output"]) for o in step["operands"]]
         inner = Kernel(step["op"], tuple(Operand(f, o["slice"] and tuple(map(tuple, o["slice"])), k)
                                          for o, (f, k) in zip(step["operands"], taken, strict=True)), step["params"])
-        call = _call_of(graph, inner, [known[f][k] for f, k in taken], build)
+        call = _call_of(graph, inner, [known[f][k] for f, k in taken], build, on_cores)
         known.append(call.outputs)
         parts.append((call, taken))
     outputs = [(i, k) for i, k in kernel.params["outputs"]]
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
     digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
     # TensorFlow's own operations gain nothing here but on all cores, or for captured pieces, whose convolutions it fuses.
-    if not kernel.params.get("lone") and all(isinstance(call, KernelCall) for call, _ in parts):
+    if not (on_cores and kernel.params.get("lone")) and all(isinstance(call, KernelCall) for call, _ in parts):
         build = XLA
     key = digest, build == XLA, *(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
     found = _MERGED.get(key)

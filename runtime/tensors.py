@@ -20,7 +20,7 @@ from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
 from runtime.calls import CONSTANTS, KernelCall, execute_on, kernel_calls
 from runtime.clusters.watch import watched
-from runtime.devices import count_cores, host_of, prepare_topology, server_of
+from runtime.devices import count_cores, host_of, is_core, prepare_topology, server_of
 from runtime.engine import Engine
 from runtime.residency import Residency
 
@@ -99,7 +99,7 @@ class TensorFlowBackend:
     def _open(self, layout: _Layout) -> TensorFlowSession:
         placed = self._place(layout)
         if layout.calls is None:
-            calls = self._prepared_calls(layout.graph, {v: tensor for (v, _), tensor in placed.items()})
+            calls = self._prepared_calls(layout, {v: tensor for (v, _), tensor in placed.items()})
             self._warm(layout, calls)
             layout.fix(calls, placed)
         return TensorFlowSession(layout, placed, self._keep_inputs, self._cluster)
@@ -125,9 +125,11 @@ class TensorFlowBackend:
         else:  # a thread of a pool that waits for another machine would keep the process from ending
             list(map(warm, used))
 
-    def _prepared_calls(self, graph: DataflowGraph, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
-        if self._is_new(graph):
-            self._calls = graph, kernel_calls(graph, {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}, self._build)
+    def _prepared_calls(self, layout: _Layout, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
+        if self._is_new(layout.graph):
+            specs = {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}
+            on_cores = all(is_core(layout.devices[d]) for d in layout.used)
+            self._calls = layout.graph, kernel_calls(layout.graph, specs, self._build, on_cores)
         return self._calls[1]
 
     def _is_new(self, graph: DataflowGraph) -> bool:

@@ -25,7 +25,7 @@ class Merged:
       vertex: int32 [N], the vertex of `graph` that stands for each vertex of the original.
       tensor: int32 [T], the tensor of `graph` that is each tensor of the original, -1 where it does not leave a call.
       trace: the simulated run.
-      lone: the vertices of `graph` that use the cores of all devices, as no other device works beside them.
+      lone: the vertices of `graph` that take the cores of all devices: devices share cores, and no other works beside them.
     """
 
     graph: DataflowGraph
@@ -63,7 +63,7 @@ class MergedGraphs:
     def made(self, calls: Sequence[Sequence[int]], lone: Collection[int] = (), kernels: bool = True) -> Merged | None:
         """The graph of these calls, in order of time; None where they would wait for each other, or for memory.
 
-        Args: lone: positions of calls that use the cores of all devices; kernels: False for a graph that is only simulated.
+        Args: lone: positions of calls beside which no other device works; kernels: False for a graph that is only simulated.
         """
         graph, number = self._graph, np.full(self._graph.num_vertices, -1, np.int32)
         for i, call in enumerate(calls):
@@ -79,7 +79,8 @@ class MergedGraphs:
         for group in given:
             tensor[[self._first[v] for v in group]] = tensor[self._first[group[0]]]
         alone = frozenset(len(given) + i for i in lone)
-        made = self._built(groups, number, tensor, kept, alone, kernels)
+        on_all_cores = alone if self._costs.topology.shared_cores else frozenset()
+        made = self._built(groups, number, tensor, kept, alone, on_all_cores, kernels)
         try:
             check_structure(made, graph.name)
         except GraphError:  # a circle
@@ -90,7 +91,7 @@ class MergedGraphs:
         priority = np.arange(made.num_vertices, dtype=np.float64)
         assignment = replace(self._assignment, device=device, order=None, dispatch="order", priority=priority, proven_bound_s=0.0)
         try:
-            return Merged(made, costs, assignment, number, tensor, Simulator().execute(made, costs, assignment), alone)
+            return Merged(made, costs, assignment, number, tensor, Simulator().execute(made, costs, assignment), on_all_cores)
         except DeadlockError:  # another device is short of memory when tensors come in another order
             return None
 
@@ -111,13 +112,13 @@ class MergedGraphs:
         return found or tensors[-1:]
 
     def _built(self, groups: Sequence[Sequence[int]], number: np.ndarray, tensor: np.ndarray,
-               kept: Sequence[Sequence[int]], lone: Collection[int], kernels: bool) -> DataflowGraph:
+               kept: Sequence[Sequence[int]], lone: Collection[int], on_all_cores: Collection[int], kernels: bool) -> DataflowGraph:
         graph, last = self._graph, [group[-1] for group in groups]
         largest = [max(group, key=lambda v: self._costs.mean_exec_s[v]) for group in groups]
         exec_s = np.array([self._exec_s[group].sum(axis=0) for group in groups])
         saved_s = np.outer([len(group) - 1 for group in groups], self._launch_s)
         exec_s = np.maximum(exec_s - saved_s, [self._exec_s[group].max(axis=0) for group in groups])
-        for i in lone:
+        for i in on_all_cores:
             exec_s[i] *= self._part_on_all(groups[i])
         edges = self._edges(number, tensor)
         source, output = number[graph.tensor_producer[edges["tensor"]]], tensor[edges["tensor"]]

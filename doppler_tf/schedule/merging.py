@@ -60,7 +60,7 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
         pairs = _pairs(graph, costs, calls, best, refused)
     if best is None or len(calls) == len(apart) or not _as_fast(best.makespan_s, trace.makespan_s):
         return _unmerged(graph, costs, assignment, trace)
-    return graphs.made(calls, _lone(calls, best.trace) if costs.topology.shared_cores else ())
+    return graphs.made(calls, _lone(calls, best.trace))
 
 
 def _unmerged(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> Merged:

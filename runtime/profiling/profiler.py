@@ -32,8 +32,8 @@ from runtime.tensors import TensorFlowExecutor
 if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
 
-# Assignments that are run in larger calls, and how often.
-_MERGED, _RUNS = 2, 5
+# Runs of an assignment in larger calls.
+_RUNS = 5
 
 
 @dataclass(frozen=True)
@@ -166,15 +166,14 @@ class Profiler:
         measured.add_copies()
 
     def _run_merged(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], measured: Measurements) -> None:
-        """Runs good assignments in larger calls, one after the other, as their calls hold much memory. First runs count for nothing."""
-        costs, rng = build_costs(graph, topology), np.random.default_rng(0)
-        teacher = CriticalPath(graph, costs)
-        for assignment in [teacher.sample(rng) for _ in range(_MERGED)]:
-            # Where memory runs out, what is known stays as it is.
-            with contextlib.suppress(DeadlockError, ExecutionError), MergedExecutor(inputs, devices=self._devices) as executor:
-                executor.execute(graph, costs, assignment)
-                for _ in range(_RUNS):
-                    measured.add_merged(executor.merged(), executor.execute(graph, costs, assignment))
+        """Runs a good assignment in larger calls. The first run counts for nothing."""
+        costs = build_costs(graph, topology)
+        assignment = CriticalPath(graph, costs).sample(np.random.default_rng(0))
+        # Where memory runs out, what is known stays as it is.
+        with contextlib.suppress(DeadlockError, ExecutionError), MergedExecutor(inputs, devices=self._devices) as executor:
+            executor.execute(graph, costs, assignment)
+            for _ in range(_RUNS):
+                measured.add_merged(executor.merged(), executor.execute(graph, costs, assignment))
 
     def _assignments(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, spread: int) -> Iterator[Assignment]:
         """All on each device, then `spread` on several: half of them good, half of all qualities."""

@@ -98,17 +98,18 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
     assert program.relative_error(theirs.run()) <= 1e-6  # what has them keeps them
 
 
-@pytest.mark.parametrize("shared_cores", [False, True])
-def test_xla_compiles_calls_of_our_own_kernels_but_those_that_have_all_cores(shared_cores):
+@pytest.mark.parametrize("on_cores", [False, True])
+def test_xla_compiles_calls_of_our_own_kernels_but_those_that_have_all_cores(on_cores):
     graph = timed(build_workload("ffnn", 2, scale="small", **TINY["ffnn"]), 1)
-    costs = build_costs(graph, replace(cpu(2), shared_cores=shared_cores))
+    costs = build_costs(graph, cpu(2))
     inputs = input_tiles(graph, workload_program(graph.attributes["workload"]).draw_inputs(0))
     merged = merge_calls(graph, costs, assignment_from_devices(graph, costs, [0] * graph.num_vertices))
-    (call,) = kernel_calls(merged.graph, {int(merged.vertex[v]): tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}).values()
+    specs = {int(merged.vertex[v]): tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}
+    (call,) = kernel_calls(merged.graph, specs, on_cores=on_cores).values()
     operands = [tf.constant(inputs[v]) for o in merged.graph.kernel[-1].operands for v in np.flatnonzero(merged.vertex == o.vertex)]
     device = prepare_devices(2)[0]
     seen = call(operands, device)
-    assert call._called.function_def.attr["_XlaMustCompile"].b is not shared_cores
+    assert call._called.function_def.attr["_XlaMustCompile"].b is not on_cores
     assert len(seen) == len(call.outputs)
 
 

@@ -255,11 +255,12 @@ class TensorFlowSession:
 
     def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
         """Copies a whole tensor, or shares it between logical CPUs."""
-        # Between GPUs `identity` copies before it returns. Between logical devices of one CPU it only shares the buffer.
-        copied = self._host in (source, destination) and self._on_this_cpu[source] and self._on_this_cpu[destination]
+        between_cpus = self._on_this_cpu[source] and self._on_this_cpu[destination]
         try:
             value = self._resident[tensor, source]
-            if copied:
+            if between_cpus and self._host not in (source, destination):
+                copy = value  # TensorFlow lets the call that takes it share the buffer
+            elif between_cpus:
                 copy = execute_on(self._devices[destination], "DeepCopy", [value], ("T", value.dtype.as_datatype_enum))[0]
             elif self._is_served[source] or self._is_served[destination]:
                 # Two workers copy from one to the other, and not by way of this process. Python's lock is free meanwhile.

@@ -18,12 +18,10 @@ class Session(Protocol):
     `run_*`, `free` and `fetch` raise DeviceLostError where a device is gone, anything else where that alone has failed.
 
     Attributes:
-      instant_transfers: a transfer between devices takes no time to speak of, and no thread need be woken for it; else links have threads.
       check_s: seconds after which `check` is asked about a task in progress, again and again; None: never.
       kept: the device of each tensor that can be fetched after a complete run: those that nothing consumes and those asked for.
     """
 
-    instant_transfers: bool
     check_s: float | None
     kept: Mapping[int, int]
 
@@ -32,6 +30,9 @@ class Session(Protocol):
 
     def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
         """Copies a tensor from `source`; it is resident at `destination` on return."""
+
+    def is_instant(self, source: int, destination: int) -> bool:
+        """Whether a transfer between these devices takes no time to speak of, so that no thread need be woken for it."""
 
     def free(self, tensor: int, device: int) -> None:
         """Drops a tensor from `device`, where nothing will use it again. Never blocks."""

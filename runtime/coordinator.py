@@ -52,7 +52,7 @@ class Coordinator:
         for d, count in self._plan.devices:
             self._workers.prepare((d, d), names[d], count)
         for s, d, count in self._plan.links:
-            self._workers.prepare((s, d), f"{names[s]}->{names[d]}", 0 if self._is_instant(s, d) else count)
+            self._workers.prepare((s, d), f"{names[s]}->{names[d]}", 0 if self._session.is_instant(s, d) else count)
 
     def drive(self, time_scale: float, timeout_s: float | None) -> None:
         """From the first dispatch until every vertex has ended.
@@ -215,14 +215,10 @@ class Coordinator:
     def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None], given: list[Task]) -> None:
         self._submitted_s[task] = perf_counter()
         made = Task(lane, task, call, self._heard)
-        if task.device == self._host if isinstance(task, StartVertex) else self._is_instant(task.source, task.destination):
+        if task.device == self._host if isinstance(task, StartVertex) else self._session.is_instant(task.source, task.destination):
             self._ended.append(self._workers.perform(made))  # the holder of the turn looks at the list again
         else:
             given.append(made)
-
-    def _is_instant(self, source: int, destination: int) -> bool:
-        """Whether a transfer needs no thread."""
-        return self._session.instant_transfers and self._host not in (source, destination)
 
     def _free(self, instruction: Free) -> None:
         self._residency.remove(instruction.device, self._plan.tensor_bytes[instruction.tensor])

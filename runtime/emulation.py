@@ -77,7 +77,6 @@ class EmulatedBackend:
 class EmulatedSession:
     """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer. Shares: see `Topology.shares`."""
 
-    instant_transfers = False
     check_s = None
     kept: Mapping[int, int] = MappingProxyType({})  # nothing is computed
 
@@ -100,6 +99,10 @@ class EmulatedSession:
                 for share, device in zip(self._shares[:, source, destination].tolist(), (source, destination), strict=True):
                     self._owed_s[device] += share * self._transfer_wait_s[transfer]
         self._wait(self._transfer_wait_s[transfer])
+
+    def is_instant(self, source: int, destination: int) -> bool:
+        """False: each takes its seconds."""
+        return False
 
     def free(self, tensor: int, device: int) -> None:
         """Does nothing: there are no tensors."""

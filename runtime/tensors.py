@@ -223,7 +223,6 @@ class TensorFlowSession:
         self._is_served = [server_of(device) is not None for device in layout.devices]
         self._is_gpu = ["GPU" in device for device in layout.devices]
         self._on_this_cpu = ["CPU" in device and not served for device, served in zip(layout.devices, self._is_served, strict=True)]
-        self.instant_transfers = all(self._on_this_cpu)  # they share the tensor
         self.check_s = None if cluster is None else CHECK_S
         held_bytes = layout.embedded_bytes.copy()
         for tensor, d in self._resident:
@@ -255,12 +254,11 @@ class TensorFlowSession:
 
     def run_transfer(self, transfer: int, tensor: int, source: int, destination: int) -> None:
         """Copies a whole tensor, or shares it between logical CPUs."""
-        between_cpus = self._on_this_cpu[source] and self._on_this_cpu[destination]
         try:
             value = self._resident[tensor, source]
-            if between_cpus and self._host not in (source, destination):
-                copy = value  # TensorFlow lets the call that takes it share the buffer
-            elif between_cpus:
+            if self.is_instant(source, destination):
+                copy = value  # TensorFlow shares its buffer with the call that takes it
+            elif self._on_this_cpu[source] and self._on_this_cpu[destination]:
                 copy = execute_on(self._devices[destination], "DeepCopy", [value], ("T", value.dtype.as_datatype_enum))[0]
             elif self._is_served[source] or self._is_served[destination]:
                 # Two workers copy from one to the other, and not by way of this process. Python's lock is free meanwhile.
@@ -275,6 +273,10 @@ class TensorFlowSession:
         except tf.errors.OpError as error:
             _raise_if_lost(error, self._devices, self._cluster, source, destination)
             raise
+
+    def is_instant(self, source: int, destination: int) -> bool:
+        """Whether the devices are logical CPUs, and neither is a host, which has memory of its own."""
+        return self._on_this_cpu[source] and self._on_this_cpu[destination] and self._host not in (source, destination)
 
     def _drop_if_last(self, tensor: int, device: int) -> None:
         """Drops a tensor on the host before its last load's output, which is the same buffer, is counted."""

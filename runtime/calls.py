@@ -6,8 +6,11 @@ import contextlib
 import functools
 import hashlib
 import json
+import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -22,6 +25,9 @@ from runtime.models.captured import CapturedModel, Work, captured_model, piece_f
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192
+# At most so many turns tell which of two builds of a call is faster, and XLA's loses where it takes so many times as long: a call that is
+# measured finds its operands in the caches, which hides what passes over memory cost.
+_TURNS, _CLEARLY = 5, 1.25
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
 CAPTURED = "captured"
@@ -168,10 +174,68 @@ class CapturedCall:
     def warm(self, device: str) -> None:
         """As KernelCall's; does nothing where the first call must be one of the run."""
         if device not in self._warm and self.can_warm:
-            zeros = [_zeros(spec, device) for spec in self._arguments]
             with contextlib.suppress(tf.errors.OpError):  # zeros may be no input for it
-                self(zeros, device)
+                self(self.zeros(device), device)
         self._warm.add(device)
+
+    def zeros(self, device: str) -> list[tf.Tensor]:
+        """Operands of a call that does nothing of use."""
+        return [_zeros(spec, device) for spec in self._arguments]
+
+
+class ChosenCall:
+    """A larger call of our own kernels, as TensorFlow's operations and as a function that XLA compiles; attributes as KernelCall's.
+
+    XLA makes one loop of elementwise operations that follow each other. But some products take twice as long in it, which is measured.
+    """
+
+    can_warm = True
+    weights: tuple[str, ...] = ()
+
+    def __init__(self, plain: CapturedCall, compiled: CapturedCall):
+        self.name, self.outputs, self.output_bytes = compiled.name, compiled.outputs, compiled.output_bytes
+        self._plain, self._compiled, self._faster = plain, compiled, dict[str, CapturedCall]()
+
+    def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+        """As KernelCall's; by the build that `choose` has found to be faster there."""
+        return self._faster.get(device, self._compiled)(operands, device)
+
+    def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
+        """As KernelCall's."""
+        return self._plain.traced(operands, weights)
+
+    def warm(self, device: str) -> None:
+        """As KernelCall's, both builds."""
+        self._plain.warm(device)
+        self._compiled.warm(device)
+
+    def choose(self, device: str, together: int) -> None:
+        """Measures which build is faster on a device where both are warm.
+
+        Args: together: calls that run at once, so that a build does not seem faster for cores that others need.
+        """
+        if device in self._faster:
+            return
+        zeros, compiled_s, plain_s = self._compiled.zeros(device), math.inf, math.inf
+        for _ in range(_TURNS):
+            compiled_s = min(compiled_s, _seconds(self._compiled, zeros, device, together))
+            plain_s = min(plain_s, _seconds(self._plain, zeros, device, together))
+            if compiled_s <= plain_s:
+                break
+        self._faster[device] = self._plain if compiled_s > _CLEARLY * plain_s else self._compiled
+
+
+def _seconds(call: CapturedCall, operands: Sequence[tf.Tensor], device: str, together: int) -> float:
+    def timed(_: int) -> float:
+        begun_s = perf_counter()
+        call(operands, device)
+        finish_on(device)
+        return perf_counter() - begun_s
+
+    if together == 1:  # a thread of a pool that waits for another machine would keep the process from ending
+        return timed(0)
+    with ThreadPoolExecutor(together, "choose") as threads:
+        return max(threads.map(timed, range(together)))
 
 
 def resident(model: CapturedModel, name: str, device: str) -> tf.Tensor:
@@ -197,6 +261,13 @@ def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes:
         return pywrap_tfe.TFE_Py_Execute(context_of(device), device, operation, inputs, attributes, outputs)
     except core._NotOkStatusException as error:
         raise core._status_to_exception(error) from None
+
+
+def finish_on(device: str) -> None:
+    """Waits for a GPU of this process, whose operations return when they are enqueued. It waits for the stream of that device alone."""
+    if "GPU" in device and server_of(device) is None:
+        with tf.device(device):
+            tf.raw_ops.SyncDevice()
 
 
 def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
@@ -287,7 +358,8 @@ def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorS
     return _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
 
 
-def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str, on_cores: bool) -> CapturedCall:
+def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str,
+                 on_cores: bool) -> CapturedCall | ChosenCall:
     """The calls of several vertices as one; equal ones are shared for as long as one of them is kept."""
     steps, known, parts = kernel.params["steps"], [[spec] for spec in operands], []
     for step in steps:
@@ -300,10 +372,10 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
     outputs = [(i, k) for i, k in kernel.params["outputs"]]
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
     digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
-    # TensorFlow's own operations gain nothing here but on all cores, or for captured pieces, whose convolutions it fuses.
-    if not (on_cores and kernel.params.get("lone")) and all(isinstance(call, KernelCall) for call, _ in parts):
-        build = XLA
-    key = digest, build == XLA, *(id(call) for call, _ in parts)  # a merged call keeps its parts, so that no others get their identities
+    # A call that XLA compiles uses one core. Of captured pieces TensorFlow fuses the convolutions.
+    choice = not (on_cores and kernel.params.get("lone")) and all(isinstance(call, KernelCall) for call, _ in parts)
+    # A merged call keeps its parts, so that no others get their identities.
+    key = digest, "choice" if choice else build == XLA, *(id(call) for call, _ in parts)
     found = _MERGED.get(key)
     if found is None:
         weights = list(dict.fromkeys(name for call, _ in parts for name in call.weights))
@@ -317,7 +389,9 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
         model = captured_model(graph.attributes["captured"]["model"]) if weights else None
         specs = [*operands, *(model.weight_spec(name) for name in weights)]
         function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in specs])
-        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, build)
+        made = [CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, each)
+                for each in ((CONSTANTS, XLA) if choice else (build,))]
+        found = _MERGED[key] = ChosenCall(*made) if choice else made[0]
     return found
 
 
@@ -341,7 +415,7 @@ def piece_call(model: CapturedModel, work: Work, build: str = CONSTANTS) -> Capt
 
 _FUNCTIONS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _PIECES: weakref.WeakValueDictionary[tuple[str, str], CapturedCall] = weakref.WeakValueDictionary()
-_MERGED: weakref.WeakValueDictionary[tuple, CapturedCall] = weakref.WeakValueDictionary()
+_MERGED: weakref.WeakValueDictionary[tuple, CapturedCall | ChosenCall] = weakref.WeakValueDictionary()
 
 
 @functools.lru_cache(_KEPT)

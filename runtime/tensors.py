@@ -18,7 +18,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
-from runtime.calls import CONSTANTS, KernelCall, execute_on, kernel_calls
+from runtime.calls import CONSTANTS, ChosenCall, KernelCall, execute_on, finish_on, kernel_calls
 from runtime.clusters.watch import watched
 from runtime.devices import count_cores, host_of, is_core, prepare_topology, server_of
 from runtime.engine import Engine
@@ -105,7 +105,7 @@ class TensorFlowBackend:
         return TensorFlowSession(layout, placed, self._keep_inputs, self._cluster)
 
     def _warm(self, layout: _Layout, calls: Mapping[int, KernelCall]) -> None:
-        """Compiles what is new on its device, on all cores."""
+        """Compiles what is new on its device, on all cores. Then it chooses among builds, one call after the other."""
         used: dict[KernelCall, list[int]] = {}
         for v, call in calls.items():
             if v not in layout.loaded:
@@ -124,6 +124,10 @@ class TensorFlowBackend:
                 list(threads.map(warm, used))
         else:  # a thread of a pool that waits for another machine would keep the process from ending
             list(map(warm, used))
+        cores = {d for d in layout.used if "CPU" in layout.devices[d] and server_of(layout.devices[d]) is None}
+        for call in (call for call in used if isinstance(call, ChosenCall)):
+            for d in set(used[call]):
+                call.choose(layout.devices[d], len(cores) if d in cores else 1)
 
     def _prepared_calls(self, layout: _Layout, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._is_new(layout.graph):
@@ -221,7 +225,6 @@ class TensorFlowSession:
         self.kept = layout.kept
         self._staying = frozenset(self._resident) if inputs_stay else frozenset()
         self._is_served = [server_of(device) is not None for device in layout.devices]
-        self._is_gpu = ["GPU" in device for device in layout.devices]
         self._on_this_cpu = ["CPU" in device and not served for device, served in zip(layout.devices, self._is_served, strict=True)]
         self.check_s = None if cluster is None else CHECK_S
         held_bytes = layout.embedded_bytes.copy()
@@ -243,9 +246,7 @@ class TensorFlowSession:
             return
         try:
             outputs = self._calls[vertex](operands, name)
-            if self._is_gpu[device] and not self._is_served[device]:
-                with tf.device(name):
-                    tf.raw_ops.SyncDevice()  # a GPU's operation returns when it is enqueued; this waits for the stream of that device only
+            finish_on(name)
             for tensor, output in enumerate(outputs, start=self._first_tensor[vertex]):
                 self._store(tensor, device, output)
         except tf.errors.OpError as error:

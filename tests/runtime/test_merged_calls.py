@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, repeat
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
-from runtime import TensorFlowExecutor, prepare_devices
+from runtime import TensorFlowExecutor, calls, prepare_devices
 from runtime.calls import CONSTANTS, TENSORS, XLA, kernel_calls
 from runtime.models.alone import modes
 from runtime.models.captured import captured_model
@@ -99,7 +101,7 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
 
 
 @pytest.mark.parametrize("on_cores", [False, True])
-def test_xla_compiles_calls_of_our_own_kernels_but_those_that_have_all_cores(on_cores):
+def test_calls_of_our_own_kernels_are_built_in_two_ways_but_those_that_have_all_cores(on_cores):
     graph = timed(build_workload("ffnn", 2, scale="small", **TINY["ffnn"]), 1)
     costs = build_costs(graph, cpu(2))
     inputs = input_tiles(graph, workload_program(graph.attributes["workload"]).draw_inputs(0))
@@ -108,9 +110,23 @@ def test_xla_compiles_calls_of_our_own_kernels_but_those_that_have_all_cores(on_
     (call,) = kernel_calls(merged.graph, specs, on_cores=on_cores).values()
     operands = [tf.constant(inputs[v]) for o in merged.graph.kernel[-1].operands for v in np.flatnonzero(merged.vertex == o.vertex)]
     device = prepare_devices(2)[0]
-    seen = call(operands, device)
-    assert call._called.function_def.attr["_XlaMustCompile"].b is not on_cores
-    assert len(seen) == len(call.outputs)
+    builds = [call] if on_cores else [call._plain, call._compiled]
+    seen = [[value.numpy() for value in build(operands, device)] for build in builds]
+    assert [build._called.function_def.attr["_XlaMustCompile"].b for build in builds] == [False, True][:len(builds)]
+    assert len(seen[0]) == len(call.outputs)
+    for value, same in zip(seen[0], seen[-1], strict=True):
+        np.testing.assert_allclose(value, same, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("compiled_s", "plain_s", "faster"), [([2.0], [3.0], "compiled"), ([6.0, 5.0], [4.5], "compiled"),
+                                                               ([9.0, 6.0], [4.5], "plain"), ([9.0, 4.0], [4.5], "compiled")])
+def test_the_build_that_xla_compiles_gives_way_to_one_that_is_clearly_faster(monkeypatch, compiled_s, plain_s, faster):
+    builds = {name: SimpleNamespace(name=name, outputs=[], output_bytes=[], zeros=lambda device: []) for name in ("plain", "compiled")}
+    taken = {"plain": chain(plain_s, repeat(plain_s[-1])), "compiled": chain(compiled_s, repeat(compiled_s[-1]))}
+    monkeypatch.setattr(calls, "_seconds", lambda build, zeros, device, together: next(taken[build.name]))
+    call = calls.ChosenCall(**builds)
+    call.choose("/device:CPU:0", 2)
+    assert call._faster == {"/device:CPU:0": builds[faster]}
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in UPDATED_INSIDE])

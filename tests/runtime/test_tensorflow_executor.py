@@ -85,14 +85,13 @@ def test_the_synchronous_engine_computes_the_same(case):
     assert not report.work_conserving
 
 
-def test_kernels_read_only_what_is_on_their_device_and_never_the_coordinators_thread(chain, monkeypatch, four_devices):
+def test_kernels_run_on_their_device_and_never_on_the_coordinators_thread(chain, monkeypatch, four_devices):
     seen, compute = set(), KernelCall.__call__
 
     def spy(self, operands, device):
         (output,) = compute(self, operands, device)
         seen.add((device, threading.current_thread().name.split("#")[0]))
-        names = {device, output.device, *[operand.device for operand in operands]}
-        assert len({tf.DeviceSpec.from_string(name).device_index for name in names}) == 1
+        assert len({tf.DeviceSpec.from_string(name).device_index for name in (device, output.device)}) == 1
         return [output]
 
     costs, assignment = chain.place(4, seed=2)

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import math
+import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,8 +26,8 @@ from runtime.models.captured import CapturedModel, Work, captured_model, piece_f
 
 # Calls that a process keeps, those used last.
 _KEPT = 8192
-# At most so many turns tell which of two builds of a call is faster, and XLA's loses where it takes so many times as long: a call that is
-# measured finds its operands in the caches, which hides what passes over memory cost.
+# At most so many turns tell which of two builds of a call is faster. XLA's loses only where it takes so many times as long, because a
+# measured call finds its operands in the caches. In a run they come from memory, which the other build reads more often.
 _TURNS, _CLEARLY = 5, 1.25
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
@@ -60,7 +61,7 @@ class KernelCall:
             return kernels.run_kernel(kernel, [tensors[operand.vertex] for operand in kernel.operands])
 
         self.name, self._kernel, self._arguments = name, kernel, arguments
-        traced = tf.function(compute, jit_compile=True, autograph=False).get_concrete_function(*arguments)
+        traced = _compiled(compute).get_concrete_function(*arguments)
         # The first operand of each argument: operands that are one tensor are one argument.
         picks = [[o.vertex for o in kernel.operands].index(i) for i in range(len(arguments))]
         position = {tensor.op.name: pick for tensor, pick in zip(traced.inputs, picks, strict=True)}
@@ -165,7 +166,8 @@ class CapturedCall:
         def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
             return self._function(*tensors, *[tf.constant(self._model.weight(name)) for name in self.weights])
 
-        return tf.function(compute, autograph=False, jit_compile=self._compiled or None).get_concrete_function(*self._arguments)
+        made = _compiled(compute) if self._compiled else tf.function(compute, autograph=False)
+        return made.get_concrete_function(*self._arguments)
 
     def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """As KernelCall's."""
@@ -210,7 +212,7 @@ class ChosenCall:
         self._compiled.warm(device)
 
     def choose(self, device: str, together: int) -> None:
-        """Measures which build is faster on a device where both are warm.
+        """Measures which build is faster on a device of this process, where both are warm.
 
         Args: together: calls that run at once, so that a build does not seem faster for cores that others need.
         """
@@ -232,8 +234,6 @@ def _seconds(call: CapturedCall, operands: Sequence[tf.Tensor], device: str, tog
         finish_on(device)
         return perf_counter() - begun_s
 
-    if together == 1:  # a thread of a pool that waits for another machine would keep the process from ending
-        return timed(0)
     with ThreadPoolExecutor(together, "choose") as threads:
         return max(threads.map(timed, range(together)))
 
@@ -274,6 +274,19 @@ def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
     """Made there. TensorFlow's `zeros` holds Python's lock for as long as another machine does not answer."""
     given = [tf.constant(spec.shape, tf.int32), tf.zeros([], spec.dtype)]
     return execute_on(device, "Fill", given, ("T", spec.dtype.as_datatype_enum, "index_type", tf.int32.as_datatype_enum))[0]
+
+
+def _compiled(compute: Callable[..., Any]):
+    """A function that XLA compiles.
+
+    A machine that others use keeps what it has compiled by the function's name and shapes, also for the next process that uses it, whose
+    functions might have the same names.
+    """
+    compute.__name__ = f"{compute.__name__}_{_PROCESS}"
+    return tf.function(compute, autograph=False, jit_compile=True)
+
+
+_PROCESS = uuid.uuid4().hex
 
 
 def _for_another_process(compute: Callable[..., Any], arguments: Sequence[tf.TensorSpec]):

@@ -105,7 +105,7 @@ class TensorFlowBackend:
         return TensorFlowSession(layout, placed, self._keep_inputs, self._cluster)
 
     def _warm(self, layout: _Layout, calls: Mapping[int, KernelCall]) -> None:
-        """Compiles what is new on its device, on all cores. Then it chooses among builds, one call after the other."""
+        """Compiles what is new on its device, on all cores. Then it chooses among builds on devices of this process, one call at a time."""
         used: dict[KernelCall, list[int]] = {}
         for v, call in calls.items():
             if v not in layout.loaded:
@@ -124,10 +124,11 @@ class TensorFlowBackend:
                 list(threads.map(warm, used))
         else:  # a thread of a pool that waits for another machine would keep the process from ending
             list(map(warm, used))
-        cores = {d for d in layout.used if "CPU" in layout.devices[d] and server_of(layout.devices[d]) is None}
+        mine = [layout.devices[d] for d in layout.used if server_of(layout.devices[d]) is None]
+        cpus = sum("CPU" in device for device in mine)
         for call in (call for call in used if isinstance(call, ChosenCall)):
-            for d in set(used[call]):
-                call.choose(layout.devices[d], len(cores) if d in cores else 1)
+            for device in {layout.devices[d] for d in used[call]}.intersection(mine):
+                call.choose(device, cpus if "CPU" in device else 1)
 
     def _prepared_calls(self, layout: _Layout, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._is_new(layout.graph):

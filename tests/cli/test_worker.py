@@ -62,6 +62,25 @@ def test_a_graph_runs_on_a_worker_which_a_signal_ends(worker, write, tmp_path):
     assert json.loads(told)["devices"] == 2
 
 
+SCALED = """
+from data import EinsumProgram, elementwise, tensor_input
+program = EinsumProgram({{"a": 4}}, {{"x": tensor_input("a")}}, (elementwise("y", "scale", "a -> a", "x", factor={factor}, offset=0.0),))
+"""
+
+
+def test_a_worker_computes_nothing_as_an_earlier_command_did(worker, write, tmp_path):
+    """XLA keeps what it has compiled by a function's name, and a second process names its functions as the first did."""
+    cluster, assignment = write({"worker": [f"127.0.0.1:{worker[1]}"]}, "cluster.json"), tmp_path / "a.json"
+    for factor in (2.0, 3.0):
+        source, graph = tmp_path / f"scaled_{factor:g}.py", tmp_path / f"{factor:g}.json"
+        source.write_text(SCALED.format(factor=factor))
+        doppler("workload", f"{source}:program", "--devices", 2, "--out", graph)
+        doppler("place", graph, "--topology", "cpu:2", "--method", "one_device", "--out", assignment)
+        found = program("run", str(graph), "--topology", "cpu:2", "--cluster", str(cluster), "--assignment", str(assignment),
+                        "--executor", "tf", "--json")
+        assert found["outputs_match"]
+
+
 @pytest.mark.thorough  # test_cluster.py loses such a machine
 def test_a_worker_keeps_what_its_devices_have_no_room_for(worker, write, tmp_path):
     cluster, graph, assignment = write({"worker": [f"127.0.0.1:{worker[1]}"]}, "cluster.json"), tmp_path / "g.json", tmp_path / "a.json"

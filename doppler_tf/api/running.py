@@ -74,7 +74,8 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     if merge and executor != "tf":
         raise field_error(ConfigError, "run", "", "--merge", "--executor tf beside it", f"--executor {executor}")
     if merge and (repeat is not None or in_flight is not None):
-        raise ConfigError("run: --merge: expected one call, got --repeat or --in-flight; leave them out")
+        given = f"--in-flight {in_flight}" if repeat is None else f"--repeat {repeat}"
+        raise field_error(ConfigError, "run", "", "--merge", "a single batch", given)
     asked = graph
     truth = true_topology(emulate, [(graph, costs)])
     cluster = load_cluster(cluster, costs.topology)

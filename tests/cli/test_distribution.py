@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import numpy as np
@@ -51,6 +52,9 @@ def test_a_model_gives_what_it_gave(in_flight, tmp_path):
         assert lines[0] == "Distributed"
         assert [name for name in ("function: ", "runs on: ", "measured: ", "lower bound: ", "last run: ") if name not in str(placed)] == []
         assert len(lines) <= 9
+        told = (re.search(rf"{name}:? ([\d.,]+)", str(placed))[1] for name in ("simulated", "lower bound"))
+        simulated, bound = (float(number.replace(",", "")) for number in told)
+        assert in_flight > 1 or bound <= simulated  # both in larger calls
         assert "data:image/png;base64," in placed._repr_html_()
         assert placed.plot().axes
         placed.export(tmp_path / "placed")

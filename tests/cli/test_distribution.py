@@ -52,9 +52,10 @@ def test_a_model_gives_what_it_gave(in_flight, tmp_path):
         assert lines[0] == "Distributed"
         assert [name for name in ("function: ", "runs on: ", "measured: ", "lower bound: ", "last run: ") if name not in str(placed)] == []
         assert len(lines) <= 9
-        told = (re.search(rf"{name}:? ([\d.,]+)", str(placed))[1] for name in ("simulated", "lower bound"))
-        simulated, bound = (float(number.replace(",", "")) for number in told)
-        assert in_flight > 1 or bound <= simulated  # both in larger calls
+        bound = re.search(r"lower bound: ([\d.,]+)", str(placed))[1]
+        simulated = re.search(r"simulated ([\d.,]+)", str(placed))  # there is none of what XLA compiles
+        if in_flight == 1 and simulated:
+            assert float(bound.replace(",", "")) <= float(simulated[1].replace(",", ""))  # both in larger calls
         assert "data:image/png;base64," in placed._repr_html_()
         assert placed.plot().axes
         placed.export(tmp_path / "placed")

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import math
+import threading
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -273,7 +274,12 @@ def finish_on(device: str) -> None:
 def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
     """Made there. TensorFlow's `zeros` holds Python's lock for as long as another machine does not answer."""
     given = [tf.constant(spec.shape, tf.int32), tf.zeros([], spec.dtype)]
-    return execute_on(device, "Fill", given, ("T", spec.dtype.as_datatype_enum, "index_type", tf.int32.as_datatype_enum))[0]
+    # Where two threads fill tensors on one device, TensorFlow 2.21 may give each the shape of the other (its issue 62523).
+    with _FILLING.setdefault(device, threading.Lock()):
+        return execute_on(device, "Fill", given, ("T", spec.dtype.as_datatype_enum, "index_type", tf.int32.as_datatype_enum))[0]
+
+
+_FILLING: dict[str, threading.Lock] = {}
 
 
 def _compiled(compute: Callable[..., Any]):

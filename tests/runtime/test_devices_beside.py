@@ -1,13 +1,14 @@
 """Devices beside the process's own: what they know, what they forget, and what they leave as it is."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from runtime.calls import execute_on
+from runtime.calls import _zeros, execute_on
 from runtime.devices import context_of, make_known
 from tests.captured_models import Spec
 
@@ -32,6 +33,18 @@ def test_a_device_is_in_both_contexts(device):
     (made,) = execute_on(device, "Identity", [tf.ones([2])], ("T", tf.float32.as_datatype_enum))
     np.testing.assert_array_equal(made + 1.0, [2.0, 2.0])  # the process's own context takes it
     assert context_of(device) is not context_of("/device:GPU:77")
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_two_threads_fill_on_one_device_keeps_its_shape(device, beside):
+    """TensorFlow may exchange the operands of operations that start together; a hundredth of these fills had another's shape."""
+    where, shapes = (device if beside else f"/job:localhost/replica:0/task:0{device}"), [(i, 5 - i) for i in range(1, 5)]
+
+    def fill(i):
+        return tuple(_zeros(tf.TensorSpec(shapes[i % 4], tf.float32), where).shape)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(fill, range(4000))) == shapes * 1000
 
 
 def test_functions_are_forgotten_with_the_last_that_calls_them(device):

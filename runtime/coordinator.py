@@ -37,6 +37,8 @@ class Coordinator:
         self._session, self._workers = session, workers
         self._residency = Residency(plan.input_bytes)
         self._host = plan.costs.topology.host_device  # a load only hands a tensor on, which needs neither a thread nor memory of its own
+        self._instant = frozenset[tuple[int, int]]() if plan.dispatcher.limited else frozenset(
+            (s, d) for s, d, _ in plan.links if session.is_instant(s, d))
         vertices, transfers = plan.graph.num_vertices, len(plan.dispatcher.transfers.producer)
         self._vertex_start_s, self._vertex_end_s = [0.0] * vertices, [0.0] * vertices
         self._transfer_start_s, self._transfer_end_s = [0.0] * transfers, [0.0] * transfers
@@ -66,7 +68,7 @@ class Coordinator:
         """
         self._time_scale, self._timeout_s, self._origin_s = time_scale, timeout_s, perf_counter()
         with self._turn:
-            self._issue(self._dispatcher.begin(0.0))
+            self._issue(self._dispatcher.begin(0.0, self._instant))
         self._take_turns()
         while not self._is_over():
             self._news.wait(self._patience_s())
@@ -174,14 +176,17 @@ class Coordinator:
             self._failure = self._cancellation()
             self._news.set()
         for completion in completions:
-            del self._submitted_s[completion.tag]
-            self._workers.release(completion.lane)
+            self._release(completion)
         if self._failure is not None:
             return
         ended = [self._noted(completion) for completion in completions]
         loaded = [] if self._host is None else [c.tag.vertex for c in completions
                                                 if isinstance(c.tag, StartVertex) and c.tag.device == self._host]
         self._issue(self._dispatcher.advance(self._traced_s(perf_counter()), ended), loaded)
+
+    def _release(self, completion: Completion) -> None:
+        del self._submitted_s[completion.tag]
+        self._workers.release(completion.lane)
 
     def _traced_s(self, clock_s: float) -> float:
         return (clock_s - self._origin_s) / self._time_scale
@@ -215,7 +220,11 @@ class Coordinator:
     def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None], given: list[Task]) -> None:
         self._submitted_s[task] = perf_counter()
         made = Task(lane, task, call, self._heard)
-        if task.device == self._host if isinstance(task, StartVertex) else self._session.is_instant(task.source, task.destination):
+        if isinstance(task, StartTransfer) and (task.source, task.destination) in self._instant:
+            completion = self._workers.perform(made)
+            self._release(completion)
+            self._noted(completion)  # the dispatcher knows of the end
+        elif task.device == self._host if isinstance(task, StartVertex) else self._session.is_instant(task.source, task.destination):
             self._ended.append(self._workers.perform(made))  # the holder of the turn looks at the list again
         else:
             given.append(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment
-from doppler_tf.schedule.dispatch import Dispatcher, Event, Instruction, VertexEnded
+from doppler_tf.schedule.dispatch import Dispatcher, Instruction
 from runtime.backend import Backend
 from runtime.engine import Engine
 from runtime.tensors import TensorFlowBackend
@@ -33,19 +33,19 @@ class LevelDispatcher(Dispatcher):
         # By level: how many vertices and transfers. The last entry is a sentinel that never opens.
         self._members: list[int] = [*np.bincount(np.concatenate([level[work], level[producer]])).tolist(), 1]
 
-    def begin(self, now_s: float = 0.0) -> list[Instruction]:
+    def begin(self, now_s: float = 0.0, instant: Collection[tuple[int, int]] = ()) -> list[Instruction]:
         """As Dispatcher.begin."""
         self._pending, self._open_level = self._members.copy(), 0
         self._held: list[list[int]] = [[] for _ in self._pending]
-        return super().begin(now_s)
+        return super().begin(now_s, instant)
 
-    def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
-        """As Dispatcher.advance; opens the next level when the present one has ended."""
-        events = list(events)
-        for event in events:
-            v = event.vertex if isinstance(event, VertexEnded) else int(self.transfers.producer[event.transfer])
-            self._pending[self._level[v]] -= 1
-        return super().advance(now_s, events)
+    def _vertex_ended(self, v: int, now_s: float, instructions: list) -> None:
+        self._pending[self._level[v]] -= 1
+        super()._vertex_ended(v, now_s, instructions)
+
+    def _arrived(self, t: int, now_s: float, instructions: list) -> None:
+        self._pending[self._level[self.transfers.producer[t]]] -= 1
+        super()._arrived(t, now_s, instructions)
 
     def _enqueue_vertex(self, v: int, now_s: float) -> None:
         if self._level[v] > self._open_level:

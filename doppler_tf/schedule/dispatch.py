@@ -5,7 +5,7 @@ The simulator feeds it with a virtual clock, the runtime with the wall clock; bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -65,7 +65,8 @@ class Dispatcher:
     """Decides what starts when, in the runs of one assignment, one after the other.
 
     Call `begin(now_s)`, then `advance(now_s, events)` with everything that ended at that instant, until `done`. Times must not
-    decrease. At one instant all completions are applied, then all that can start is started: devices by index, then links.
+    decrease. At one instant all completions are applied, then all that can start is started: devices by index, then links. Between
+    devices that share their memory a transfer ends at the instant at which it could start, and no event tells of its end.
 
     What follows from the assignment alone is worked out once. `begin` starts another run and forgets the one before.
     """
@@ -99,6 +100,7 @@ class Dispatcher:
         self._links_to = [np.unique(lanes[np.arange(devices) != d, d]).tolist() if self._limited[d] else [] for d in range(devices)]
         self._held_by = self._index_after(assignment.after)
         self._first = [v for v in graph.work_vertices.tolist() if not self._inputs_of[v]]
+        self._instant: Collection[tuple[int, int]] = ()
         self._forget()
 
     def _forget(self) -> None:
@@ -110,7 +112,7 @@ class Dispatcher:
         self._device_slots, self._link_slots = self._slots.copy(), [self._slots_of_link] * self._num_links
         self._device_queue = [Queue() for _ in range(devices)]
         self._link_queue = [Queue() for _ in range(self._num_links)]
-        if any(self._limited):
+        if self.limited:
             work = graph.work_vertices
             on = np.array(self._device)[work]
             self._device_queue = [self._queue(work[on == d], costs.output_bytes, d) for d in range(devices)]
@@ -174,19 +176,28 @@ class Dispatcher:
         return SharedQueue(queues, self._destination) if len(queues) > 1 else next(iter(queues.values()))
 
     @property
+    def limited(self) -> bool:
+        """Whether the memory of a device may run out."""
+        return any(self._limited)
+
+    @property
     def done(self) -> bool:
         """Whether every vertex has ended."""
         return self.remaining == 0
 
-    def begin(self, now_s: float = 0.0) -> list[Instruction]:
-        """Begins a run: queues every vertex that needs no other vertex and starts what can start."""
+    def begin(self, now_s: float = 0.0, instant: Collection[tuple[int, int]] = ()) -> list[Instruction]:
+        """Begins a run: queues every vertex that needs no other vertex and starts what can start.
+
+        Args: instant: (source, destination) of devices that share their memory, of which none has a limit that can bind.
+        """
+        self._instant = instant
         self._forget()
         for v in self._first:
             self._enqueue_vertex(v, now_s)
         return self._start(now_s)
 
     def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
-        """Applies what ended at `now_s`, then starts what can start; returns the instructions, frees first."""
+        """Applies what ended at `now_s`, then starts what can start; returns the instructions in the order in which to carry them out."""
         instructions: list[Instruction] = []
         for event in events:
             if isinstance(event, VertexEnded):
@@ -203,30 +214,33 @@ class Dispatcher:
         self._device_slots[d] += 1
         self._dirty_devices.add(d)
         for t in self._transfers_of[v]:
-            self._transfer_waits_less(t, now_s)
+            self._transfer_waits_less(t, now_s, instructions)
         for tensor in range(self._first_tensor[v], self._first_tensor[v + 1]):
             self._resident(tensor, now_s)
         for entry in self._used_by[v]:
             self._release(entry, instructions)
         if v in self._held_by:
-            self._let_go(v, now_s)
+            self._let_go(v, now_s, instructions)
 
     def _transfer_ended(self, t: int, now_s: float, instructions: list) -> None:
         link = self._link[t]
-        self.transfer_end_s[t] = now_s
         self._link_slots[link] += 1
         self._dirty_links.add(link)
+        self._arrived(t, now_s, instructions)
+
+    def _arrived(self, t: int, now_s: float, instructions: list) -> None:
+        self.transfer_end_s[t] = now_s
         self._resident(self._first_tensor[-1] + t, now_s)
         self._release(self._sent[t], instructions)
         if self._held_by:
-            self._let_go(self._graph.num_vertices + t, now_s)
+            self._let_go(self._graph.num_vertices + t, now_s, instructions)
 
-    def _let_go(self, event: int, now_s: float) -> None:
+    def _let_go(self, event: int, now_s: float, instructions: list) -> None:
         for then in self._held_by.get(event, ()):
             if then < self._graph.num_vertices:
                 self._vertex_waits_less(then, now_s)
             else:
-                self._transfer_waits_less(then - self._graph.num_vertices, now_s)
+                self._transfer_waits_less(then - self._graph.num_vertices, now_s, instructions)
 
     def _resident(self, entry: int, now_s: float) -> None:
         for v in self._waiting_for[entry]:
@@ -237,12 +251,18 @@ class Dispatcher:
         if self._inputs_missing[v] == 0:
             self._enqueue_vertex(v, now_s)
 
-    def _transfer_waits_less(self, t: int, now_s: float) -> None:
+    def _transfer_waits_less(self, t: int, now_s: float, instructions: list) -> None:
         self._waits_missing[t] -= 1
-        if self._waits_missing[t] == 0:
-            link = self._link[t]
-            self._link_queue[link].add((now_s if self._transfer_key is None else self._transfer_key[t], self._sent[t], t))
-            self._dirty_links.add(link)
+        if self._waits_missing[t]:
+            return
+        if (self._source[t], self._destination[t]) in self._instant:
+            self.transfer_start_s[t] = now_s
+            instructions.append(StartTransfer(t, self._sent[t], self._source[t], self._destination[t]))
+            self._arrived(t, now_s, instructions)
+            return
+        link = self._link[t]
+        self._link_queue[link].add((now_s if self._transfer_key is None else self._transfer_key[t], self._sent[t], t))
+        self._dirty_links.add(link)
 
     def _enqueue_vertex(self, v: int, now_s: float) -> None:
         d = self._device[v]

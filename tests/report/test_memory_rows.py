@@ -29,14 +29,14 @@ from tests.strategies import cases_short_of_memory, cases_that_need_a_host, exam
 class Counting(Dispatcher):
     """Keeps `held`, the bytes by device after each instant, as instructions reserve and free them."""
 
-    def begin(self, now_s: float = 0.0) -> list:
+    def begin(self, now_s: float = 0.0, instant=()) -> list:
         graph, self.held = self._graph, {}
         pairs = {(t, self._device[v]) for u, t, v in zip(graph.sources, graph.edge_tensor.tolist(), graph.targets, strict=True)
                  if graph.is_input[u]}
         self.now = np.zeros(self._costs.num_devices)
         for t, d in pairs:
             self.now[d] += self._costs.tensor_bytes[t]
-        return self._counted(now_s, super().begin(now_s))
+        return self._counted(now_s, super().begin(now_s, instant))
 
     def advance(self, now_s: float, events) -> list:
         return self._counted(now_s, super().advance(now_s, events))

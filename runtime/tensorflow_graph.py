@@ -9,7 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph.dataflow import DataflowGraph
-from runtime.calls import CAPTURED, CONSTANTS, CapturedCall, kernel_calls, resident
+from runtime.calls import CONSTANTS, CapturedCall, resident
+from runtime.graph_calls import CAPTURED, kernel_calls
 from runtime.kernels import run_kernel
 from runtime.models.captured import captured_model
 

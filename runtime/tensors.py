@@ -18,10 +18,11 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
-from runtime.calls import CONSTANTS, ChosenCall, KernelCall, execute_on, finish_on, kernel_calls
+from runtime.calls import CONSTANTS, ChosenCall, KernelCall, execute_on, finish_on
 from runtime.clusters.watch import watched
 from runtime.devices import count_cores, host_of, is_core, prepare_topology, server_of
 from runtime.engine import Engine
+from runtime.graph_calls import kernel_calls
 from runtime.residency import Residency
 
 if TYPE_CHECKING:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import assume, given
 
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError
 from doppler_tf.fastsim import FastSimulator
@@ -12,10 +15,12 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.dispatch import Dispatcher, Free, StartTransfer, StartVertex, TransferEnded, VertexEnded
-from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.trace import peak_bytes
 from doppler_tf.schedule.validation import validate_trace
+from runtime.synchronous import LevelDispatcher
 from tests.messages import assert_says, refusal
+from tests.strategies import cases
 
 
 def machine(link_slots=1, memory_bytes=(None, None), slots=1) -> Topology:
@@ -76,6 +81,47 @@ def test_events_in_instructions_out():
     assert trace.vertex.tolist() == [A, B, C, D, E]
     assert (trace.start_s.tolist(), trace.end_s.tolist()) == ([0, 1, 5, 6, 2], [1, 2, 6, 7, 11])
     assert (trace.makespan_s, trace.dispatch, trace.device_kind) == (11, "fifo", "virtual")
+
+
+def test_between_devices_that_share_memory_no_event_tells_of_a_transfer():
+    dispatcher = Dispatcher(star(), build_costs(star(), machine()), SPLIT)
+    assert dispatcher.begin(0.0, {(0, 1)}) == [StartVertex(A, 0)]
+    assert dispatcher.advance(1.0, [VertexEnded(A)]) == [StartTransfer(0, A, 0, 1), Free(X, 0), StartVertex(B, 0), StartVertex(C, 1)]
+    assert dispatcher.advance(2.0, [VertexEnded(B), VertexEnded(C)]) == [StartVertex(E, 0), StartVertex(D, 1)]
+    assert dispatcher.advance(3.0, [VertexEnded(D)]) == [Free(A, 1)]
+    assert dispatcher.advance(11.0, [VertexEnded(E)]) == [Free(A, 0)]
+    assert dispatcher.done
+    assert (dispatcher.trace().transfer_start_s.tolist(), dispatcher.trace().transfer_end_s.tolist()) == ([1], [1])
+    assert dispatcher.begin(0.0) == [StartVertex(A, 0)]
+    assert StartTransfer(0, A, 0, 1) in dispatcher.advance(1.0, [VertexEnded(A)])
+    assert dispatcher.advance(5.0, [TransferEnded(0)]) == [StartVertex(C, 1)]  # of a run on others each end is told
+
+
+def sharing(kind):
+    """A dispatcher of devices that all share their memory, for the simulator, which then hears of no transfer."""
+    class Sharing(kind):
+        def begin(self, now_s=0.0):
+            return told(super().begin(now_s, set(zip(self.transfers.source.tolist(), self.transfers.destination.tolist(), strict=True))))
+
+        def advance(self, now_s, events):
+            return told(super().advance(now_s, events))
+
+    def told(instructions):
+        return [each for each in instructions if not isinstance(each, StartTransfer)]
+
+    return Sharing
+
+
+@given(cases())
+def test_what_shares_its_memory_idles_beside_nothing(case):
+    graph, costs, assignment = case.graph, replace(case.costs, topology=replace(case.costs.topology, source_share=None,
+                                                                                destination_share=None)), case.assignment
+    assume(not Dispatcher(graph, costs, assignment).limited)
+    simulator = Simulator()
+    assert validate_trace(graph, costs, assignment, simulator.drive(sharing(Dispatcher)(graph, costs, assignment, case.rule), costs)
+                          ).work_conserving
+    if assignment.after is None:
+        assert validate_trace(graph, costs, assignment, simulator.drive(sharing(LevelDispatcher)(graph, costs, assignment), costs)).valid
 
 
 @pytest.mark.parametrize(("rule", "started"), [("fifo", [A, B, C, D, E]), ("b_level", [A, E, B, C, D]), ("order", [A, E, D, C, B])])

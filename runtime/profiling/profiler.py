@@ -22,8 +22,9 @@ from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import CriticalPath, Problem
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.schedule.assignment import Assignment
-from runtime.calls import KernelCall, kernel_calls
+from runtime.calls import KernelCall
 from runtime.devices import is_core, prepare_devices
+from runtime.graph_calls import kernel_calls
 from runtime.merged import MergedExecutor
 from runtime.profiling.host_link import measured_host
 from runtime.profiling.measurements import Measurements, device_kinds

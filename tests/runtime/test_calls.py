@@ -11,7 +11,8 @@ from doppler_tf.errors import GraphError
 from doppler_tf.graph.dataflow import Kernel, Operand
 from doppler_tf.graph.records import graph_from_records
 from runtime import calls, kernels
-from runtime.calls import KernelCall, execute_on, kernel_calls
+from runtime.calls import KernelCall, execute_on
+from runtime.graph_calls import kernel_calls
 
 PRODUCT = ("einsum", {"subscripts": "ac,cb->ab"}, (4, 4), (4, 4))
 STEPS = [{"op": "map", "params": {"fn": "relu", "subscripts": "ab->ab"}, "operands": [{"from": 1, "slice": None}]},

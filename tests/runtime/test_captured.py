@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from data.capture import capture
 from doppler_tf.errors import FormatError, GraphError
-from runtime.calls import execute_on, piece_call
+from runtime.calls import execute_on
 from runtime.devices import make_known
+from runtime.graph_calls import piece_call
 from runtime.models.captured import Work, captured_model, original_function, piece_function, piece_key
 from tests.captured_models import MODELS, Spec, close, draw, run_pieces
 

@@ -21,7 +21,8 @@ from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
 from runtime import TensorFlowExecutor, calls, prepare_devices
-from runtime.calls import CONSTANTS, TENSORS, XLA, kernel_calls
+from runtime.calls import CONSTANTS, TENSORS, XLA
+from runtime.graph_calls import kernel_calls
 from runtime.models.alone import modes
 from runtime.models.captured import captured_model
 from runtime.models.captured_program import CapturedProgram

@@ -83,12 +83,24 @@ class Program:
         return frozenset(name for name in self._program.outputs if self._next_value(name) is None)
 
     def largest_error(self, batches: Sequence[Mapping[int, np.ndarray]]) -> float:
-        """The largest of batches that follow each other. Args: batches: outputs by vertex: `passing`, and all of the last batch."""
-        tensors, errors = self._tensors, []
+        """The largest of batches that follow each other.
+
+        The losses of all steps are compared as one array. A loss that has fallen to almost 0 is a difference of larger numbers, and has few
+        digits of its own.
+
+        Args: batches: outputs by vertex: `passing`, and all of the last batch.
+        """
+        tensors, errors, told = self._tensors, [], self.passing if self._trains else frozenset()
+        series = {name: ([], []) for name in told}
         for b, outputs in enumerate(batches, 1):
             expected, names = evaluate_program(self._program, tensors), self._program.outputs if b == len(batches) else self.passing
-            errors.append(relative_error(assemble_outputs(self._graph, outputs, names), {name: expected[name] for name in names}))
+            found = assemble_outputs(self._graph, outputs, names)
+            for name, (got, wanted) in series.items():
+                got.append(found.pop(name))
+                wanted.append(expected[name])
+            errors += [relative_error({name: value}, {name: expected[name]}) for name, value in found.items()]
             tensors = tensors | {self._next_value(name): value for name, value in expected.items() if name not in self.passing}
+        errors += [relative_error({name: np.stack(got)}, {name: np.stack(wanted)}) for name, (got, wanted) in series.items()]
         return float(np.max(errors))
 
     def _next_value(self, output: str) -> str | None:

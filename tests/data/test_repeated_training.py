@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from data import WORKLOADS, assemble_outputs, build_workload, evaluate_program, relative_error, workload_program
 from data.training import OPTIMIZERS
+from doppler_tf.api.executors import Program
 from doppler_tf.api.running import run
 from doppler_tf.graph.topology import preset
 from doppler_tf.schedule.assignment import Assignment
@@ -84,6 +85,20 @@ def test_steps_on_devices_equal_tensorflows(name, optimizer, devices, tiling):
     np.testing.assert_allclose([whole(b, ["loss"])["loss"] for b in range(STEPS)], losses, rtol=1e-5, atol=1e-6)
     found = whole(STEPS - 1, [f"new_{each}" for each in weights])
     assert relative_error({each: found[f"new_{each}"] for each in weights}, weights) <= 1e-5
+
+
+def test_losses_are_compared_as_one_array():
+    """A loss of almost 0 is a difference of larger numbers, so that its own relative error says little."""
+    graph = build_workload("chainmm", 2, "small", optimizer="sgd", **TINY["chainmm"])
+    topology, (tile,) = preset("cpu:2"), graph.attributes["outputs"]["loss"]["tiles"]
+    done = run(graph, topology, random_assignment(graph, 2, 7), repeat=3, in_flight=2)
+    batches = repeat_graph(graph, topology, 3, 2)
+    program = Program(graph).repeated(batches, 0)
+    assert program.relative_error(done.outputs) <= 1e-6
+    at = [int(batches.tensor(b, graph.ids.index(tile["vertex"]))) for b in range(3)]
+    losses = np.array([done.outputs[t] for t in at])
+    wrong = program.relative_error({**done.outputs, at[2]: losses[2] / 2})
+    assert wrong == pytest.approx(losses[2] / 2 / np.linalg.norm(losses), rel=1e-4)
 
 
 def test_no_barrier_between_steps():

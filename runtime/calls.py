@@ -132,29 +132,33 @@ class CapturedCall:
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self.can_warm = all(part.can_warm for part in parts) if parts else all(
             op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW) for op in function.graph.get_operations())
+        self._making = threading.Lock()  # executors share calls, and two may make the first at once
         self.forget()
 
     def forget(self) -> None:
         """Drops what was made for the first call."""
         self._called = self._served = None
-        self._taken, self._warm = dict[str, tuple[str, list[tf.Tensor]]](), set[str]()
+        self._taken, self._warm = dict[str, tuple[str, list[tf.Tensor], Any]](), set[str]()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
         """As KernelCall's."""
-        if device not in self._taken:
-            self._make_known(device)
-        name, weights = self._taken[device]
+        name, weights, _ = self._taken.get(device) or self._make_known(device)  # the function lives until the call has returned
         return execute_on(device, name, [*operands, *weights], self._attributes, len(self.outputs))
 
-    def _make_known(self, device: str) -> None:
-        if self._called is None:
-            self._called = self._built() if self._constants or self._compiled else self._function
-        called = self._called
-        if self._compiled and server_of(device) is not None:
-            called = self._served = self._served or _for_another_process(called, self._arguments)
-        make_known(called, device)
-        weights = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
-        self._taken[device] = called.name, weights
+    def _make_known(self, device: str) -> tuple[str, list[tf.Tensor], Any]:
+        """Name, weights and function of a call on a device."""
+        with self._making:
+            if device in self._taken:
+                return self._taken[device]
+            if self._called is None:
+                self._called = self._built() if self._constants or self._compiled else self._function
+            called = self._called
+            if self._compiled and server_of(device) is not None:
+                called = self._served = self._served or _for_another_process(called, self._arguments)
+            make_known(called, device)
+            weights = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
+            self._taken[device] = made = called.name, weights, called
+            return made
 
     def _built(self):
         def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:

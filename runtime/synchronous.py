@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from doppler_tf.errors import AssignmentError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment
@@ -25,6 +26,10 @@ class LevelDispatcher(Dispatcher):
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment):
+        """Raises: as Dispatcher's; AssignmentError for one with offload, whose order the barriers might contradict."""
+        if assignment.after is not None:
+            raise AssignmentError(f"{graph.name}: barriers: expected an assignment that fits in the devices' memory, got one with offload; "
+                                  f"run it without barriers")
         super().__init__(graph, costs, assignment, "fifo")
         self.rule = "levels"
         level = _work_levels(graph)

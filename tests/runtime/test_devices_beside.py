@@ -2,13 +2,14 @@
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python import pywrap_tfe
 
-from runtime.calls import _zeros, execute_on
+from runtime.calls import XLA, CapturedCall, _zeros, execute_on
 from runtime.devices import context_of, make_known
 from tests.captured_models import Spec
 
@@ -45,6 +46,21 @@ def test_what_two_threads_fill_on_one_device_keeps_its_shape(device, beside):
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(fill, range(4000))) == shapes * 1000
+
+
+def test_a_call_that_two_threads_make_at_once_stays(device):
+    """What the slower of them had made was forgotten with it, and the call named it."""
+    for _ in range(5):
+        call, together = CapturedCall("twice", traced(lambda x: x * 2.0), build=XLA), Barrier(2)
+
+        def first(_, call=call, together=together):
+            together.wait()
+            return call([tf.ones([2])], device)[0].numpy().tolist()
+
+        with ThreadPoolExecutor(2) as threads:
+            assert list(threads.map(first, range(2))) == [[2.0, 2.0]] * 2
+        gc.collect()
+        np.testing.assert_array_equal(call([tf.ones([2])], device)[0], [2.0, 2.0])
 
 
 def test_functions_are_forgotten_with_the_last_that_calls_them(device):

@@ -1,7 +1,11 @@
 """The synchronous engine: valid traces, a barrier after each level."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from doppler_tf.errors import AssignmentError
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal, p100x4
@@ -25,6 +29,14 @@ def test_a_barrier_hurts_where_levels_are_uneven(make_graph):
         assert not report.work_conserving
     assert validate_trace(graph, costs, assignment, late, tolerance_s=2.0).idle != ()
     assert validate_trace(graph, costs, assignment, early.log).work_conserving
+
+
+def test_a_plan_with_offload_is_refused(make_graph):
+    graph = make_graph({"a": (1.0, []), "b": (1.0, [])})
+    costs = build_costs(graph, ideal(2))
+    planned = replace(assignment_from_devices(graph, costs, [0, 1]), after=np.array([[0, 1]]))
+    with SynchronousExecutor(EmulatedBackend(0.05)) as executor, pytest.raises(AssignmentError, match="barriers: expected an assignment that fits"):
+        executor.execute(graph, costs, planned)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -17,6 +17,7 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.rules import check_structure
 from doppler_tf.graph.topology import cpu, ideal
 from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.bounds import bound_in_calls_s
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.validation import validate_trace
@@ -107,6 +108,13 @@ def test_with_results_to_keep_and_overhead_to_save(case, overhead_s, data):
 
 
 @examples(0.5)
+@given(cases(max_devices=3), st.sampled_from([0.0, 0.1, 5.0]), st.booleans())
+def test_no_run_in_larger_calls_is_shorter_than_the_bound(case, launch_s, shared_cores):
+    case = launching(one_slot(without_noise(case)), launch_s)
+    costs = dataclasses.replace(case.costs, topology=dataclasses.replace(case.costs.topology, shared_cores=shared_cores))
+    assert merge_calls(case.graph, costs, case.assignment).makespan_s >= bound_in_calls_s(case.graph, costs) * (1 - 1e-12)
+
+
 @given(cases_short_of_memory())
 def test_short_memory(case):
     case = without_noise(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import html
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ from doppler_tf.placement import Placement
 from doppler_tf.report.gantt import gantt_figure
 from doppler_tf.report.tables import TimeUnit, over, percent, time_unit
 from doppler_tf.report.utilisation import device_utilisation
-from doppler_tf.schedule.bounds import known_bound_s, lower_bounds
+from doppler_tf.schedule.bounds import bound_in_calls_s, known_bound_s
 from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.trace import Trace
 
@@ -104,13 +104,10 @@ def _of_distributed(placed) -> Shown:
     graph, costs, assignment, figures = placed.graph, placed.costs, placed.assignment, placed.ways[placed.chosen]
     unit = time_unit([figures.median_s])
     last, alone = placed.trace, placed.in_flight == 1
-    # A call of several vertices saves all but one time what a device takes for a kernel without work.
-    launch_s = [device.launch_s for device in costs.topology.devices]
-    least_s = lower_bounds(graph, replace(costs, exec_s=np.maximum(costs.exec_s - launch_s, 0.0))).best_s
     simulated = "" if figures.simulated_s is None else f", simulated {unit.text(figures.simulated_s)}"
     facts = {"function": f"{graph.name} on {costs.topology.name}", "runs on": placed.chosen,
              "measured": f"{unit.text(figures.median_s)}{'' if alone else f' a call of {placed.in_flight} in flight'}{simulated}",
-             "lower bound": f"{unit.text(least_s)}, of one call on the engine"}
+             "lower bound": f"{unit.text(bound_in_calls_s(graph, costs))}, of one call on the engine"}
     if last is not None:
         facts["last run"] = unit.text(last.makespan_s)
     drawn_alone = last is None or last.graph.num_vertices == graph.num_vertices

@@ -55,6 +55,7 @@ class MergedGraphs:
         able = costs.allowed.copy()
         able[work, device[work]] = True
         self._exec_s = np.where(able, costs.exec_s, np.inf)
+        self._inside_s = np.maximum(self._exec_s - self._launch_s, 0.0)  # what a vertex adds to a larger call
         self._transfer_s = costs.transfer_s(np.arange(graph.num_edges), device[graph.sources], device[graph.targets])
         self._takers: list[list[int]] = [[] for _ in range(graph.num_tensors)]
         for tensor, v in zip(graph.edge_tensor.tolist(), graph.targets.tolist(), strict=True):
@@ -115,9 +116,7 @@ class MergedGraphs:
                kept: Sequence[Sequence[int]], lone: Collection[int], on_all_cores: Collection[int], kernels: bool) -> DataflowGraph:
         graph, last = self._graph, [group[-1] for group in groups]
         largest = [max(group, key=lambda v: self._costs.mean_exec_s[v]) for group in groups]
-        exec_s = np.array([self._exec_s[group].sum(axis=0) for group in groups])
-        saved_s = np.outer([len(group) - 1 for group in groups], self._launch_s)
-        exec_s = np.maximum(exec_s - saved_s, [self._exec_s[group].max(axis=0) for group in groups])
+        exec_s = np.array([self._seconds(group) for group in groups])
         for i in on_all_cores:
             exec_s[i] *= self._part_on_all(groups[i])
         edges = self._edges(number, tensor)
@@ -138,9 +137,14 @@ class MergedGraphs:
             attributes=self._attributes(number, tensor, first, last), edge_notes={},
             vertex_notes={i: {"calls": [graph.names[v] for v in group]} for i, group in enumerate(groups) if len(group) > 1})
 
+    def _seconds(self, group: Sequence[int]) -> np.ndarray:
+        """float64 [D]: of a call on one core."""
+        return self._exec_s[group[0]] if len(group) == 1 else (
+            self._inside_s[group].sum(axis=0) + np.minimum(self._exec_s[group].max(axis=0), self._launch_s))
+
     def _part_on_all(self, group: Sequence[int]) -> float:
         """Of the time that a call takes on one core, the part that it takes on all: its heaviest path, or an even share of everything."""
-        exec_s, path_s = self._exec_s[:, self._assignment.device[group[0]]], {}
+        exec_s, path_s = self._inside_s[:, self._assignment.device[group[0]]], {}
         before = self._graph.predecessors
         for v in group:
             path_s[v] = exec_s[v] + max((path_s.get(u, 0.0) for u in before.vertex[before.ptr[v]:before.ptr[v + 1]].tolist()), default=0.0)

@@ -147,18 +147,16 @@ class CapturedCall:
 
     def _make_known(self, device: str) -> tuple[str, list[tf.Tensor], Any]:
         """Name, weights and function of a call on a device."""
-        with self._making:
-            if device in self._taken:
-                return self._taken[device]
+        with self._making:  # not while weights are sent, as another machine might not answer
             if self._called is None:
                 self._called = self._built() if self._constants or self._compiled else self._function
             called = self._called
             if self._compiled and server_of(device) is not None:
                 called = self._served = self._served or _for_another_process(called, self._arguments)
-            make_known(called, device)
-            weights = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
-            self._taken[device] = made = called.name, weights, called
-            return made
+        make_known(called, device)
+        weights = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
+        self._taken[device] = made = called.name, weights, called
+        return made
 
     def _built(self):
         def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:

@@ -90,8 +90,8 @@ class Program:
 
         Args: batches: outputs by vertex: `passing`, and all of the last batch.
         """
-        tensors, errors, told = self._tensors, [], self.passing if self._trains else frozenset()
-        series = {name: ([], []) for name in told}
+        tensors, errors = self._tensors, []
+        series = {name: ([], []) for name in (self.passing if self._trains else ())}
         for b, outputs in enumerate(batches, 1):
             expected, names = evaluate_program(self._program, tensors), self._program.outputs if b == len(batches) else self.passing
             found = assemble_outputs(self._graph, outputs, names)

@@ -100,7 +100,6 @@ class Dispatcher:
         self._links_to = [np.unique(lanes[np.arange(devices) != d, d]).tolist() if self._limited[d] else [] for d in range(devices)]
         self._held_by = self._index_after(assignment.after)
         self._first = [v for v in graph.work_vertices.tolist() if not self._inputs_of[v]]
-        self._instant: Collection[tuple[int, int]] = ()
         self._forget()
 
     def _forget(self) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from time import perf_counter
 from typing import Any
 
 import tensorflow as tf
@@ -21,9 +18,6 @@ from runtime import kernels
 from runtime.devices import context_of, make_known, server_of
 from runtime.models.captured import CapturedModel
 
-# At most so many turns tell which of two builds of a call is faster. XLA's loses only where it takes so many times as long, because a
-# measured call finds its operands in the caches. In a run they come from memory, which the other build reads more often.
-_TURNS, _CLEARLY = 5, 1.25
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
 # How the calls of captured pieces are built: weights are tensors on the device, one of each for all calls. Or they are constants of what
@@ -179,59 +173,6 @@ class CapturedCall:
     def zeros(self, device: str) -> list[tf.Tensor]:
         """Operands of a call that does nothing of use."""
         return [_zeros(spec, device) for spec in self._arguments]
-
-
-class ChosenCall:
-    """A larger call of our own kernels, as TensorFlow's operations and as a function that XLA compiles; attributes as KernelCall's.
-
-    XLA makes one loop of elementwise operations that follow each other. But some products take twice as long in it, which is measured.
-    """
-
-    can_warm = True
-    weights: tuple[str, ...] = ()
-
-    def __init__(self, plain: CapturedCall, compiled: CapturedCall):
-        self.name, self.outputs, self.output_bytes = compiled.name, compiled.outputs, compiled.output_bytes
-        self._plain, self._compiled, self._faster = plain, compiled, dict[str, CapturedCall]()
-
-    def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
-        """As KernelCall's; by the build that `choose` has found to be faster there."""
-        return self._faster.get(device, self._compiled)(operands, device)
-
-    def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
-        """As KernelCall's."""
-        return self._plain.traced(operands, weights)
-
-    def warm(self, device: str) -> None:
-        """As KernelCall's, both builds."""
-        self._plain.warm(device)
-        self._compiled.warm(device)
-
-    def choose(self, device: str, together: int) -> None:
-        """Measures which build is faster on a device of this process, where both are warm.
-
-        Args: together: calls that run at once, so that a build does not seem faster for cores that others need.
-        """
-        if device in self._faster:
-            return
-        zeros, compiled_s, plain_s = self._compiled.zeros(device), math.inf, math.inf
-        for _ in range(_TURNS):
-            compiled_s = min(compiled_s, _seconds(self._compiled, zeros, device, together))
-            plain_s = min(plain_s, _seconds(self._plain, zeros, device, together))
-            if compiled_s <= plain_s:
-                break
-        self._faster[device] = self._plain if compiled_s > _CLEARLY * plain_s else self._compiled
-
-
-def _seconds(call: CapturedCall, operands: Sequence[tf.Tensor], device: str, together: int) -> float:
-    def timed(_: int) -> float:
-        begun_s = perf_counter()
-        call(operands, device)
-        finish_on(device)
-        return perf_counter() - begun_s
-
-    with ThreadPoolExecutor(together, "choose") as threads:
-        return max(threads.map(timed, range(together)))
 
 
 def resident(model: CapturedModel, name: str, device: str) -> tf.Tensor:

@@ -40,6 +40,9 @@ class Engine:
     or interrupted drops its tensors and joins its threads before the error leaves `execute`; the next run starts new ones. A thread that
     does not return from its work within half a second (or `timeout_s`, if that is less) is abandoned, which the error says: it ends when
     its work does, and nothing it still does reaches a later run.
+
+    Attributes:
+      backend: what it runs on.
     """
 
     def __init__(self, backend: Backend, make_dispatcher: MakeDispatcher, timeout_s: float | None = None, restart_on_loss: bool = False):
@@ -55,7 +58,7 @@ class Engine:
         """
         if timeout_s is not None and not 0 < timeout_s < float("inf"):
             raise field_error(ConfigError, "executor", "", "timeout_s", "a number > 0, or None for no limit", timeout_s)
-        self._backend, self._make_dispatcher = backend, make_dispatcher
+        self.backend, self._make_dispatcher = backend, make_dispatcher
         self._timeout_s, self._restart_on_loss = timeout_s, restart_on_loss
         self._workers = Workers()
         self._one_run_at_a_time = threading.Lock()
@@ -157,15 +160,15 @@ class Engine:
         self._forget()  # frees the last run's tensors first
         plan = self._planned(graph, costs, assignment)
         try:
-            self._session = self._backend.open(graph, costs, assignment, plan.dispatcher.transfers)
+            self._session = self.backend.open(graph, costs, assignment, plan.dispatcher.transfers)
         except UserError:
             raise
         except Exception as error:
             raise run_error(graph, f"placing inputs failed{_on(costs, error)}", error) from error
         self._coordinator = Coordinator(plan, self._session, self._workers, self._cancelled)
         self._coordinator.prepare_lanes()
-        self._coordinator.drive(self._backend.time_scale, self._timeout_s)
-        recorded = self._coordinator.recorded(self._backend.device_kind)
+        self._coordinator.drive(self.backend.time_scale, self._timeout_s)
+        recorded = self._coordinator.recorded(self.backend.device_kind)
         self._coordinator = None
         return recorded
 

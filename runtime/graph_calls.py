@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph.dataflow import MERGED, DataflowGraph, Kernel, Operand
-from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall, ChosenCall, KernelCall
+from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall, KernelCall
 from runtime.models.captured import CapturedModel, Work, captured_model, piece_function, piece_key
 
 CAPTURED = "captured"
@@ -21,14 +21,12 @@ CAPTURED = "captured"
 _KEPT = 8192
 
 
-def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], build: str = CONSTANTS,
-                 on_cores: bool = False) -> dict[int, KernelCall]:
+def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], build: str = CONSTANTS) -> dict[int, KernelCall]:
     """The call of every vertex; equal kernels on equal shapes share one.
 
     Args:
       inputs: shape and type of each input vertex that has consumers, by vertex; an input vertex has one output.
       build: as CapturedCall's.
-      on_cores: all devices are cores of this machine. A call beside which no other works then has all of them.
 
     Raises:
       GraphError: a kernel that is unknown, lacks parameters or does not fit its operands.
@@ -40,7 +38,7 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], buil
         kernel = graph.kernel[v]
         operands = [specs[operand.vertex, operand.output] for operand in kernel.operands]
         try:
-            calls[v] = _call_of(graph, kernel, operands, build, on_cores)
+            calls[v] = _call_of(graph, kernel, operands, build)
         except UserError:
             raise
         except Exception as error:  # whatever tracing makes of parameters that somebody wrote
@@ -76,33 +74,29 @@ class _Identity(NamedTuple):
         return id(self.kernel)
 
 
-def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str,
-             on_cores: bool) -> KernelCall | CapturedCall:
+def _call_of(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str) -> KernelCall | CapturedCall:
     if kernel.op == MERGED:
-        return _merged_call(graph, kernel, operands, build, on_cores)
+        return _merged_call(graph, kernel, operands, build)
     if kernel.op == CAPTURED:
         return piece_call(captured_model(graph.attributes["captured"]["model"]), Work.of(kernel.params), build)
     return _call_on(_Identity(kernel), *[(spec.shape, spec.dtype) for spec in operands])
 
 
-def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str,
-                 on_cores: bool) -> CapturedCall | ChosenCall:
+def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.TensorSpec], build: str) -> CapturedCall:
     """The calls of several vertices as one; equal ones are shared for as long as one of them is kept."""
     steps, known, parts = kernel.params["steps"], [[spec] for spec in operands], []
     for step in steps:
         taken = [(o["from"], o["output"]) for o in step["operands"]]
         inner = Kernel(step["op"], tuple(Operand(f, o["slice"] and tuple(map(tuple, o["slice"])), k)
                                          for o, (f, k) in zip(step["operands"], taken, strict=True)), step["params"])
-        call = _call_of(graph, inner, [known[f][k] for f, k in taken], build, on_cores)
+        call = _call_of(graph, inner, [known[f][k] for f, k in taken], build)
         known.append(call.outputs)
         parts.append((call, taken))
     outputs = [(i, k) for i, k in kernel.params["outputs"]]
     shapes = [(tuple(spec.shape), spec.dtype.name) for spec in operands]
     digest = hashlib.sha256(repr((shapes, [(call.name, taken) for call, taken in parts], outputs)).encode()).hexdigest()
-    # A call that XLA compiles uses one core. Of captured pieces TensorFlow fuses the convolutions.
-    choice = not (on_cores and kernel.params.get("lone")) and all(isinstance(call, KernelCall) for call, _ in parts)
     # A merged call keeps its parts, so that no others get their identities.
-    key = digest, "choice" if choice else build == XLA, *(id(call) for call, _ in parts)
+    key = digest, build == XLA, *(id(call) for call, _ in parts)
     found = _MERGED.get(key)
     if found is None:
         weights = list(dict.fromkeys(name for call, _ in parts for name in call.weights))
@@ -116,9 +110,7 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
         model = captured_model(graph.attributes["captured"]["model"]) if weights else None
         specs = [*operands, *(model.weight_spec(name) for name in weights)]
         function = tf.function(compute, autograph=False).get_concrete_function(*[tf.TensorSpec(x.shape, x.dtype) for x in specs])
-        made = [CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, each)
-                for each in ((CONSTANTS, XLA) if choice else (build,))]
-        found = _MERGED[key] = ChosenCall(*made) if choice else made[0]
+        found = _MERGED[key] = CapturedCall(f"{MERGED} {digest[:20]}", function, [call for call, _ in parts], model, weights, build)
     return found
 
 
@@ -142,7 +134,7 @@ def piece_call(model: CapturedModel, work: Work, build: str = CONSTANTS) -> Capt
 
 _FUNCTIONS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _PIECES: weakref.WeakValueDictionary[tuple[str, str], CapturedCall] = weakref.WeakValueDictionary()
-_MERGED: weakref.WeakValueDictionary[tuple, CapturedCall | ChosenCall] = weakref.WeakValueDictionary()
+_MERGED: weakref.WeakValueDictionary[tuple, CapturedCall] = weakref.WeakValueDictionary()
 
 
 @functools.lru_cache(_KEPT)

@@ -10,12 +10,12 @@ import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.dataflow import MERGED, DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, what_runs
 from doppler_tf.schedule.merged_graph import Merged
 from doppler_tf.schedule.merging import may_run_out, merge_calls
 from doppler_tf.schedule.trace import Trace
-from runtime.calls import CONSTANTS
+from runtime.calls import CONSTANTS, XLA
 from runtime.engine import Engine
 from runtime.tensors import TensorFlowExecutor
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Assignments whose calls are kept, those used last.
 _KEPT = 16
+# The fastest of so many runs of each build tells which of them an assignment takes.
+_RUNS = 3
 
 
 class _Known(NamedTuple):
@@ -37,13 +39,17 @@ class _Known(NamedTuple):
 
 
 class MergedExecutor:
-    """An Executor of real kernels. A trace is one of the merged graph, which it names; inputs and outputs are those of the original."""
+    """An Executor of real kernels. A trace is one of the merged graph, which it names; inputs and outputs are those of the original.
+
+    Larger calls of our own kernels are built as TensorFlow's operations, or XLA compiles them. Before the first run of an assignment, runs
+    with each in turn tell which is faster. Calls alone do not: operations take cores that other devices leave idle.
+    """
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  cluster: Cluster | None = None, timeout_s: float | None = None, restart_on_loss: bool = False,
                  make: Callable[..., Engine] = TensorFlowExecutor, build: str = CONSTANTS):
         """Args: as TensorFlowExecutor's, which keeps the inputs on the devices where all tensors fit; make: another engine with the same
-        arguments."""
+        arguments; build: of calls of captured models."""
         self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
         self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss,
                          "build": build}
@@ -70,7 +76,12 @@ class MergedExecutor:
             # A plan has other tensors in the place of inputs that it drops, and what may not fit must leave after its last use.
             keep = assignment.after is None and not may_run_out(costs).any()
             engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=keep, **self._options)
-            found = _Known(graph, costs, merged, engine, set())
+            found = self._known[key] = _Known(graph, costs, merged, engine, set())
+            try:
+                _choose_build(merged, engine)
+            except BaseException:
+                self._known.pop(key).engine.close()
+                raise
         self._known[key], merged, engine = found, found.merged, found.engine
         while len(self._known) > _KEPT:
             self._known.pop(next(iter(self._known))).engine.close()
@@ -116,3 +127,16 @@ class MergedExecutor:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+
+def _choose_build(merged: Merged, engine: Engine) -> None:
+    if "captured" in merged.graph.attributes or not any(kernel is not None and kernel.op == MERGED for kernel in merged.graph.kernel):
+        return
+    taken_s = dict.fromkeys((CONSTANTS, XLA), np.inf)
+    for counts in (False, *[True] * _RUNS):
+        for build in taken_s:
+            engine.backend.use(build)
+            makespan_s = engine.execute(merged.graph, merged.costs, merged.assignment).makespan_s
+            if counts:
+                taken_s[build] = min(taken_s[build], makespan_s)
+    engine.backend.use(min(taken_s, key=taken_s.__getitem__))

@@ -18,9 +18,9 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
-from runtime.calls import CONSTANTS, ChosenCall, KernelCall, execute_on, finish_on
+from runtime.calls import CONSTANTS, KernelCall, execute_on, finish_on
 from runtime.clusters.watch import watched
-from runtime.devices import count_cores, host_of, is_core, prepare_topology, server_of
+from runtime.devices import count_cores, host_of, prepare_topology, server_of
 from runtime.engine import Engine
 from runtime.graph_calls import kernel_calls
 from runtime.residency import Residency
@@ -58,13 +58,17 @@ class TensorFlowBackend:
         self._devices = devices if cluster is None else cluster.devices
         self.warmup, self._keep_inputs = warmup, keep_inputs
         self._placed: dict[tuple[int, int], tf.Tensor] = {}
-        self._calls: tuple[DataflowGraph, dict[int, KernelCall]] | None = None
+        self._calls: tuple[DataflowGraph, dict[str, dict[int, KernelCall]]] | None = None  # by build
         self._layouts = weakref.WeakKeyDictionary[Transfers, _Layout]()
 
     def feed(self, inputs: Mapping[int, np.ndarray | tf.Tensor]) -> None:
         """Later runs take these tensors for these input vertices; all other inputs stay."""
         self._inputs = {**self._inputs, **inputs}
         self._placed = {key: tensor for key, tensor in self._placed.items() if key[0] not in inputs}
+
+    def use(self, build: str) -> None:
+        """Calls are built so in later runs."""
+        self._build = build
 
     def open(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, transfers: Transfers) -> TensorFlowSession:
         """Checks that every vertex can run, places inputs where they are used, and compiles calls that are new on their device.
@@ -99,14 +103,16 @@ class TensorFlowBackend:
 
     def _open(self, layout: _Layout) -> TensorFlowSession:
         placed = self._place(layout)
-        if layout.calls is None:
+        calls = layout.calls.get(self._build)
+        if calls is None:
             calls = self._prepared_calls(layout, {v: tensor for (v, _), tensor in placed.items()})
             self._warm(layout, calls)
             layout.fix(calls, placed)
-        return TensorFlowSession(layout, placed, self._keep_inputs, self._cluster)
+            layout.calls[self._build] = calls
+        return TensorFlowSession(layout, calls, placed, self._keep_inputs, self._cluster)
 
     def _warm(self, layout: _Layout, calls: Mapping[int, KernelCall]) -> None:
-        """Compiles what is new on its device, on all cores. Then it chooses among builds on devices of this process, one call at a time."""
+        """Compiles what is new on its device, on all cores."""
         used: dict[KernelCall, list[int]] = {}
         for v, call in calls.items():
             if v not in layout.loaded:
@@ -125,21 +131,16 @@ class TensorFlowBackend:
                 list(threads.map(warm, used))
         else:  # a thread of a pool that waits for another machine would keep the process from ending
             list(map(warm, used))
-        mine = [layout.devices[d] for d in layout.used if server_of(layout.devices[d]) is None]
-        cpus = sum("CPU" in device for device in mine)
-        for call in (call for call in used if isinstance(call, ChosenCall)):
-            for device in {layout.devices[d] for d in used[call]}.intersection(mine):
-                call.choose(device, cpus if "CPU" in device else 1)
 
     def _prepared_calls(self, layout: _Layout, inputs: Mapping[int, tf.Tensor]) -> dict[int, KernelCall]:
         if self._is_new(layout.graph):
             specs = {v: tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}
-            on_cores = all(is_core(layout.devices[d]) for d in layout.used)
-            self._calls = layout.graph, kernel_calls(layout.graph, specs, self._build, on_cores)
-        return self._calls[1]
+            others = {} if self._calls is None or self._calls[0] is not layout.graph else self._calls[1]
+            self._calls = layout.graph, {**others, self._build: kernel_calls(layout.graph, specs, self._build)}
+        return self._calls[1][self._build]
 
     def _is_new(self, graph: DataflowGraph) -> bool:
-        return self._calls is None or self._calls[0] is not graph
+        return self._calls is None or self._calls[0] is not graph or self._build not in self._calls[1]
 
     def _place(self, layout: _Layout) -> dict[tuple[int, int], tf.Tensor]:
         """Inputs by (vertex, device), on every device that uses them."""
@@ -181,7 +182,7 @@ class _Layout:
       taken: by device the inputs that its kernels take.
       embedded_bytes: by device, of inputs that are a part of kernels.
       kept: the device of every tensor that outlives a run.
-      calls: of each vertex that is no input, None until the first run; operands: the tensors that each takes.
+      calls: by build, of each vertex that is no input; operands: the tensors that each takes.
       size_bytes: by tensor.
       loaded: the tensor that each load on the host hands on.
     """
@@ -206,22 +207,22 @@ class _Layout:
         self.operands = [None if kernel is None else [self.first_tensor[operand.vertex] + operand.output for operand in kernel.operands]
                          for kernel in graph.kernel]
         self.loaded = {v: self.operands[v][0] for v, d in enumerate(self.device) if d == host}
-        self.calls: dict[int, KernelCall] | None = None
+        self.calls: dict[str, dict[int, KernelCall]] = {}
 
     def fix(self, calls: dict[int, KernelCall], placed: Mapping[tuple[int, int], tf.Tensor]) -> None:
-        """Takes the calls, and the sizes of inputs, which stay the same in later runs."""
+        """Takes the sizes of tensors, which stay the same in later runs."""
         self.size_bytes = {self.first_tensor[v] + k: size for v, call in calls.items() for k, size in enumerate(call.output_bytes)}
         self.size_bytes.update({self.first_tensor[v]: _size_bytes(value) for (v, _), value in placed.items()})
-        self.calls = calls
 
 
 class TensorFlowSession:
     """A Session that holds tensors by (tensor, device)."""
 
-    def __init__(self, layout: _Layout, placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool, cluster: Cluster | None):
+    def __init__(self, layout: _Layout, calls: Mapping[int, KernelCall], placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool,
+                 cluster: Cluster | None):
         """Args: placed: the inputs by (vertex, device); inputs_stay: the backend keeps them when this session frees them; cluster: as the
         backend's."""
-        self._calls, self._devices, self._cluster = layout.calls, layout.devices, cluster
+        self._calls, self._devices, self._cluster = calls, layout.devices, cluster
         self._operands, self._first_tensor, self._size_bytes = layout.operands, layout.first_tensor, layout.size_bytes
         self._resident = {(layout.first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
         self.kept = layout.kept

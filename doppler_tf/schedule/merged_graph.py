@@ -79,9 +79,8 @@ class MergedGraphs:
         tensor[[t for tensors in kept for t in tensors]] = np.arange(sum(map(len, kept)))
         for group in given:
             tensor[[self._first[v] for v in group]] = tensor[self._first[group[0]]]
-        alone = frozenset(len(given) + i for i in lone)
-        on_all_cores = alone if self._costs.topology.shared_cores else frozenset()
-        made = self._built(groups, number, tensor, kept, alone, on_all_cores, kernels)
+        on_all_cores = frozenset(len(given) + i for i in lone) if self._costs.topology.shared_cores else frozenset()
+        made = self._built(groups, number, tensor, kept, on_all_cores, kernels)
         try:
             check_structure(made, graph.name)
         except GraphError:  # a circle
@@ -113,7 +112,7 @@ class MergedGraphs:
         return found or tensors[-1:]
 
     def _built(self, groups: Sequence[Sequence[int]], number: np.ndarray, tensor: np.ndarray,
-               kept: Sequence[Sequence[int]], lone: Collection[int], on_all_cores: Collection[int], kernels: bool) -> DataflowGraph:
+               kept: Sequence[Sequence[int]], on_all_cores: Collection[int], kernels: bool) -> DataflowGraph:
         graph, last = self._graph, [group[-1] for group in groups]
         largest = [max(group, key=lambda v: self._costs.mean_exec_s[v]) for group in groups]
         exec_s = np.array([self._seconds(group) for group in groups])
@@ -130,8 +129,7 @@ class MergedGraphs:
             flops=np.array([graph.flops[group].sum() for group in groups]), tensor_ptr=first,
             tensor_bytes=np.array([self._bytes(t, groups[i]) for i, tensors in enumerate(kept) for t in tensors]), exec_s=exec_s,
             is_input=graph.is_input[last],
-            kernel=tuple(self._kernel(group, number, tensor, kept[i], first, i in lone) if kernels else None
-                         for i, group in enumerate(groups)),
+            kernel=tuple(self._kernel(group, number, tensor, kept[i], first) if kernels else None for i, group in enumerate(groups)),
             pin=(None,) * len(groups), colocate=np.full(len(groups), -1, np.int32), groups=(), sources=source, targets=edges["target"],
             edge_output=(output - first[source]).astype(np.int32), edge_bytes=edges["bytes"], transfer_s=edges["transfer_s"],
             attributes=self._attributes(number, tensor, first, last), edge_notes={},
@@ -167,8 +165,8 @@ class MergedGraphs:
         return {"tensor": graph.edge_tensor[rows], "target": number[graph.targets[rows]], "bytes": graph.edge_bytes[rows],
                 "transfer_s": graph.transfer_s[rows]}
 
-    def _kernel(self, group: Sequence[int], number: np.ndarray, tensor: np.ndarray, kept: Sequence[int], first: np.ndarray,
-                lone: bool) -> Kernel | None:
+    def _kernel(self, group: Sequence[int], number: np.ndarray, tensor: np.ndarray, kept: Sequence[int],
+                first: np.ndarray) -> Kernel | None:
         graph = self._graph
 
         def outer(t: int) -> Operand:
@@ -190,7 +188,7 @@ class MergedGraphs:
         steps = [{"name": graph.names[v], "op": kernel.op, "params": kernel.params,
                   "operands": [{"from": place[t][0], "output": place[t][1], "slice": box} for t, box in each]}
                  for v, kernel, each in zip(group, kernels, taken, strict=True)]
-        params = {"steps": steps, "outputs": [list(place[t]) for t in kept], "lone": lone}
+        params = {"steps": steps, "outputs": [list(place[t]) for t in kept]}
         return Kernel(MERGED, tuple(map(outer, operands)), params)
 
     def _attributes(self, number: np.ndarray, tensor: np.ndarray, first: np.ndarray, last: Sequence[int]) -> dict:

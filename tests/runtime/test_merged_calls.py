@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain, repeat
-from types import SimpleNamespace
+from time import sleep
 
 import numpy as np
 import pytest
@@ -20,9 +19,8 @@ from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
-from runtime import TensorFlowExecutor, calls, prepare_devices
-from runtime.calls import CONSTANTS, TENSORS, XLA
-from runtime.graph_calls import kernel_calls
+from runtime import MergedExecutor, TensorFlowExecutor, prepare_devices
+from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall
 from runtime.models.alone import modes
 from runtime.models.captured import captured_model
 from runtime.models.captured_program import CapturedProgram
@@ -101,33 +99,47 @@ def test_weights_that_are_no_constants_are_shared_by_all_calls(tmp_path):
     assert program.relative_error(theirs.run()) <= 1e-6  # what has them keeps them
 
 
-@pytest.mark.parametrize("on_cores", [False, True])
-def test_calls_of_our_own_kernels_are_built_in_two_ways_but_those_that_have_all_cores(on_cores):
+@pytest.mark.parametrize("slower", [CONSTANTS, XLA])
+def test_our_own_kernels_are_built_in_two_ways_and_the_faster_is_kept(monkeypatch, slower):
     graph = timed(build_workload("ffnn", 2, scale="small", **TINY["ffnn"]), 1)
-    costs = build_costs(graph, cpu(2))
     inputs = input_tiles(graph, workload_program(graph.attributes["workload"]).draw_inputs(0))
-    merged = merge_calls(graph, costs, assignment_from_devices(graph, costs, [0] * graph.num_vertices))
-    specs = {int(merged.vertex[v]): tf.TensorSpec(x.shape, x.dtype) for v, x in inputs.items()}
-    (call,) = kernel_calls(merged.graph, specs, on_cores=on_cores).values()
-    operands = [tf.constant(inputs[v]) for o in merged.graph.kernel[-1].operands for v in np.flatnonzero(merged.vertex == o.vertex)]
-    device = prepare_devices(2)[0]
-    builds = [call] if on_cores else [call._plain, call._compiled]
-    seen = [[value.numpy() for value in build(operands, device)] for build in builds]
-    assert [build._called.function_def.attr["_XlaMustCompile"].b for build in builds] == [False, True][:len(builds)]
-    assert len(seen[0]) == len(call.outputs)
-    for value, same in zip(seen[0], seen[-1], strict=True):
-        np.testing.assert_allclose(value, same, rtol=1e-5, atol=1e-6)
+    costs, assignment = placed(graph, 2, 3)
+    called, compiled, found = [], {}, {}
+    call = CapturedCall.__call__
+
+    def noted(self, operands, device):
+        build = XLA if self._compiled else CONSTANTS
+        called.append(build)
+        if build == slower:
+            sleep(0.02)
+        result = call(self, operands, device)
+        compiled[build] = self._called.function_def.attr["_XlaMustCompile"].b
+        return result
+
+    monkeypatch.setattr(CapturedCall, "__call__", noted)
+    with MergedExecutor(inputs) as executor:
+        for _ in range(2):
+            called.clear()
+            trace, merged = executor.execute(graph, costs, assignment), executor.merged()
+            assert validate_trace(merged.graph, merged.costs, merged.assignment, trace.log).work_conserving
+            found[len(found)] = executor.outputs
+    assert compiled == {CONSTANTS: False, XLA: True}
+    assert set(called) == {CONSTANTS, XLA} - {slower}
+    for key, value in found[0].items():
+        np.testing.assert_allclose(found[1][key], value, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("compiled_s", "plain_s", "faster"), [([2.0], [3.0], "compiled"), ([6.0, 5.0], [4.5], "compiled"),
-                                                               ([9.0, 6.0], [4.5], "plain"), ([9.0, 4.0], [4.5], "compiled")])
-def test_the_build_that_xla_compiles_gives_way_to_one_that_is_clearly_faster(monkeypatch, compiled_s, plain_s, faster):
-    builds = {name: SimpleNamespace(name=name, outputs=[], output_bytes=[], zeros=lambda device: []) for name in ("plain", "compiled")}
-    taken = {"plain": chain(plain_s, repeat(plain_s[-1])), "compiled": chain(compiled_s, repeat(compiled_s[-1]))}
-    monkeypatch.setattr(calls, "_seconds", lambda build, zeros, device, together: next(taken[build.name]))
-    call = calls.ChosenCall(**builds)
-    call.choose("/device:CPU:0", 2)
-    assert call._faster == {"/device:CPU:0": builds[faster]}
+def test_both_builds_compute_the_same():
+    graph = timed(build_workload("ffnn", 2, scale="small", **TINY["ffnn"]), 1)
+    inputs = input_tiles(graph, workload_program(graph.attributes["workload"]).draw_inputs(0))
+    (costs, assignment), seen = placed(graph, 2, 3), []
+    merged = merge_calls(graph, costs, assignment)
+    given = {int(merged.vertex[v]): value for v, value in inputs.items()}
+    for build in (CONSTANTS, XLA):
+        seen.append(run(merged.graph, merged.costs, merged.assignment, given, (), build))
+    assert seen[0].keys() == seen[1].keys()
+    for key, value in seen[0].items():
+        np.testing.assert_allclose(seen[1][key], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in UPDATED_INSIDE])

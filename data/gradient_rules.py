@@ -105,6 +105,12 @@ def _relu(p: Point, k: int) -> Term:
     return p.through("relu_gradient", p.operands[0] if p.expression.aggregate else p.value, k)
 
 
+def _sqrt_gradient(p: Point, k: int) -> Term:
+    """1 / 2y, and -(x / 2y) / y."""
+    y = p.operands[1]
+    return p.times(p.apply("div", p.value, y).times(-1.0), 1) if k else p.through("div", y.times(2.0), 0)
+
+
 def _rsqrt_gradient(p: Point, k: int) -> Term:
     """-3/2 x y^2."""
     x, y = p.operands
@@ -165,12 +171,13 @@ _FUNCTIONS: dict[str, Callable[[Point, int], Term]] = {
     "relu": _relu,
     "exp": lambda p, k: p.times(p.value, k),
     "log": lambda p, k: p.through("div", p.operands[0], k),
-    "sqrt": lambda p, k: p.through("div", p.value.times(2.0), k),
+    "sqrt": lambda p, k: p.through("sqrt_gradient", p.value, k),
     "rsqrt": lambda p, k: p.through("rsqrt_gradient", p.value, k),
     "sigmoid": lambda p, k: p.through("sigmoid_gradient", p.value, k),
     "silu": lambda p, k: p.through("silu_gradient", p.operands[0], k),
     "relu_gradient": lambda p, k: Term(0.0) if k else p.through("relu_gradient", p.operands[1], 0),
-    "rsqrt_gradient": _rsqrt_gradient, "sigmoid_gradient": _sigmoid_gradient, "silu_gradient": _silu_gradient,
+    "sqrt_gradient": _sqrt_gradient, "rsqrt_gradient": _rsqrt_gradient,
+    "sigmoid_gradient": _sigmoid_gradient, "silu_gradient": _silu_gradient,
     "scale": lambda p, k: p.times(Term(p.expression.params["factor"]), k),
     "rotate_half": _rotate_half,
     "add": lambda p, k: p.times(Term(), k),

@@ -19,6 +19,11 @@ def _rotate_half(x: Array) -> Array:
     return np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
 
 
+def _unless_zero(gradient: Array, slope: Array) -> Array:
+    """Their product, and 0 where the gradient is 0, whatever the slope."""
+    return np.where(gradient == 0, gradient, gradient * slope)
+
+
 def _silu_gradient(gradient: Array, x: Array) -> Array:
     """Times the derivative of x sigmoid(x)."""
     sigmoid = 1 / (1 + np.exp(-x))
@@ -45,7 +50,8 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "greater": lambda x, y: (x > y).astype(x.dtype),
     "greater_equal": lambda x, y: (x >= y).astype(x.dtype),
     "relu_gradient": lambda gradient, y: gradient * (y > 0),
-    "rsqrt_gradient": lambda gradient, y: gradient * -0.5 * y * y * y,
+    "sqrt_gradient": lambda gradient, y: _unless_zero(gradient, 0.5 / y),
+    "rsqrt_gradient": lambda gradient, y: _unless_zero(gradient, -0.5 * y * y * y),
     "sigmoid_gradient": lambda gradient, y: gradient * y * (1 - y),
     "silu_gradient": _silu_gradient,
     "spread": lambda x, y: np.broadcast_arrays(x, y)[0],

@@ -86,10 +86,14 @@ class Engine:
         """
         return self.run(graph, costs, assignment)()
 
-    def run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Callable[[], Trace]:
-        """As `execute`, but returns what makes the trace, now or after later runs, for those who seldom look at one."""
+    def run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment,
+            cancelled: threading.Event | None = None) -> Callable[[], Trace]:
+        """As `execute`, but returns what makes the trace, now or after later runs, for those who seldom look at one.
+
+        Args: cancelled: once it is set the run ends as by `cancel`, which wakes it.
+        """
         with self._one_run_at_a_time:
-            self._cancelled = threading.Event()
+            self._cancelled = cancelled or threading.Event()
             try:
                 if not self._warm:
                     self._run_on_what_is_left(graph, costs, assignment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,6 +54,7 @@ class MergedExecutor:
         self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
         self._options = {"devices": devices, "cluster": cluster, "timeout_s": timeout_s, "restart_on_loss": restart_on_loss,
                          "build": build}
+        self._one_run_at_a_time, self._cancelled = threading.Lock(), threading.Event()  # a new event for each run
         self._known: dict[tuple, _Known] = {}  # the one used last at the end
         self._last: tuple[Merged, Engine] | None = None
 
@@ -68,6 +70,15 @@ class MergedExecutor:
 
     def run(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Callable[[], Trace]:
         """As Engine's."""
+        with self._one_run_at_a_time:
+            self._cancelled, self._last = threading.Event(), None
+            found = self._ready(graph, costs, assignment)
+            recorded = found.engine.run(found.merged.graph, found.merged.costs, found.merged.assignment, self._cancelled)
+            self._last = found.merged, found.engine
+            return recorded
+
+    def _ready(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> _Known:
+        """The calls of an assignment, built as they run fastest, and fed."""
         key = id(graph), id(costs), what_runs(assignment)  # what is kept holds graph and costs: no others get their identities
         found = self._known.pop(key, None)
         if found is None:
@@ -78,20 +89,29 @@ class MergedExecutor:
             engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=keep, **self._options)
             found = self._known[key] = _Known(graph, costs, merged, engine, set())
             try:
-                _choose_build(merged, engine)
+                self._choose_build(merged, engine)
             except BaseException:
                 self._known.pop(key).engine.close()
                 raise
-        self._known[key], merged, engine = found, found.merged, found.engine
+        self._known[key] = found
         while len(self._known) > _KEPT:
             self._known.pop(next(iter(self._known))).engine.close()
         if found.changed:
-            engine.feed({int(merged.vertex[v]): self._inputs[v] for v in found.changed})
+            found.engine.feed({int(found.merged.vertex[v]): self._inputs[v] for v in found.changed})
             found.changed.clear()
-        self._last = None
-        recorded = engine.run(merged.graph, merged.costs, merged.assignment)
-        self._last = merged, engine
-        return recorded
+        return found
+
+    def _choose_build(self, merged: Merged, engine: Engine) -> None:
+        if "captured" in merged.graph.attributes or not any(kernel is not None and kernel.op == MERGED for kernel in merged.graph.kernel):
+            return
+        taken_s = dict.fromkeys((CONSTANTS, XLA), np.inf)
+        for counts in (False, *[True] * _RUNS):
+            for build in taken_s:
+                engine.backend.use(build)
+                makespan_s = engine.run(merged.graph, merged.costs, merged.assignment, self._cancelled)().makespan_s
+                if counts:
+                    taken_s[build] = min(taken_s[build], makespan_s)
+        engine.backend.use(min(taken_s, key=taken_s.__getitem__))
 
     def merged(self) -> Merged | None:
         """What ran last."""
@@ -113,14 +133,16 @@ class MergedExecutor:
 
     def cancel(self) -> None:
         """As Engine's."""
+        self._cancelled.set()
         for each in tuple(self._known.values()):
             each.engine.cancel()
 
     def close(self) -> None:
-        """Joins all threads, and forgets what was lost."""
-        for each in self._known.values():
-            each.engine.close()
-        self._known, self._last = {}, None
+        """Joins all threads, after the run in progress, and forgets what was lost."""
+        with self._one_run_at_a_time:
+            for each in self._known.values():
+                each.engine.close()
+            self._known, self._last = {}, None
 
     def __enter__(self) -> MergedExecutor:
         return self
@@ -128,15 +150,3 @@ class MergedExecutor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-
-def _choose_build(merged: Merged, engine: Engine) -> None:
-    if "captured" in merged.graph.attributes or not any(kernel is not None and kernel.op == MERGED for kernel in merged.graph.kernel):
-        return
-    taken_s = dict.fromkeys((CONSTANTS, XLA), np.inf)
-    for counts in (False, *[True] * _RUNS):
-        for build in taken_s:
-            engine.backend.use(build)
-            makespan_s = engine.execute(merged.graph, merged.costs, merged.assignment).makespan_s
-            if counts:
-                taken_s[build] = min(taken_s[build], makespan_s)
-    engine.backend.use(min(taken_s, key=taken_s.__getitem__))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -24,6 +25,9 @@ from data import (
 from data.gradient_rules import _AGGREGATES, _FUNCTIONS
 from data.steps import AGGREGATES, FUNCTIONS, Expression, Pad, Use
 from doppler_tf.errors import GraphError
+from doppler_tf.graph.dataflow import Kernel, Operand
+from runtime.kernels import run_kernel
+from tests.crossed import crossed
 from tests.data.differentiable import FLAT, PARAMS, all_values, dependent, is_smooth, programs, tape_gradients
 from tests.data.test_workloads import TINY
 from tests.messages import refusal
@@ -127,6 +131,26 @@ def test_a_function_of_one_operand_takes_one_step_back(fn):
                      contract("w", "i k, i k -> ", "z", "y"), x="i k", y="i k")
     back = [step.fn for step in gradients(program, "w", ["x"]).steps[2:] if step.fn != "scale"]  # a factor, which meets others
     assert len(back) == (fn != "scale")
+
+
+@pytest.mark.parametrize(*crossed(fn=["sqrt", "rsqrt"], join=["maximum", "minimum"]))
+def test_an_infinite_slope_passes_nothing_on_where_nothing_arrives(fn, join):
+    program = scalar(elementwise("s", fn, "k -> k", "x"), elementwise("z", join, "k, k -> k", "m", "s"),
+                     reduction("w", "sum", "k -> ", "z"), x="k", m="k")
+    tensors = {"x": np.array([0.0, 1.0, 4.0, 0.25]), "m": np.ones(4)}
+    expected = tape_gradients(program, "w", ["x"], tensors)["x"]
+    assert np.isfinite(expected[0]) == ((fn, join) in [("sqrt", "maximum"), ("rsqrt", "minimum")])
+    made = gradients(program, "w", ["x"])
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(evaluate_program(made, tensors)["d_x"], expected)
+    back = made.steps[-1]
+    kernel = Kernel(back.kernel[0], (Operand(0, None), Operand(1, None)), back.kernel[1])
+    assert back.fn == f"{fn}_gradient"
+    with np.errstate(all="ignore"):
+        operands = [tf.constant(all_values(made, tensors)[use.tensor]) for use in back.operands]
+    for jit_compile in (False, True):
+        compute = tf.function(lambda *tensors: run_kernel(kernel, tensors), jit_compile=jit_compile)
+        np.testing.assert_array_equal(compute(*operands), expected)
 
 
 def test_uses_are_added():

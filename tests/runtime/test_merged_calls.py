@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from data import assemble_outputs, build_workload, input_tiles, workload_program
 from data.capture import capture
-from doppler_tf.errors import ExecutionError
+from doppler_tf.errors import CancelledError, ExecutionError
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import MERGED
 from doppler_tf.graph.topology import cpu
@@ -19,7 +19,7 @@ from doppler_tf.schedule.assignment import assignment_from_devices
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
-from runtime import MergedExecutor, TensorFlowExecutor, prepare_devices
+from runtime import MergedExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices
 from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall
 from runtime.models.alone import modes
 from runtime.models.captured import captured_model
@@ -127,6 +127,56 @@ def test_our_own_kernels_are_built_in_two_ways_and_the_faster_is_kept(monkeypatc
     assert set(called) == {CONSTANTS, XLA} - {slower}
     for key, value in found[0].items():
         np.testing.assert_allclose(found[1][key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def trained():
+    """FFNN, its inputs and costs, and two assignments."""
+    graph = timed(build_workload("ffnn", 2, scale="small", **TINY["ffnn"]), 1)
+    costs, first = placed(graph, 2, 3)
+    return graph, input_tiles(graph, workload_program(graph.attributes["workload"]).draw_inputs(0)), costs, first, placed(graph, 2, 4)[1]
+
+
+def test_where_both_builds_are_tried_a_failure_leaves_no_outputs_of_earlier_runs(monkeypatch, trained):
+    graph, inputs, costs, first, second = trained
+    with MergedExecutor(inputs) as executor:
+        executor.execute(graph, costs, first)
+        before, call, calls = executor.outputs, CapturedCall.__call__, []
+
+        def fails_from_the_tenth(self, operands, device):
+            calls.append(device)
+            if len(calls) >= 10:
+                raise tf.errors.InternalError(None, None, "broken")
+            return call(self, operands, device)
+
+        monkeypatch.setattr(CapturedCall, "__call__", fails_from_the_tenth)
+        with pytest.raises(ExecutionError, match="broken"):
+            executor.execute(graph, costs, second)
+        assert executor.outputs == {}
+        assert executor.merged() is None
+        monkeypatch.undo()
+        executor.execute(graph, costs, second)
+        for key, value in before.items():
+            np.testing.assert_allclose(executor.outputs[key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("between", range(8))
+def test_a_cancel_between_the_runs_with_both_builds_ends_them(monkeypatch, trained, between):
+    graph, inputs, costs, first, _ = trained
+    with MergedExecutor(inputs) as executor:
+        use, used = TensorFlowBackend.use, []
+
+        def cancels(self, build):
+            if len(used) == between:
+                executor.cancel()
+            used.append(build)
+            use(self, build)
+
+        monkeypatch.setattr(TensorFlowBackend, "use", cancels)
+        with pytest.raises(CancelledError):
+            executor.execute(graph, costs, first)
+        assert len(used) == between + 1
+        executor.execute(graph, costs, first)
 
 
 def test_both_builds_compute_the_same():

@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from data.python_files import user_code
 from data.steps import AGGREGATES, FUNCTIONS, Expression, Input, Pad, Step, Use, View
 from doppler_tf.errors import GraphError, field_error
 
@@ -90,6 +91,8 @@ class EinsumProgram:
         shapes = {name: self._extent(f"input {name!r}", tensor.labels) for name, tensor in self.inputs.items()}
         for step in self.steps:
             what = f"{type(step).__name__.lower()} {step.name!r}"
+            if not isinstance(step.name, str):
+                raise field_error(GraphError, "program", what, "name", "a text", step.name)
             if step.name in shapes:
                 raise field_error(GraphError, "program", what, "name", "unique names", step.name)
             _CHECKS[type(step)](self, what, step, shapes)
@@ -137,9 +140,21 @@ class EinsumProgram:
         return expression.flops_per_point * math.prod(self.sizes[label] for label in expression.space)
 
     def draw_inputs(self, seed: int, dtype=np.float32) -> dict[str, np.ndarray]:
-        """Values of every input. Each tensor has its own random stream and is drawn in float64, so that all dtypes see the same values."""
-        return {name: np.asarray(tensor.fill(np.random.default_rng([seed, i]), self.shapes[name]), dtype)
-                for i, (name, tensor) in enumerate(self.inputs.items())}
+        """Values of every input. Each tensor has its own random stream and is drawn in float64, so that all dtypes see the same values.
+
+        Raises:
+          ConfigError: a fill fails. GraphError: it returns no numbers, or another shape.
+        """
+        return {name: self._drawn(name, np.random.default_rng([seed, i]), dtype) for i, name in enumerate(self.inputs)}
+
+    def _drawn(self, name: str, rng: np.random.Generator, dtype) -> np.ndarray:
+        shape = self.shapes[name]
+        with user_code(f"program: input {name!r}", f"a fill that returns numbers of shape {shape}"):
+            values = np.asarray(self.inputs[name].fill(rng, shape), dtype)
+        if values.shape != shape:
+            raise field_error(GraphError, "program", f"input {name!r}", "fill", f"values of shape {shape}", values.shape,
+                              "return as many as the shape that it is given")
+        return values
 
     def _extent(self, what: str, labels: tuple[str, ...]) -> tuple[int, ...]:
         unknown = [label for label in labels if label not in self.sizes]

@@ -58,7 +58,7 @@ def user_code(where: str, expected: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise type(error)(f"{where}: {error}{raised_at(error)}") from error
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
         raise ConfigError(f"{where}: expected {expected}, got {type(error).__name__}: {error}{raised_at(error)}; mend it") from error
 
 

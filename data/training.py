@@ -81,8 +81,13 @@ def training_step(program: EinsumProgram, training: Training, optimizer: str = "
 def _check(program: EinsumProgram, training: Training) -> None:
     """Raises ConfigError unless all names are known, and the loss depends on all weights."""
     for what in ("data", "constants"):
-        if isinstance(given := getattr(training, what), str):
-            raise field_error(ConfigError, "training", "", what, "a tuple of names", given, f"write ({given!r},)")
+        given = getattr(training, what)
+        if not isinstance(given, tuple | list) or not all(isinstance(name, str) for name in given):
+            remedy = f"write ({given!r},)" if isinstance(given, str) else ""
+            raise field_error(ConfigError, "training", "", what, "a tuple of names", given, remedy)
+    for what in ("loss", "of"):
+        if not isinstance(given := getattr(training, what), str):
+            raise field_error(ConfigError, "training", "", what, "a name", given)
     computed = {step.name: _short(step.name) for step in program.steps}
     named = {"loss": ((training.loss,), LOSSES), "of": ((training.of,), computed), "data": (training.data, program.inputs),
              "constants": (training.constants, dict.fromkeys(computed.values()))}

@@ -145,14 +145,21 @@ def _recorded(record: Mapping) -> tuple[Workload, TrainingStep]:
 
 def _made(workload: Workload, name: str, sizes: Mapping[str, int], record: Mapping) -> TrainingStep:
     """The program of a record, and what its steps differentiate."""
-    with user_code(name, "a program"):
+    where = _where(record)
+    with user_code(where, "a program"):
         program = workload.program(sizes)
     if not isinstance(program, EinsumProgram):
-        raise field_error(ConfigError, name, "", "program", "a function that returns a data.EinsumProgram", type(program).__name__)
+        raise field_error(ConfigError, where, "", "program", "a function that returns a data.EinsumProgram", type(program).__name__)
     if "training" not in record:
         return TrainingStep(program, {})
-    made = training_step(program, workload.training, record["training"]["optimizer"])
+    with user_code(where, "a training step"):
+        made = training_step(program, workload.training, record["training"]["optimizer"])
     return recomputed(made, workload.training.of) if record["training"].get("recompute") else made
+
+
+def _where(record: Mapping) -> str:
+    """The program of a record, as errors name it."""
+    return f"{record['file']}: {record['name']}" if "file" in record else record["name"]
 
 
 def workload_cuts(record: Mapping) -> dict[str, dict[str, int]]:
@@ -170,7 +177,7 @@ def _tiling(workload: Workload, made: TrainingStep, record: Mapping) -> Tiling:
     if method in PARALLEL:
         tiling = parallel(program, *PARALLEL[method](options["num_devices"]))
     else:
-        with user_code(record["name"], "a tiling"):
+        with user_code(_where(record), "a tiling"):
             tiling = workload.tiling(program, options["num_devices"])
             check_tiling(program, tiling)
     return extended(made.program, tiling, made.sources)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from data.einsum_program import EinsumProgram
@@ -28,6 +29,9 @@ def own_workload(path: Path, name: str) -> Workload:
         return Workload({}, {}, lambda sizes: found)
     if not isinstance(found, Workload):
         raise field_error(ConfigError, str(path), "", name, "a data.EinsumProgram or a data.Workload", found)
+    for scale in ("paper", "small"):
+        if not isinstance(sizes := getattr(found, scale), Mapping):
+            raise field_error(ConfigError, str(path), name, scale, "sizes by name, as {'rows': 64}", sizes)
     return found
 
 

@@ -17,6 +17,7 @@ from doppler_tf.api.inputs import load_topology
 from doppler_tf.errors import ConfigError, field_error
 from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.notes import note
 from doppler_tf.report.description import describe
 from doppler_tf.report.progress import progress_bar
 
@@ -76,6 +77,8 @@ def _fastest(graphs: Mapping[str, DataflowGraph], topology: str, budget_s: float
     with progress_bar("placing") as move:
         found = place_alternatives(graphs, target, BUDGET_S if budget_s is None else budget_s, seed, always=list(graphs)[:1], progress=move)
     chosen = next(iter(found))
+    if not math.isfinite(found[chosen].makespan_s):
+        note(f"nothing that was tried fits on {target.name}; {chosen} is written all the same: give it more memory, or a host")
     tried = {name: {"vertices": each.graph.num_vertices,
                     "constructed_s": None if each.constructed is None else each.constructed.makespan_s,
                     "searched_s": None if each.searched is None else each.searched.makespan_s,

@@ -80,6 +80,11 @@ def test_a_file_that_has_changed_or_is_gone(tmp_path):
      '                    (elementwise("y", "scale", "i -> i", "A", factor="2", offset=0),))', "bad",
      ("mine.py: program: expression 'y': factor: expected an int or a float, got '2'",)),
     (ConfigError, "1 / 0", "bad", ("mine.py: expected a module that can be imported, got ZeroDivisionError", "(mine.py:1)")),
+    (ConfigError, "import sys\nsys.exit(3)", "bad", ("mine.py: expected a module that can be imported, got SystemExit: 3", "(mine.py:2)")),
+    (GraphError, HEADER + 'bad = EinsumProgram({"i": 4}, {"A": tensor_input("i")}, (elementwise(5, "relu", "i -> i", "A"),))', "bad",
+     ("mine.py: program: expression 5: name: expected a text, got 5",)),
+    (ConfigError, PROGRAM + "bad = Workload(None, {}, lambda sizes: bare)", "bad",
+     ("mine.py: bad: paper: expected sizes by name, as {'rows': 64}, got None",)),
     (ConfigError, PROGRAM, "number", ("mine.py: number: expected a data.EinsumProgram or a data.Workload, got 3",)),
     (ConfigError, PROGRAM + "bad = Workload({}, {}, lambda sizes: None)", "bad",
      ("bad: program: expected a function that returns a data.EinsumProgram, got 'NoneType'",)),
@@ -98,6 +103,9 @@ loss = Workload({}, {}, lambda sizes: bare, training=Training("hinge", "y"))
 of = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "A"))
 data = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", ("C",)))
 text = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", "A"))
+none = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", None))
+nested = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", (["A"],)))
+several = Workload({}, {}, lambda sizes: bare, training=Training(["mean_squared_error"], "y", ("A",)))
 constants = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", (), ("max",)))
 all = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", ("A", "B")))
 aside = Workload({}, {}, lambda sizes: bare, training=Training("mean_squared_error", "y", (), ("AB",)))
@@ -115,6 +123,9 @@ number = named("x", "y", "softmax_cross_entropy")
             ("bare", ConfigError, "training: expected a workload with a loss: one of chainmm"),
             ("kind", ConfigError, "training: expected a workload with a loss: one of chainmm"),
             ("text", ConfigError, "training: data: expected a tuple of names, got 'A'; write ('A',)"),
+            ("none", ConfigError, "mine.py:none: training: data: expected a tuple of names, got None"),
+            ("nested", ConfigError, "training: data: expected a tuple of names, got (['A'],)"),
+            ("several", ConfigError, "training: loss: expected a name, got ['mean_squared_error']"),
             ("constants", ConfigError, "training: constants: expected one of AB, y, got 'max'"),
             ("all", ConfigError, "training: data: expected an input at least that is a weight"),
             ("aside", ConfigError, "training: weights: expected inputs on which 'y' depends, got 'A'; name it in data"),
@@ -127,3 +138,16 @@ number = named("x", "y", "softmax_cross_entropy")
             ("data", ConfigError, "training: data: expected one of A, B, got 'C'"),
             ("taken", GraphError, "tensor 'target': name: expected one that gradients and training do not need, got 'target'; rename it")):
         assert_says(refusal(error, build_workload, f"{path}:{name}", 2, optimizer="adam"), said)
+
+
+@pytest.mark.parametrize(("error", "fill", "said"), [
+    (GraphError, "lambda rng, shape: rng.normal(size=(12, 1))", ("fill: expected values of shape (12, 8), got (12, 1)",)),
+    (GraphError, "lambda rng, shape: 2.0", ("fill: expected values of shape (12, 8), got ()",)),
+    (ConfigError, "lambda rng, shape: 'text'", ("expected a fill that returns numbers of shape (12, 8), got ValueError",)),
+    (ConfigError, "lambda rng, shape: 1 / 0", ("got ZeroDivisionError: division by zero (mine.py:",)),
+    (ConfigError, "3.0", ("got TypeError: 'float' object is not callable",)),
+])
+def test_fills_that_give_no_values_of_their_shape(tmp_path, error, fill, said):
+    path = file_with(tmp_path, PROGRAM.replace('tensor_input("i k")', f'tensor_input("i k", {fill})'))
+    program = workload_program(build_workload(f"{path}:bare", 2).attributes["workload"])
+    assert_says(refusal(error, program.draw_inputs, 0), "program: input 'A'", *said)

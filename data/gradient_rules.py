@@ -45,6 +45,10 @@ class Point:
         """The gradient times a slope that `fn`, which takes both, finds in a tensor; summed to the labels of operand k."""
         return self.writer.join(fn, self.gradient, tensor, self.operands[k].labels, self.space)
 
+    def taken(self, mask: Term, k: int) -> Term:
+        """The gradient where a mask is 1, and 0 elsewhere, even if the gradient is infinite there; summed to the labels of operand k."""
+        return self.times(mask, k) if self.gradient.tensor is None else self.through("where", mask, k)
+
     def apply(self, fn: str, *operands: Term, **params: float) -> Term:
         """A function of terms without factors, at all points that they have."""
         read = {label for operand in operands for label in operand.labels}
@@ -155,13 +159,13 @@ def _div(p: Point, k: int) -> Term:
 def _larger(p: Point, k: int) -> Term:
     """All to the first where both are equal, as in TensorFlow."""
     x, y = p.operands
-    return p.times(p.apply("greater", y, x) if k else p.apply("greater_equal", x, y), k)
+    return p.taken(p.apply("greater", y, x) if k else p.apply("greater_equal", x, y), k)
 
 
 def _smaller(p: Point, k: int) -> Term:
     """All to the first where both are equal, as in TensorFlow."""
     x, y = p.operands
-    return p.times(p.apply("greater", x, y) if k else p.apply("greater_equal", y, x), k)
+    return p.taken(p.apply("greater", x, y) if k else p.apply("greater_equal", y, x), k)
 
 
 # The gradient with respect to operand k, given that with respect to the points.
@@ -186,5 +190,6 @@ _FUNCTIONS: dict[str, Callable[[Point, int], Term]] = {
     "mul": lambda p, k: p.times(p.operands[1 - k], k),
     "div": _div, "maximum": _larger, "minimum": _smaller,
     "spread": lambda p, k: Term(0.0) if k else p.times(Term(), k),
+    "where": lambda p, k: Term(0.0) if k else p.through("where", p.operands[1], k),
     "fill": _none, "is_zero": _none, "greater": _none, "greater_equal": _none,
 }

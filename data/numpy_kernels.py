@@ -55,6 +55,7 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "sigmoid_gradient": lambda gradient, y: gradient * y * (1 - y),
     "silu_gradient": _silu_gradient,
     "spread": lambda x, y: np.broadcast_arrays(x, y)[0],
+    "where": lambda x, y: np.where(y != 0, x, x.dtype.type(0)),
 }
 AGGREGATES: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 

@@ -23,7 +23,8 @@ class Function:
 # Flops of transcendental functions are those of the usual polynomial implementations, rounded. `is_zero`, `greater` and `greater_equal` are
 # 1 or 0. `add_scaled` adds factor times its second operand to the first. `f_gradient` is its first operand times the derivative of f: at
 # the second operand if f is `silu`, else where f has the value of the second operand. Those of `sqrt` and `rsqrt` are 0 where the first
-# operand is, as TensorFlow's are. `spread` is its first operand at all points of both.
+# operand is, as TensorFlow's are. `spread` is its first operand at all points of both, and
+# `where` is that where the second operand is not 0, else 0.
 FUNCTIONS: dict[str, Function] = {
     "identity": Function(1, 0), "square": Function(1, 1), "relu": Function(1, 1), "exp": Function(1, 8), "silu": Function(1, 10),
     "rsqrt": Function(1, 4), "scale": Function(1, 2, ("factor", "offset")), "rotate_half": Function(1, 1, (), True),
@@ -31,7 +32,7 @@ FUNCTIONS: dict[str, Function] = {
     "add": Function(2, 1), "add_scaled": Function(2, 2, ("factor",)), "sub": Function(2, 1), "mul": Function(2, 1), "div": Function(2, 4),
     "maximum": Function(2, 1), "minimum": Function(2, 1), "greater": Function(2, 1), "greater_equal": Function(2, 1),
     "relu_gradient": Function(2, 1), "sqrt_gradient": Function(2, 5), "rsqrt_gradient": Function(2, 4), "sigmoid_gradient": Function(2, 3),
-    "silu_gradient": Function(2, 14), "spread": Function(2, 0),
+    "silu_gradient": Function(2, 14), "spread": Function(2, 0), "where": Function(2, 1),
 }
 AGGREGATES = ("sum", "max", "min", "prod")
 

@@ -98,7 +98,7 @@ class Writer:
         """The sum of a product over the labels of `space` that are not in `keep`.
 
         Args:
-          fn: `mul`; or what multiplies the left by a function of the right: `div`, or a gradient, whose right has no factor.
+          fn: `mul`; or what multiplies the left by a function of the right: `div`, or `where` or a gradient, whose right has no factor.
         """
         factor = left.factor * right.factor if fn == "mul" else left.factor / right.factor
         if right.tensor is None:
@@ -124,7 +124,7 @@ class Writer:
         if (left.tensor, left.labels) == (right.tensor, right.labels):
             factor = left.factor + right.factor
             return replace(left, factor=factor) if factor else Term(0.0)
-        if left.tensor is None or left.factor == -right.factor < 0:
+        if left.tensor is None or (right.tensor is not None and left.factor == -right.factor < 0):
             left, right = right, left
         labels = tuple(label for label in order if label in left.labels or label in right.labels)
         if right.tensor is None:

@@ -38,6 +38,7 @@ FUNCTIONS: dict[str, Callable[..., tf.Tensor]] = {
     "sigmoid_gradient": lambda gradient, y: gradient * y * (1 - y),
     "silu_gradient": _silu_gradient,
     "spread": lambda x, y: tf.broadcast_to(x, tf.broadcast_static_shape(x.shape, y.shape)),
+    "where": lambda x, y: tf.where(y != 0, x, tf.zeros([], x.dtype)),
     "add_scaled": lambda x, y, factor: x + y * tf.cast(factor, y.dtype),
     "add": tf.add, "sub": tf.subtract, "mul": tf.multiply, "div": tf.divide, "maximum": tf.maximum, "minimum": tf.minimum,
 }

@@ -17,7 +17,7 @@ PARAMS = {"scale": ({"factor": -2.0, "offset": 1.0}, {"factor": 0.5, "offset": 0
           "add_scaled": ({"factor": -2.0}, {"factor": 0.5})}
 # What keeps integers integers, so that equals stay equal however they are computed.
 INTEGER = ("identity", "square", "relu", "relu_gradient", "is_zero", "fill", "rotate_half", "add", "sub", "mul", "maximum", "minimum",
-           "greater", "greater_equal", "spread")
+           "greater", "greater_equal", "spread", "where")
 FLAT = ("is_zero", "greater", "greater_equal", "fill")  # no gradient passes
 DOMAIN = {"rsqrt": 0, "sqrt": 0, "log": 0, "div": 1}  # the operand that must be positive
 POSITIVE = {"exp", "sigmoid", "fill"}

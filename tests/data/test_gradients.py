@@ -153,6 +153,27 @@ def test_an_infinite_slope_passes_nothing_on_where_nothing_arrives(fn, join):
         np.testing.assert_array_equal(compute(*operands), expected)
 
 
+@pytest.mark.parametrize("fn", ["maximum", "minimum"])
+def test_an_infinite_gradient_stops_at_the_operand_that_is_not_taken(fn):
+    root = "sqrt" if fn == "maximum" else "rsqrt"
+    program = scalar(elementwise("z", fn, "k, k -> k", "x", "m"), elementwise("s", root, "k -> k", "z"),
+                     reduction("w", "sum", "k -> ", "s"), x="k", m="k")
+    tensors = {"x": np.array([-1.0 if fn == "maximum" else 3.0, 1.0, 4.0, 0.25]), "m": np.zeros(4)}
+    with np.errstate(all="ignore"):
+        got, expected = evaluate_program(gradients(program, "w", ["x"]), tensors), tape_gradients(program, "w", ["x"], tensors)
+    np.testing.assert_array_equal(got["d_x"], expected["x"])
+    assert got["d_x"][0] == 0
+
+
+def test_one_minus_a_mask_is_one_step():
+    """A constant beside a term with minus its factor."""
+    program = scalar(elementwise("z", "minimum", "k, k -> k", "x", "m"), elementwise("d", "sub", "k, k -> k", "x", "z"), x="k", m="k")
+    tensors = {"x": np.array([0.0, 1.0, 2.0, 3.0]), "m": np.full(4, 1.5)}
+    made = gradients(program, "d", ["x"])
+    assert evaluate_program(made, tensors)["d_x"].tolist() == [0, 0, 1, 1]
+    assert [step.fn for step in made.steps[2:]] == ["greater_equal", "scale"]
+
+
 def test_uses_are_added():
     made = gradients(scalar(contract("s", "i k, j k -> i j", "x", "y"), contract("t", "i k, j k -> i j", "x", "v"),
                             contract("a", "i j, i j -> ", "s", "t"), x="i k", y="j k", v="j k"), "a", ["x"])

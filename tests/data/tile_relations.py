@@ -28,6 +28,7 @@ POINTWISE = {
     "add_scaled": lambda x, y, factor: x + factor * y, "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y,
     "div": lambda x, y: x / y, "maximum": np.maximum, "minimum": np.minimum, "greater": lambda x, y: np.where(x > y, 1.0, 0.0),
     "greater_equal": lambda x, y: np.where(x >= y, 1.0, 0.0), "spread": lambda x, y: x + 0 * y,
+    "where": lambda x, y: np.where(y == 0, 0, x + 0 * y),
 }
 COMBINED = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 

@@ -98,24 +98,17 @@ def tape_step(name: str) -> tuple[Callable, dict]:
     """TensorFlow's step of a small workload, from a dictionary of tensors to the loss and the weights; and such a dictionary."""
     import tensorflow as tf
 
-    from doppler_tf.api.comparison.plain_tensorflow import computed
+    from doppler_tf.api.comparison.gradient_tape import loss_and_gradients
 
-    workload, losses = WORKLOADS[name], {"mean_squared_error": lambda x, y: tf.reduce_mean(tf.square(x - y)),
-                                         "softmax_cross_entropy": lambda x, y: tf.reduce_mean(
-                                             tf.nn.softmax_cross_entropy_with_logits(y, x))}
-    forward, training = workload.program(workload.small), workload.training
+    workload, rate = WORKLOADS[name], LEARNING_RATES["sgd"]
+    forward = workload.program(workload.small)
     step = workload_program(build_workload(name, 2, "small", optimizer="sgd").attributes["workload"])
-    given = {each: tf.constant(x) for each, x in step.draw_inputs(0, np.float32).items()}
-    weights = [each for each in forward.inputs if each not in training.data]
 
     def trained(given):
-        with tf.GradientTape() as tape:
-            tape.watch([given[each] for each in weights])
-            loss = losses[training.loss](computed(forward, given)[training.of], given["target"])
-        rate = LEARNING_RATES["sgd"]
-        return [loss, *(given[each] - rate * g for each, g in zip(weights, tape.gradient(loss, [given[w] for w in weights]), strict=True))]
+        loss, gradients = loss_and_gradients(forward, workload.training, given)
+        return [loss, *(given[weight] - rate * gradient for weight, gradient in gradients.items())]
 
-    return trained, given
+    return trained, {each: tf.constant(x) for each, x in step.draw_inputs(0, np.float32).items()}
 
 
 def alone(name: str) -> None:

@@ -125,6 +125,18 @@ def workload_program(record: Mapping) -> EinsumProgram:
     return _recorded(record)[1].program
 
 
+def forward_program(record: Mapping) -> tuple[EinsumProgram, Training]:
+    """The forward program of a training step's record, and what it is trained for. Raises: as `workload_program`."""
+    workload = _recorded(record)[0]
+    return workload.program(record["options"]), workload.training
+
+
+def step_program(record: Mapping, optimizer: str) -> EinsumProgram:
+    """The unsharded program of a training step's record, with another optimizer. Raises: as `workload_program`."""
+    workload, training = _recorded(record)[0], {**record["training"], "optimizer": optimizer}
+    return _made(workload, record["name"], record["options"], {**record, "training": training}).program
+
+
 def _recorded(record: Mapping) -> tuple[Workload, TrainingStep]:
     if not isinstance(record, Mapping) or not isinstance(record.get("options"), Mapping):
         raise field_error(ConfigError, "workload", "", "record", "an object with 'name', 'options' and 'seed'", record)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from runtime.models.captured_program import CapturedBatches, CapturedProgram
 
 EXECUTORS = ("tf", "emulated", "synchronous")
-MATCH_TOLERANCE = 1e-5
+MATCH_TOLERANCE, GRADIENT_TOLERANCE = 1e-5, 1e-10
 # A shorter emulated run mostly measures the engine's overhead. A longer one keeps the user waiting.
 EMULATED_BETWEEN_S = (0.2, 20.0)
 EMULATED_TARGET_S = 2.0
@@ -77,6 +77,12 @@ class Program:
         """||a - b|| / ||b|| of a run's outputs (by vertex) against the unsharded program, evaluated in NumPy."""
         return self.largest_error([outputs])
 
+    def gradient_error(self) -> float | None:
+        """How far loss and gradients of the unsharded program are from GradientTape's, both in float64; None: it trains nothing."""
+        if not self._trains:
+            return None
+        return import_quietly("doppler_tf.api.comparison.gradient_tape").gradient_error(self._graph.attributes["workload"])
+
     @property
     def passing(self) -> frozenset[str]:
         """The outputs that the next batch does not take, as it takes a training step's new weights and slots."""
@@ -118,6 +124,10 @@ class RepeatedProgram:
         passing = output_vertices(batches.single, program.passing)
         self._taken = [*[passing] * (batches.repeats - 1), program.fetch]
         self.fetch = [batches.tensor(b, t) for b, taken in enumerate(self._taken) for t in taken]
+
+    def gradient_error(self) -> float | None:
+        """As Program's."""
+        return self._program.gradient_error()
 
     def relative_error(self, outputs: Mapping[int, np.ndarray]) -> float:
         """The largest of all batches."""
@@ -196,6 +206,6 @@ def default_time_scale(makespan_s: float) -> float:
     return scale
 
 
-def matches(error: float | None) -> bool | None:
+def matches(error: float | None, tolerance: float = MATCH_TOLERANCE) -> bool | None:
     """Whether a relative error is small enough; None if nothing was computed."""
-    return None if error is None else math.isfinite(error) and error <= MATCH_TOLERANCE
+    return None if error is None else math.isfinite(error) and error <= tolerance

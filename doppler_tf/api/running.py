@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from doppler_tf.api.executors import (
+    GRADIENT_TOLERANCE,
+    Program,
+    RepeatedProgram,
     check_executor,
     default_time_scale,
     emulated_executor,
@@ -100,6 +103,7 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
         outputs = None if program is None else {asked_for.get(t, t): value for t, value in engine.outputs.items()}
         error = program.relative_error(outputs) if check and program is not None else None
+        of_tape = program.gradient_error() if check and isinstance(program, Program | RepeatedProgram) else None
         if merge:
             merged = engine.merged()
             graph, costs, assignment, simulated = merged.graph, merged.costs, merged.assignment, merged.trace
@@ -107,5 +111,6 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     figures = {"executor": executor, "device_kind": found.device_kind, "dispatch": found.dispatch, "time_scale": time_scale,
                "makespans_s": [t.makespan_s for t in traces], "simulated_makespan_s": simulated.makespan_s,
                **({} if batches is None else batch_figures(batches, found, simulated)),
-               "outputs_match": matches(error), "relative_error": error}
+               "outputs_match": matches(error), "relative_error": error,
+               **({} if of_tape is None else {"gradients_match": matches(of_tape, GRADIENT_TOLERANCE), "gradient_error": of_tape})}
     return executed((graph, costs, assignment, found), figures, (idle,), tolerance_s, trace, gantt, outputs)

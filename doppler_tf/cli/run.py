@@ -42,6 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_pictures(parser)
 
 
+def gradient_facts(result: dict[str, Any]) -> dict[str, str]:
+    """Of a training step: whether its uncut program has GradientTape's gradients."""
+    from doppler_tf.report.tables import yes_no
+
+    if "gradients_match" not in result:
+        return {}
+    return {"gradients as GradientTape's": yes_no(result["gradients_match"]), "their relative error": f"{result['gradient_error']:.2g}"}
+
+
 def render(result: dict[str, Any]) -> list:
     """Tables of facts and of devices."""
     from doppler_tf.cli.output import batch_facts, device_table, offload_facts
@@ -55,6 +64,6 @@ def render(result: dict[str, Any]) -> list:
         "makespan": f"{unit.text(result['makespan_s'])}{median}", "simulated": unit.text(result["simulated_makespan_s"]),
         **batch_facts(result), **offload_facts(result),
         "lower bound of the model": unit.text(result["lower_bound_s"]), "outputs match": yes_no(result["outputs_match"]),
-        "relative error": NOTHING if error is None else f"{error:.2g}", "trace valid": yes_no(result["trace_valid"]),
-        "work conserving": yes_no(result["work_conserving"])}),
+        "relative error": NOTHING if error is None else f"{error:.2g}", **gradient_facts(result),
+        "trace valid": yes_no(result["trace_valid"]), "work conserving": yes_no(result["work_conserving"])}),
         device_table(result)]

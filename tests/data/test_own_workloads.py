@@ -56,6 +56,8 @@ def test_the_commands_take_it_like_a_named_one(tmp_path):
     run = ("run", graph, "--topology", "cpu:2", "--assignment", placed, "--executor", "tf")
     done = doppler(*run)
     assert done["outputs_match"] is True
+    assert done["gradients_match"] is True
+    assert 0 < done["gradient_error"] < 1e-14
     path.write_text(PROGRAM + "# a remark changes no program\n")
     assert doppler(*run)["outputs_match"] is True
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data import assemble_outputs, evaluate_program, input_tiles, output_vertices, relative_error, workload_program
+from data.python_files import user_code
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, GraphError, field_error
 from doppler_tf.formats.topology_json import read_topology
@@ -63,7 +64,9 @@ class Program:
         try:
             self._graph, self._program = graph, workload_program(record)
             self._trains = "training" in record
-            self._tensors = self._program.draw_inputs(record["seed"])
+            seed = record["seed"]
+            with user_code(record.get("file", graph.name), "inputs"):
+                self._tensors = self._program.draw_inputs(seed)
             self.inputs, self.fetch = input_tiles(graph, self._tensors), output_vertices(graph)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"{graph.name}: workload: expected the record and kernels that `workload` writes, got others ({error!r}); "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from data import build_tilings, build_workload, evaluate_program, execute_tiles, relative_error, workload_cuts, workload_program
+from doppler_tf.api.executors import Program
 from doppler_tf.errors import ConfigError, FormatError, GraphError
 from doppler_tf.formats.graph_json import read_graph, write_graph
 from tests.commands import ROOT, doppler
@@ -151,5 +152,4 @@ number = named("x", "y", "softmax_cross_entropy")
 ])
 def test_fills_that_give_no_values_of_their_shape(tmp_path, error, fill, said):
     path = file_with(tmp_path, PROGRAM.replace('tensor_input("i k")', f'tensor_input("i k", {fill})'))
-    program = workload_program(build_workload(f"{path}:bare", 2).attributes["workload"])
-    assert_says(refusal(error, program.draw_inputs, 0), "program: input 'A'", *said)
+    assert_says(refusal(error, Program, build_workload(f"{path}:bare", 2)), "mine.py: program: input 'A'", *said)

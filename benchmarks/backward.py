@@ -33,7 +33,7 @@ def main() -> None:
     for name, workload in WORKLOADS.items():
         if workload.training is None:
             continue
-        forward = workload.program(workload.small)
+        forward = workload.forward(workload.small, training=True)
         step = workload_program(build_workload(name, 2, "small", optimizer="sgd").attributes["workload"])
         (products, points), (forward_products, forward_points) = ours(step), ours(forward)
         theirs = their_points(tensorflow, name, workload)
@@ -61,7 +61,7 @@ def their_points(tensorflow, name: str, workload) -> int:
     from doppler_tf.api.comparison.plain_tensorflow import computed
 
     trained, given = tape_step(name)
-    forward = workload.program(workload.small)
+    forward = workload.forward(workload.small, training=True)
     return sum(sign * points_of(tensorflow.function(function).get_concrete_function(given)) for sign, function in (
         (1, trained), (-1, lambda tensors: computed(forward, tensors)[workload.training.of])))
 

@@ -101,7 +101,7 @@ def tape_step(name: str) -> tuple[Callable, dict]:
     from doppler_tf.api.comparison.gradient_tape import loss_and_gradients
 
     workload, rate = WORKLOADS[name], LEARNING_RATES["sgd"]
-    forward = workload.program(workload.small)
+    forward = workload.forward(workload.small, training=True)
     step = workload_program(build_workload(name, 2, "small", optimizer="sgd").attributes["workload"])
 
     def trained(given):

@@ -128,7 +128,7 @@ def workload_program(record: Mapping) -> EinsumProgram:
 def forward_program(record: Mapping) -> tuple[EinsumProgram, Training]:
     """The forward program of a training step's record, and what it is trained for. Raises: as `workload_program`."""
     workload = _recorded(record)[0]
-    return workload.program(record["options"]), workload.training
+    return workload.forward(record["options"], training=True), workload.training
 
 
 def step_program(record: Mapping, optimizer: str) -> EinsumProgram:
@@ -159,7 +159,7 @@ def _made(workload: Workload, name: str, sizes: Mapping[str, int], record: Mappi
     """The program of a record, and what its steps differentiate."""
     where = _where(record)
     with user_code(where, "a program"):
-        program = workload.program(sizes)
+        program = workload.forward(sizes, "training" in record)
     if not isinstance(program, EinsumProgram):
         raise field_error(ConfigError, where, "", "program", "a function that returns a data.EinsumProgram", type(program).__name__)
     if "training" not in record:
@@ -185,7 +185,7 @@ def _tiling(workload: Workload, made: TrainingStep, record: Mapping) -> Tiling:
     method, options = record.get("tiling", {}).get("method", "published"), record["options"]
     if method == "eindecomp":
         return eindecomp(labelled(made.program), record["tiling"]["pieces"], count_inputs=False)
-    program = workload.program(options)
+    program = workload.forward(options, "training" in record)
     if method in PARALLEL:
         tiling = parallel(program, *PARALLEL[method](options["num_devices"]))
     else:

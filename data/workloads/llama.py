@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -114,10 +115,12 @@ def _block(dim: int, heads: int, causal: bool) -> tuple[Expression, ...]:
             *_norm("norm2", "attended", dim), *_feed_forward(), elementwise("y", "add", "t c, t c -> t c", "attended", "down"))
 
 
-def _head(source: str, sizes: Mapping[str, int]) -> tuple[Expression | View, ...]:
-    """The logits of the last token."""
-    return (*_norm("norm", source, sizes["dim"]), view("last", "u c", "norm", u=sizes["tokens"] - 1),
-            contract("head", "u c, c v -> u v", "last", "head_weight"))
+def _head(source: str, sizes: Mapping[str, int], every_token: bool = False) -> tuple[Expression | View, ...]:
+    """The logits of every token or of the last one."""
+    norm = _norm("norm", source, sizes["dim"])
+    if every_token:
+        return *norm, contract("head", "t c, c v -> t v", "norm", "head_weight")
+    return *norm, view("last", "u c", "norm", u=sizes["tokens"] - 1), contract("head", "u c, c v -> u v", "last", "head_weight")
 
 
 def _block_program(sizes: Mapping[str, int]) -> EinsumProgram:
@@ -130,7 +133,7 @@ def _layer_program(sizes: Mapping[str, int]) -> EinsumProgram:
                          (*_block(sizes["dim"], sizes["heads"], causal=True), *_head("y", sizes)))
 
 
-def _stack_program(sizes: Mapping[str, int]) -> EinsumProgram:
+def _stack_program(sizes: Mapping[str, int], every_token: bool = False) -> EinsumProgram:
     """Blocks in a row. Each reads the block before and has its own weights. The tensors of block i are named `Li.name`."""
     block, known = _block(sizes["dim"], sizes["heads"], causal=True), _inputs(sizes["dim"], sizes["ffn"])
     inputs = {name: known.pop(name) for name in ("x", "cos", "sin")} | _head_inputs(sizes["dim"])
@@ -142,7 +145,7 @@ def _stack_program(sizes: Mapping[str, int]) -> EinsumProgram:
         steps += [replace(step, name=names[step.name], operands=tuple(replace(use, tensor=read.get(use.tensor, use.tensor))
                                                                       for use in step.operands)) for step in block]
         x = names["y"]
-    return EinsumProgram({**_labels(sizes), "v": sizes["vocab"], "u": 1}, inputs, (*steps, *_head(x, sizes)))
+    return EinsumProgram({**_labels(sizes), "v": sizes["vocab"], "u": 1}, inputs, (*steps, *_head(x, sizes, every_token)))
 
 
 def _tiling(program: EinsumProgram, num_devices: int) -> Tiling:
@@ -166,4 +169,6 @@ DATA = ("x", "cos", "sin")
 NEXT_TOKEN = Training("softmax_cross_entropy", "head", (*DATA, "mask"), ("max",))
 LLAMA_BLOCK = Workload(PAPER, SMALL, _block_program, _tiling, Training("mean_squared_error", "y", DATA, ("max",)))
 LLAMA_LAYER = Workload(PAPER_HEAD, SMALL_HEAD, _layer_program, _tiling, NEXT_TOKEN)
-LLAMA_STACK = Workload({**PAPER_HEAD, "layers": 32}, {**SMALL_HEAD, "layers": 2}, _stack_program, _tiling, NEXT_TOKEN)
+# A stack learns from the next token of every token, as models of language do.
+LLAMA_STACK = Workload({**PAPER_HEAD, "layers": 32}, {**SMALL_HEAD, "layers": 2}, _stack_program, _tiling, NEXT_TOKEN,
+                       partial(_stack_program, every_token=True))

@@ -19,6 +19,7 @@ class Workload:
       paper, small: the same options, at two scales.
       tiling: the published one for a number of devices, which never exceeds the sizes; None: EinDecomp cuts the program.
       training: what it is trained for; None: it has no training step.
+      trained: the program that a training step differentiates, where it is another.
     """
 
     paper: Mapping[str, int]
@@ -26,6 +27,11 @@ class Workload:
     program: Callable[[Mapping[str, int]], EinsumProgram]
     tiling: Callable[[EinsumProgram, int], Tiling] | None = None
     training: Training | None = None
+    trained: Callable[[Mapping[str, int]], EinsumProgram] | None = None
+
+    def forward(self, sizes: Mapping[str, int], training: bool) -> EinsumProgram:
+        """The forward pass, alone or of a training step."""
+        return ((training and self.trained) or self.program)(sizes)
 
 
 def near_square(num_devices: int) -> tuple[int, int]:

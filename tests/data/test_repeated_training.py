@@ -28,7 +28,7 @@ ALL = [("llama_layer", "sgd", 2, "tensor")] + [(name, optimizer, devices, "einde
 def in_tensorflow(name, optimizer, tensors, dtype=np.float32):
     """The loss of each step, and the weights after the last: GradientTape on the uncut forward program, and updates as published."""
     workload = WORKLOADS[name]
-    forward = workload.program({**workload.small, **TINY[name]})
+    forward = workload.forward({**workload.small, **TINY[name]}, training=True)
     given = {each: tensors[each].astype(dtype) for each in (*forward.inputs, "target")}
     first = weights = {each: given[each] for each in forward.inputs if each not in workload.training.data}
     losses, gradients = [], {each: [] for each in weights}

@@ -22,6 +22,7 @@ from data import (
     workload_program,
 )
 from data.training import BETA_1, BETA_2, EPSILON, LEARNING_RATES, MOMENTUM, OPTIMIZERS, Training, training_step
+from data.workloads import forward_program
 from doppler_tf.errors import ConfigError
 from tests.data.differentiable import all_values
 from tests.data.test_workloads import TINY
@@ -36,9 +37,9 @@ LOSSES = {"softmax_cross_entropy": lambda x, target: tf.reduce_mean(tf.nn.softma
 @pytest.mark.parametrize("name", TRAINED)
 def test_loss_and_gradients_as_the_tape_of_the_uncut_program(name, dtype, tolerance):
     """The first velocities are the gradients times minus the learning rate."""
-    forward, step = (workload_program(build_workload(name, 2, "small", optimizer=optimizer, **TINY[name]).attributes["workload"])
-                     for optimizer in (None, "momentum"))
-    training, tensors = WORKLOADS[name].training, step.draw_inputs(3, dtype)
+    record = build_workload(name, 2, "small", optimizer="momentum", **TINY[name]).attributes["workload"]
+    step, (forward, training) = workload_program(record), forward_program(record)
+    tensors = step.draw_inputs(3, dtype)
     weights = [each for each in forward.inputs if each not in training.data]
     got = evaluate_program(step, tensors)
     with tf.GradientTape() as tape:
@@ -52,6 +53,15 @@ def test_loss_and_gradients_as_the_tape_of_the_uncut_program(name, dtype, tolera
     assert relative_error(found, {each: x.numpy() for each, x in expected.items()}) <= tolerance
     assert relative_error({each: got[f"new_{each}"] for each in weights},
                           {each: tensors[each] - LEARNING_RATES["momentum"] * expected[each].numpy() for each in weights}) <= tolerance
+
+
+def test_a_stack_learns_from_every_token():
+    """Its logits without training are those of the last one."""
+    alone, step = (build_workload("llama_stack", 2, "small", optimizer=optimizer, **TINY["llama_stack"]) for optimizer in (None, "sgd"))
+    forward, step = (workload_program(graph.attributes["workload"]) for graph in (alone, step))
+    tokens, vocabulary = TINY["llama_stack"]["tokens"], TINY["llama_stack"]["vocab"]
+    assert forward.shapes["head"] == (1, vocabulary)
+    assert step.shapes["head"] == step.shapes["target"] == (tokens, vocabulary)
 
 
 def tape_values(program: EinsumProgram, given: dict) -> dict:

@@ -194,6 +194,9 @@ class Coordinator:
     def _issue(self, instructions: list[Instruction], loaded: Sequence[int] = ()) -> None:
         """Carries out instructions. Args: loaded: loads that have ended, whose outputs take the place of what these instructions free."""
         given = list[Task]()
+        for instruction in instructions:  # of one instant what is held at its end counts
+            if isinstance(instruction, Free):
+                self._residency.remove(instruction.device, self._plan.tensor_bytes[instruction.tensor])
         for instruction in instructions:
             if self._stopped:
                 return
@@ -230,7 +233,6 @@ class Coordinator:
             given.append(made)
 
     def _free(self, instruction: Free) -> None:
-        self._residency.remove(instruction.device, self._plan.tensor_bytes[instruction.tensor])
         try:
             self._session.free(*instruction)
         except Exception as error:

@@ -86,7 +86,7 @@ def test_events_in_instructions_out():
 def test_between_devices_that_share_memory_no_event_tells_of_a_transfer():
     dispatcher = Dispatcher(star(), build_costs(star(), machine()), SPLIT)
     assert dispatcher.begin(0.0, {(0, 1)}) == [StartVertex(A, 0)]
-    assert dispatcher.advance(1.0, [VertexEnded(A)]) == [StartTransfer(0, A, 0, 1), Free(X, 0), StartVertex(B, 0), StartVertex(C, 1)]
+    assert dispatcher.advance(1.0, [VertexEnded(A)]) == [Free(X, 0), StartTransfer(0, A, 0, 1), StartVertex(B, 0), StartVertex(C, 1)]
     assert dispatcher.advance(2.0, [VertexEnded(B), VertexEnded(C)]) == [StartVertex(E, 0), StartVertex(D, 1)]
     assert dispatcher.advance(3.0, [VertexEnded(D)]) == [Free(A, 1)]
     assert dispatcher.advance(11.0, [VertexEnded(E)]) == [Free(A, 0)]
@@ -225,3 +225,14 @@ def test_what_stands_at_inputs_is_ignored():
     first, second = (simulate(star(), machine(), Assignment(np.array([x, 0, 0, 1, 1, 0], np.int32))) for x in (-1, 1))
     assert first.makespan_s == second.makespan_s == 11
     assert second.producer.tolist() == [A]
+
+
+def test_of_two_that_end_at_once_operands_leave_before_a_tensor_arrives():
+    """a on p sends to c on q at the instant at which b on q ends, so that q need not hold b's operand and the copy at once."""
+    nodes = [{"id": v, "exec_s": 1, "output_bytes": 1} for v in ("a", "s", "b", "c")]
+    graph = graph_from_records(nodes, [{"source": u, "target": v} for u, v in ("ac", "sb", "bc")], {"name": "swap"})
+    dispatcher = Dispatcher(graph, build_costs(graph, machine()), Assignment(np.array([0, 1, 1, 1], np.int32)))
+    assert dispatcher.begin(0.0, {(0, 1)}) == [StartVertex(0, 0), StartVertex(1, 1)]
+    assert dispatcher.advance(1.0, [VertexEnded(1)]) == [StartVertex(2, 1)]
+    assert dispatcher.advance(2.0, [VertexEnded(0), VertexEnded(2)]) == [
+        Free(1, 1), StartTransfer(0, 0, 0, 1), Free(0, 0), StartVertex(3, 1)]

@@ -197,7 +197,11 @@ class Dispatcher:
 
     def advance(self, now_s: float, events: Iterable[Event]) -> list[Instruction]:
         """Applies what ended at `now_s`, then starts what can start; returns the instructions in the order in which to carry them out."""
-        instructions: list[Instruction] = []
+        instructions, events = list[Instruction](), tuple(events)
+        for event in events:  # before tensors arrive at this very instant, so that no device holds more than at its end
+            if isinstance(event, VertexEnded):
+                for entry in self._used_by[event.vertex]:
+                    self._release(entry, instructions)
         for event in events:
             if isinstance(event, VertexEnded):
                 self._vertex_ended(event.vertex, now_s, instructions)
@@ -216,8 +220,6 @@ class Dispatcher:
             self._transfer_waits_less(t, now_s, instructions)
         for tensor in range(self._first_tensor[v], self._first_tensor[v + 1]):
             self._resident(tensor, now_s)
-        for entry in self._used_by[v]:
-            self._release(entry, instructions)
         if v in self._held_by:
             self._let_go(v, now_s, instructions)
 

@@ -121,6 +121,12 @@ def context_of(device: str):
     return found
 
 
+def with_all_cores(device: str) -> str:
+    """A name for a device under which its operations have all cores that the process may use: that of the process's own CPU, where it is
+    one beside it."""
+    return "/job:localhost/replica:0/task:0/device:CPU:0" if device in _BESIDE else device
+
+
 def is_core(device: str) -> bool:
     """Whether a device is one core of this machine. The operations of a call on it run on other cores, too, while these idle."""
     return device in _ONE_CORE

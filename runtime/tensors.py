@@ -18,9 +18,9 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
-from runtime.calls import CONSTANTS, KernelCall, execute_on, finish_on
+from runtime.calls import CONSTANTS, XLA, KernelCall, execute_on, finish_on
 from runtime.clusters.watch import watched
-from runtime.devices import count_cores, host_of, prepare_topology, server_of
+from runtime.devices import count_cores, host_of, prepare_topology, server_of, with_all_cores
 from runtime.engine import Engine
 from runtime.graph_calls import kernel_calls
 from runtime.residency import Residency
@@ -106,12 +106,12 @@ class TensorFlowBackend:
         calls = layout.calls.get(self._build)
         if calls is None:
             calls = self._prepared_calls(layout, {v: tensor for (v, _), tensor in placed.items()})
-            self._warm(layout, calls)
+            self._warm(layout, calls, layout.names(self._build))
             layout.fix(calls, placed)
             layout.calls[self._build] = calls
-        return TensorFlowSession(layout, calls, placed, self._keep_inputs, self._cluster)
+        return TensorFlowSession(layout, calls, layout.names(self._build), placed, self._keep_inputs, self._cluster)
 
-    def _warm(self, layout: _Layout, calls: Mapping[int, KernelCall]) -> None:
+    def _warm(self, layout: _Layout, calls: Mapping[int, KernelCall], names: Sequence[str]) -> None:
         """Compiles what is new on its device, on all cores."""
         used: dict[KernelCall, list[int]] = {}
         for v, call in calls.items():
@@ -121,9 +121,9 @@ class TensorFlowBackend:
         def warm(call: KernelCall) -> None:
             for d in used[call]:
                 try:
-                    call.warm(layout.devices[d])
+                    call.warm(names[d])
                 except tf.errors.OpError as error:
-                    _raise_if_lost(error, layout.devices, self._cluster, d)
+                    _raise_if_lost(error, names, self._cluster, d)
                     raise
 
         if self._cluster is None:
@@ -209,6 +209,11 @@ class _Layout:
         self.loaded = {v: self.operands[v][0] for v, d in enumerate(self.device) if d == host}
         self.calls: dict[str, dict[int, KernelCall]] = {}
 
+    def names(self, build: str) -> Sequence[str]:
+        """The devices' names for calls of a build. XLA has no other cores than those of its device, so a device that computes alone lends
+        it all."""
+        return list(map(with_all_cores, self.devices)) if build == XLA and len(self.used) == 1 else self.devices
+
     def fix(self, calls: dict[int, KernelCall], placed: Mapping[tuple[int, int], tf.Tensor]) -> None:
         """Takes the sizes of tensors, which stay the same in later runs."""
         self.size_bytes = {self.first_tensor[v] + k: size for v, call in calls.items() for k, size in enumerate(call.output_bytes)}
@@ -218,17 +223,17 @@ class _Layout:
 class TensorFlowSession:
     """A Session that holds tensors by (tensor, device)."""
 
-    def __init__(self, layout: _Layout, calls: Mapping[int, KernelCall], placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool,
-                 cluster: Cluster | None):
-        """Args: placed: the inputs by (vertex, device); inputs_stay: the backend keeps them when this session frees them; cluster: as the
-        backend's."""
-        self._calls, self._devices, self._cluster = calls, layout.devices, cluster
+    def __init__(self, layout: _Layout, calls: Mapping[int, KernelCall], devices: Sequence[str],
+                 placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool, cluster: Cluster | None):
+        """Args: devices: their names; placed: the inputs by (vertex, device); inputs_stay: the backend keeps them when this session frees
+        them; cluster: as the backend's."""
+        self._calls, self._devices, self._cluster = calls, devices, cluster
         self._operands, self._first_tensor, self._size_bytes = layout.operands, layout.first_tensor, layout.size_bytes
         self._resident = {(layout.first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
         self.kept = layout.kept
         self._staying = frozenset(self._resident) if inputs_stay else frozenset()
-        self._is_served = [server_of(device) is not None for device in layout.devices]
-        self._on_this_cpu = ["CPU" in device and not served for device, served in zip(layout.devices, self._is_served, strict=True)]
+        self._is_served = [server_of(device) is not None for device in devices]
+        self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
         self.check_s = None if cluster is None else CHECK_S
         held_bytes = layout.embedded_bytes.copy()
         for tensor, d in self._resident:

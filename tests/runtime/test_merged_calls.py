@@ -15,12 +15,13 @@ from doppler_tf.errors import CancelledError, ExecutionError
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import MERGED
 from doppler_tf.graph.topology import cpu
-from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.assignment import Assignment, assignment_from_devices
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.validation import validate_trace
 from runtime import MergedExecutor, TensorFlowBackend, TensorFlowExecutor, prepare_devices
 from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall
+from runtime.devices import with_all_cores
 from runtime.models.alone import modes
 from runtime.models.captured import captured_model
 from runtime.models.captured_program import CapturedProgram
@@ -127,6 +128,35 @@ def test_our_own_kernels_are_built_in_two_ways_and_the_faster_is_kept(monkeypatc
     assert set(called) == {CONSTANTS, XLA} - {slower}
     for key, value in found[0].items():
         np.testing.assert_allclose(found[1][key], value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_call_that_xla_compiles_has_all_cores_where_one_device_computes(monkeypatch, count):
+    """On its own device it has one core of two, and TensorFlow alone, compiled by XLA, would be faster."""
+    graph = timed(build_workload("ffnn", 2, scale="small", **TINY["ffnn"]), 1)
+    inputs = input_tiles(graph, workload_program(graph.attributes["workload"]).draw_inputs(0))
+    costs, assignment = placed(graph, 2, 3)
+    if count == 1:
+        assignment = Assignment(np.where(graph.is_input, -1, 1).astype(np.int32))
+    names, call = set(), CapturedCall.__call__
+
+    def noted(self, operands, device):
+        names.add((self._compiled, device))
+        return call(self, operands, device)
+
+    monkeypatch.setattr(CapturedCall, "__call__", noted)
+    found, devices = {}, prepare_devices(2)
+    with MergedExecutor(inputs) as executor:
+        executor.execute(graph, costs, assignment)
+        merged = executor.merged()
+        given = {int(merged.vertex[v]): value for v, value in inputs.items()}
+        for build in (CONSTANTS, XLA):
+            names.clear()
+            found[build] = run(merged.graph, merged.costs, merged.assignment, given, (), build)
+            lent = build == XLA and count == 1
+            assert names == {(build == XLA, with_all_cores(each) if lent else each) for each in (devices if count == 2 else devices[1:])}
+    for key, value in found[CONSTANTS].items():
+        np.testing.assert_allclose(found[XLA][key], value, rtol=1e-5, atol=1e-6)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from doppler_tf.heuristics.judging import fastest, judge
 from doppler_tf.placement import Placement, place
 from doppler_tf.schedule.assignment import AUTO, Assignment, what_runs
 from doppler_tf.schedule.batches import Batches
+from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.trace import Trace
 
 # Turns, and how many times the fastest median may take what stays for the next ones. A single turn narrows after each run.
@@ -101,7 +102,8 @@ def finalists_of(placed: Placement, always: Mapping[str, Assignment]) -> dict[st
 def simulated_makespans(graph: DataflowGraph, costs: CostModel, assignments: Mapping[str, Assignment]) -> dict[str, float]:
     """Simulated seconds by name, each under its own rule; infinite where memory runs out."""
     problem = Problem(graph, costs)
-    return {name: judge(problem, [a], a.dispatch)[0][0] for name, a in assignments.items()}
+    return {name: judge(problem, [a], a.dispatch)[0][0] if a.offload is None else simulate(graph, costs, a).makespan_s
+            for name, a in assignments.items()}
 
 
 def _different(assignments: Mapping[str, Assignment]) -> dict[str, Assignment]:

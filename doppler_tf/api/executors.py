@@ -16,12 +16,14 @@ from doppler_tf.errors import ConfigError, GraphError, field_error
 from doppler_tf.formats.topology_json import read_topology
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.given import TopologyLike
 from doppler_tf.graph.topology import Topology
 from doppler_tf.notes import note
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batches import Batches
 from doppler_tf.schedule.executor import Executor
+from doppler_tf.schedule.offloaded import kept_on_host
 from doppler_tf.schedule.trace import Trace
 
 if TYPE_CHECKING:
@@ -184,6 +186,18 @@ def kernel_executor(name: str, program: Program | RepeatedProgram | CapturedProg
         return runtime.MergedExecutor(program.inputs, fetch, None, cluster, timeout_s, restart_on_loss)
     return runtime.TensorFlowExecutor(program.inputs, fetch, keep_inputs=keep_inputs, timeout_s=timeout_s, cluster=cluster,
                                       restart_on_loss=restart_on_loss)
+
+
+def plan_executor(graph: DataflowGraph, with_host: DataflowGraph, batches: Batches | None = None, cluster: Cluster | None = None) -> Engine:
+    """An executor of real kernels for a graph with host, in calls of single vertices.
+
+    Args: with_host: what `offloaded` makes of `graph`; batches: those in flight of which `graph` is.
+    """
+    program = load_program(with_weights_as_operands(graph if batches is None else batches.single))
+    if batches is not None:
+        program = program.repeated(batches, 0)
+    kept = kept_on_host(graph, with_host)
+    return kernel_executor("tf", program, cluster=cluster, fetch=[kept.get(t, t) for t in program.fetch])
 
 
 def true_topology(spec: TopologyLike | None, planned: Sequence[tuple[DataflowGraph, CostModel]]) -> Topology | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from doppler_tf.api.executors import emulated_executor, kernel_executor, load_program
+from doppler_tf.api.executors import emulated_executor, kernel_executor, load_program, plan_executor
 from doppler_tf.api.inputs import ClusterLike, load_cluster
 from doppler_tf.errors import CancelledError, DopplerError, UserError
 from doppler_tf.finalists import (
@@ -22,11 +23,13 @@ from doppler_tf.finalists import (
     why_one_device,
 )
 from doppler_tf.heuristics import Problem
+from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.notes import note
 from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.batches import Batches
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schema import check_integer
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ class Measured:
 
 def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cluster: ClusterLike | None = None,
             batches: Batches | None = None, program: CapturedProgram | None = None, seed: int = 0) -> Measured:
-    """Chooses among the assignments of a placement and simple ones by measured runs.
+    """Chooses among the assignments of a placement and simple ones by measured runs, those with a plan for the host by runs of the plan.
 
     Args:
       placed: as `place` gives it, of a graph with kernels.
@@ -73,18 +76,25 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
     finalists = finalists_of(placed, simple)
-    found = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment))
+    found, problem = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment)), Problem(graph, costs)
+    # A run takes other orders than the simulation. What is chosen must fit in memory in these, too.
+    finalists = {name: a for name, a in finalists.items() if name == found or a.offload is not None or fits_under_noise(problem, a, seed)}
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
-    with (emulated_executor("emulated", time_scale or 1.0, seed) if program is None else
-          kernel_executor("tf", program, cluster=cluster, merge=True) as executor,
-          progress_bar("measuring") as move):
+    with ExitStack() as stack:
+        move = stack.enter_context(progress_bar("measuring"))
+        executor = stack.enter_context(emulated_executor("emulated", time_scale or 1.0, seed) if program is None else
+                                       kernel_executor("tf", program, cluster=cluster, merge=True))
+        ran = {name: offloaded(graph, costs, assignment) for name, assignment in finalists.items()}
+        executors = {name: executor if program is None or finalists[name].offload is None else
+                     stack.enter_context(plan_executor(graph, what[0], batches, cluster)) for name, what in ran.items()}
+
         def timed(name: str) -> float:
             move(sum(map(len, done.values())) + len(failed), runs)
             try:
-                trace = executor.execute(graph, costs, finalists[name])
+                trace = executors[name].execute(*ran[name])
             except (CancelledError, UserError):
                 raise
             except DopplerError as error:
@@ -93,7 +103,8 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
             done[name].append(spent(trace.graph, trace))
             return trace.makespan_s
 
-        outcome = choose(simulated_makespans(graph, costs, finalists), [*simple, found], runs, timed)
+        always = [name for name in (*simple, found) if name in finalists]
+        outcome = choose(simulated_makespans(graph, costs, finalists), always, runs, timed)
     if failed:
         note(f"--measure: {len(failed)} runs failed, the last one with: {failed[-1]}")
     if outcome.chosen is None and failed:

@@ -65,11 +65,11 @@ class Offload:
 
 
 def what_runs(assignment: Assignment) -> tuple:
-    """Devices, rule and, if the rule is `order`, the priority: equal for assignments that run alike."""
-    order = assignment.order if assignment.priority is None else assignment.priority
+    """Devices, rule, the priority if the rule is `order`, and what a plan adds: equal for assignments that run alike."""
+    order, plan = assignment.order if assignment.priority is None else assignment.priority, assignment.offload
     return (np.asarray(assignment.device, np.int32).tobytes(), assignment.dispatch,
             order.tobytes() if assignment.dispatch == "order" and order is not None else b"",
-            b"" if assignment.after is None else assignment.after.tobytes())
+            b"" if assignment.after is None else assignment.after.tobytes(), plan and (plan.loads, plan.after.tobytes()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,13 @@ from data.capture import capture
 from doppler_tf.api.capturing import capture as capture_to
 from doppler_tf.api.running import run
 from doppler_tf.errors import ConfigError, DeadlockError, TopologyError
+from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.topology import Host, Topology, cpu
-from doppler_tf.placement import place
-from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.placement import place, place_batches
+from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.trace import peak_bytes
 from tests.messages import assert_says, refusal
 
@@ -165,3 +167,21 @@ def test_a_training_step_keeps_its_state_on_the_host(in_flight, tmp_path):
         assert placed.assignment.offload.loads
         assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
     np.testing.assert_allclose(found, [float(step(x, y)) for _ in range(5)], rtol=1e-4)
+
+
+@pytest.mark.parametrize("in_flight", [None, 2])
+def test_plans_are_chosen_by_runs(tmp_path, in_flight):
+    """The weights do not fit, so that a plan is all that can be chosen; outputs are the original's, and limits hold."""
+    graph = capture(dense(), rows(0), model_folder=tmp_path / "model", pieces=2, grouping=False)
+    topology = cpu(2).with_memory(2.5 * WEIGHT_BYTES)
+    batches = None if in_flight is None else repeat_graph(graph, topology, in_flight, in_flight)
+    placed = place(graph, topology) if batches is None else place_batches(batches)
+    assert placed.assignment.offload.loads
+    chosen = doppler_tf.measure(placed, 6, batches=batches)
+    assert chosen.assignment.offload.loads
+    assert chosen.figures["measured"][chosen.figures["chosen"]]["runs"] > 0
+    assert chosen.makespan_s == simulate(placed.graph, placed.costs, chosen.assignment).makespan_s
+    write_assignment(tmp_path / "a.json", placed.graph, placed.costs, chosen.assignment, chosen.makespan_s, in_flight)
+    done = run(graph, topology, tmp_path / "a.json", repeat=in_flight, in_flight=in_flight)
+    assert done.figures["outputs_match"]
+    assert (done.trace.peak_bytes[:-1] <= 2.5 * WEIGHT_BYTES).all()

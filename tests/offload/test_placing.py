@@ -10,16 +10,19 @@ import pytest
 
 from data import build_workload
 from doppler_tf.api.inputs import load_assignment
+from doppler_tf.api.measuring import measure
 from doppler_tf.api.running import run
 from doppler_tf.errors import AssignmentError, ConfigError, DeadlockError, TopologyError
 from doppler_tf.fastsim import FastSimulator
+from doppler_tf.finalists import baselines
 from doppler_tf.formats.assignment_json import read_assignment, write_assignment
 from doppler_tf.formats.chrome_trace import read_trace
 from doppler_tf.formats.topology_json import write_topology
 from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Host, Topology, preset
-from doppler_tf.heuristics import HEURISTICS
+from doppler_tf.heuristics import HEURISTICS, Problem
+from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.offload.planning import crossing_bound_s, plan_offload
 from doppler_tf.placement import place
 from doppler_tf.report.description import describe_memory
@@ -70,6 +73,18 @@ def test_what_fits_in_one_order_alone_is_compiled_for_every_order():
         ran = offloaded(graph, costs, placed.assignment)
         noise = draw_noise(ran[0].num_vertices, ran[1].num_devices, 0.5, seed)
         assert np.isfinite(Simulator(noise=noise).execute(*ran).makespan_s)
+
+
+def test_what_fits_in_one_order_alone_does_not_run_beside_a_plan():
+    """It ran out of memory in some runs, and could be chosen by the others."""
+    graph, topology = build_workload("chainmm", 4), preset("p100x4").with_memory(440e6)
+    placed = place(graph, topology, samples=200)
+    simple = baselines(Problem(graph, placed.costs, "auto"))
+    assert simple
+    assert not any(fits_under_noise(Problem(graph, placed.costs), each, 0) for each in simple.values())
+    chosen = measure(placed, 2, time_scale=0.1)
+    assert chosen.assignment.offload is not None
+    assert not chosen.figures["measured"].keys() & simple.keys()
 
 
 def test_a_search_by_itself_has_time_left_for_what_does_not_fit():

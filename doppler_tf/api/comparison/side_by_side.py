@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from doppler_tf.api.comparison.plain_tensorflow import PlainTensorFlow, modes
-from doppler_tf.api.executors import load_program
+from doppler_tf.api.executors import load_program, plan_executor
 from doppler_tf.api.inputs import load_assignment
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError
@@ -17,11 +17,10 @@ from doppler_tf.finalists import Finalist
 from doppler_tf.formats.files import file_name
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.merging import merge_calls
-from doppler_tf.schedule.offloaded import kept_on_host, offloaded
+from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import simulate
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
     if leader is None:
         raise ConfigError("--measure: expected a method whose assignment fits in memory, got none; name others with --methods")
     devices = runtime.prepare_devices(costs.num_devices) if cluster is None else cluster.devices
-    streamed = load_program(with_weights_as_operands(graph)) if any(a.offload is not None for a in found.values()) else program
     with ExitStack() as stack:
         move = stack.enter_context(progress_bar("measuring"))
         engine = stack.enter_context(runtime.MergedExecutor(program.inputs, program.fetch, None, cluster))
@@ -80,9 +78,7 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
             if assignment.offload is None:
                 return lambda: engine.execute(graph, costs, assignment).makespan_s
             ran = offloaded(graph, costs, assignment)
-            kept = kept_on_host(graph, ran[0])
-            planned = stack.enter_context(runtime.TensorFlowExecutor(streamed.inputs, [kept.get(t, t) for t in streamed.fetch],
-                                                                     cluster=cluster))
+            planned = stack.enter_context(plan_executor(graph, ran[0], cluster=cluster))
             return lambda: planned.execute(*ran).makespan_s
 
         plain = stack.enter_context(PlainTensorFlow(source))

@@ -54,11 +54,15 @@ def main() -> None:
     runtime = import_quietly("runtime")
     runtime.prepare_devices(DEVICES)
     zoo = import_quietly("benchmarks.model_zoo")
+    makers = {**zoo.MODELS, **zoo.LARGE}
+    names = args.models.split(",") if args.models else list(zoo.MODELS)
+    if not makers.keys() >= set(names):
+        parser.error(f"--models: expected some of {', '.join(makers)}, got {args.models}")
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} before: other work on this machine affects the figures")
     found: dict[str, dict] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in (args.models or ",".join(zoo.MODELS)).split(","):
-            found[name] = Case(name, {**zoo.MODELS, **zoo.LARGE}[name], Path(folder)).measure(args.turns, args.only)
+        for name in names:
+            found[name] = Case(name, makers[name], Path(folder)).measure(args.turns, args.only)
             print(json.dumps({name: found[name]}), flush=True)
     for title, columns in (("captured", ("operations", "vertices", "capture_s")),
                            ("random assignments with the outputs of the original", ("runs", "equal", "valid", "largest_relative")),

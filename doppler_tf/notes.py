@@ -68,7 +68,7 @@ def announce_compiling() -> None:
         def on_start(self, started) -> None:
             if not self.announced and started.data["dispatcher"].py_func.__module__.partition(".")[0] in _ROOMS:
                 self.announced = True
-                note("compiling simulator and heuristics (once, up to half a minute; the code stays on disk)")
+                note("compiling simulator and heuristics (once, for a minute or so; the code stays on disk)")
 
         def on_end(self, ended) -> None:
             """Numba requires this method."""

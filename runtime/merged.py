@@ -120,16 +120,19 @@ class MergedExecutor:
     @property
     def outputs(self) -> dict[int, np.ndarray]:
         """As Engine's, by tensor of the original: those asked for."""
-        return {} if self._last is None else self._named(self._last[1].outputs)
+        return self._named(lambda engine: engine.outputs)
 
     @property
     def tensors(self) -> dict[int, tf.Tensor]:
         """As TensorFlowExecutor's, by tensor of the original: those asked for."""
-        return {} if self._last is None else self._named(self._last[1].tensors)
+        return self._named(lambda engine: engine.tensors)
 
-    def _named(self, found: Mapping[int, Any]) -> dict[int, Any]:
-        tensor = self._last[0].tensor
-        return {t: found[int(tensor[t])] for t in self._fetch}
+    def _named(self, read: Callable[[Engine], Mapping[int, Any]]) -> dict[int, Any]:
+        last = self._last  # another thread's run may change it
+        if last is None:
+            return {}
+        merged, found = last[0], read(last[1])
+        return {t: found[int(merged.tensor[t])] for t in self._fetch}
 
     def cancel(self) -> None:
         """As Engine's."""

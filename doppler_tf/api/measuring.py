@@ -79,13 +79,15 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
     found, problem = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment)), Problem(graph, costs)
     # A run takes other orders than the simulation. What is chosen must fit in memory in these, too.
     finalists = {name: a for name, a in finalists.items() if name == found or a.offload is not None or fits_under_noise(problem, a, seed)}
+    if len(finalists) == 1:
+        note(f"--measure {runs}: there is one finalist, {found}, and nothing to choose")
     if runs < len(finalists):
         note(f"--measure {runs}: fewer runs than the {len(finalists)} finalists; the last ones are not run")
     done: dict[str, list[Spent]] = {name: [] for name in finalists}
     failed: list[DopplerError] = []
     with ExitStack() as stack:
         move = stack.enter_context(progress_bar("measuring"))
-        executor = stack.enter_context(emulated_executor("emulated", time_scale or 1.0, seed) if program is None else
+        executor = stack.enter_context(emulated_executor("emulated", time_scale, seed) if program is None else
                                        kernel_executor("tf", program, cluster=cluster, merge=True))
         ran = {name: offloaded(graph, costs, assignment) for name, assignment in finalists.items()}
         executors = {name: executor if program is None or finalists[name].offload is None else

@@ -66,7 +66,7 @@ def render(result: dict[str, Any]) -> list:
     return [grid(f"{result['graph']} on {result['topology']}", columns, rows, winner),
             *([_measured_table(result)] if "measured" in result else []),
             *([result["reason"], ""] if result.get("reason") else []),
-            facts("", {**batch_facts(result), **offload_facts(result), "lower bound": unit.text(bound_s),
+            facts("", {**_choice(result), **batch_facts(result), **offload_facts(result), "lower bound": unit.text(bound_s),
                        "placed in": f"{result['seconds']:.2f} s", "dispatch": result["dispatch"],
                        "written to": str(result["out"] or "nowhere; --out A.json writes it")})]
 
@@ -85,6 +85,15 @@ def _several_tables(result: dict[str, Any]) -> list:
     return [grid(f"on {result['topology']}", ("graph", "method", "dispatch", "makespan", "above the bound", "placed in"), rows),
             *([facts("failed", result["failed"])] if result["failed"] else []),
             facts("", {"took": f"{result['seconds']:.1f} s", "written to": str(result["out"] or "nowhere; --out DIR writes them")})]
+
+
+def _choice(result: dict[str, Any]) -> dict[str, str]:
+    """What runs have chosen, and why that is not the one with the lowest median, if it is not."""
+    if "measured" not in result:
+        return {}
+    ran = {name: row["median_s"] for name, row in result["measured"].items() if row["median_s"] is not None}
+    fastest = min(ran, key=ran.__getitem__, default=result["chosen"])
+    return {"chosen": result["chosen"] + ("" if fastest == result["chosen"] else f", as {fastest} is not clearly faster")}
 
 
 def _measured_table(result: dict[str, Any]):

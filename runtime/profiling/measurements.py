@@ -20,6 +20,8 @@ from runtime.profiling.link_fit import copy_seconds, fit_link, fit_shares
 _LINE, _SHARES = ("latency_s", "s_per_byte"), ("source_share", "destination_share")
 # Copies of so many bytes tell of a link's bandwidth.
 _LARGE_BYTES = 1 << 20
+# The kind of a logical CPU of this process, which shares tensors with the others.
+_SHARING = "CPU"
 # A kernel that runs beside transfers for less is not disturbed.
 _DISTURBED_S = 1e-6
 
@@ -83,13 +85,19 @@ class Measurements:
     def add_copies(self) -> None:
         """Measures copies of three sizes over each link that the runs did not use for two sizes, a large one among them.
 
-        What a link takes is kept for other graphs: small tensors alone would say anything of its bandwidth.
+        What a link takes is kept for other graphs: small tensors alone would say anything of its bandwidth. Logical CPUs of this process
+        share tensors, and a copy would say nothing of their runs.
         """
         for link, pairs in enumerate(self._alike):
+            if self._shares_tensors(link):
+                continue
             names, sizes = [self._devices[d] for d in pairs[0]], [size for used, size in self._copy if used == link]
             if len(sizes) < 2 or max(sizes) < _LARGE_BYTES:
                 for size, seconds in copy_seconds(*names).items():
                     self._copy[link, size] += seconds
+
+    def _shares_tensors(self, link: int) -> bool:
+        return all(self._kinds[d] == _SHARING for d in self._alike[link][0])
 
     @property
     def kernel_s(self) -> np.ndarray:
@@ -172,7 +180,8 @@ class Measurements:
             if self._known.keys() >= set(keys):
                 found |= {key: self._known[key] for key in keys}
             elif points:
-                latency_s, bandwidth = fit_link(list(points), list(points.values()))
+                latency_s, bandwidth = ((float(np.median([*points.values()])), np.inf) if self._shares_tensors(i) else
+                                        fit_link(list(points), list(points.values())))
                 found |= {keys[0]: latency_s, keys[1]: 1 / bandwidth}
         return found
 
@@ -180,7 +189,7 @@ class Measurements:
 def device_kinds(devices: Sequence[str]) -> list[str]:
     """The kind of each TensorFlow device: logical CPUs of a machine are alike, and so are GPUs where all of this one are of one make."""
     makes = {str(tf.config.experimental.get_device_details(gpu).get("device_name")) for gpu in tf.config.list_physical_devices("GPU")}
-    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else "CPU" if "CPU" in name
+    return [f"CPU of {server}" if "CPU" in name and (server := server_of(name)) else _SHARING if "CPU" in name
             else next(iter(makes)) if len(makes) == 1 and server_of(name) is None else name for name in devices]
 
 

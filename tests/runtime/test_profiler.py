@@ -45,6 +45,7 @@ def told(monkeypatch):
 
         monkeypatch.setattr(Profiler, "_run_rounds", made_up)
         monkeypatch.setattr(Profiler, "_run_merged", lambda *arguments: None)
+        monkeypatch.setattr(Measurements, "_shares_tensors", lambda *arguments: False)
     return install
 
 
@@ -155,7 +156,8 @@ def test_the_medians_are_the_costs_and_survive_the_files(told, tmp_path):
 @pytest.mark.parametrize(("sizes", "copied"), [((), True), ((4096.0,), True), ((64.0, 4096.0), True), ((64.0, 2e6), False)])
 def test_small_tensors_alone_say_nothing_of_a_links_bandwidth(monkeypatch, sizes, copied):
     """A link of 4 GB/s, over which runs copied small tensors, which took longer by chance: it is kept for graphs with large ones."""
-    measured, asked = Measurements(["/device:CPU:0", "/device:CPU:1"], np.zeros(0, np.int32), [], {}), []
+    devices = [f"/job:worker/replica:0/task:0/device:CPU:{d}" for d in range(2)]
+    measured, asked = Measurements(devices, np.zeros(0, np.int32), [], {}), []
 
     def copies(*names):
         asked.append(names)
@@ -165,8 +167,20 @@ def test_small_tensors_alone_say_nothing_of_a_links_bandwidth(monkeypatch, sizes
     for size in sizes:
         measured._copy[0, size].append(1e-5 + size / 4e9 if size > 1e6 else 1e-5 + size / 1e8)
     measured.add_copies()
-    assert asked == [("/device:CPU:0", "/device:CPU:1")] * copied
+    assert asked == [tuple(devices)] * copied
     assert measured.links()["bandwidth_bytes_per_s"][0, 1] == pytest.approx(4e9, rel=0.05)
+
+
+def test_logical_cpus_share_tensors_of_any_size(monkeypatch):
+    """Copies made alone took 0.3 ms, and seconds of a few small tensors had a slope by chance."""
+    monkeypatch.setattr("runtime.profiling.measurements.copy_seconds", None)
+    measured = Measurements(["/device:CPU:0", "/device:CPU:1"], np.zeros(0, np.int32), [], {})
+    for size, seconds in ((64.0, 4e-6), (4096.0, 6e-6), (8192.0, 5e-6)):
+        measured._copy[0, size].append(seconds)
+    measured.add_copies()
+    links = measured.links()
+    assert links["latency_s"][0, 1] == links["latency_s"][1, 0] == 5e-6
+    assert links["bandwidth_bytes_per_s"][0, 1] == np.inf
 
 
 def test_explicit_transfer_seconds_give_way_to_the_measured_link(told):

@@ -15,8 +15,6 @@ from runtime.calls import execute_on
 # Float32 numbers of a copy: what latency, and what bandwidth decides.
 _LENGTHS = (1 << 10, 1 << 18, 1 << 20)
 _COPIES = 5
-# No clock tells less.
-_LEAST_S = 1e-9
 
 
 def copy_seconds(source: str, destination: str, operation: str = "Identity") -> dict[float, list[float]]:
@@ -45,12 +43,12 @@ def fit_link(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> tuple[fl
 
     Args:
       sizes_bytes: different sizes; one alone tells nothing of the bandwidth.
-      seconds: one time for each; logical CPUs that share a tensor take none.
+      seconds: one positive time for each.
 
     Returns:
       Latency in seconds and bandwidth in bytes/s.
     """
-    size, time = np.asarray(sizes_bytes, np.float64), np.maximum(np.asarray(seconds, np.float64), _LEAST_S)
+    size, time = np.asarray(sizes_bytes, np.float64), np.asarray(seconds, np.float64)
     i, j = np.nonzero(size[:, None] < size[None, :])
     if not len(i):
         return float(np.median(time)), np.inf

@@ -33,13 +33,6 @@ def test_times_that_do_not_grow_have_no_bandwidth_and_latency_is_never_negative(
     assert (latency_s, bandwidth) == (0.0, 100.0)
 
 
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("seconds", [[0.0, 0.0, 0.0], [0.0, 0.0, 4e-6], [4e-6, 0.0, 0.0]])
-def test_tensors_that_are_shared_take_no_time(seconds):
-    """Zero seconds had weights without end, and the line was anything."""
-    assert fit_link([100, 200, 400], seconds) == (1e-9, np.inf)
-
-
 def test_one_size_tells_nothing_of_the_bandwidth():
     assert fit_link([4096], [3e-5]) == (3e-5, np.inf)
 

@@ -30,7 +30,8 @@ class Trace(ShowsItself):
       peak_bytes: float64 [D], from a real run: the most bytes ever reserved on each device, in the graph's sizes, counted while it
         ran. `peak_bytes(graph, costs, assignment, trace.log)` predicts them.
       peak_tensor_bytes: float64 [D], from a run of real kernels: the most bytes of tensors ever held on each device, in the tensors'
-        own sizes, fetched outputs and kept inputs included; a kernel's scratch memory is not.
+        own sizes, fetched outputs and kept inputs included; a kernel's scratch memory is not. Where no limit can bind, what logical
+        CPUs share at an instant is counted before what goes at that instant, so that it may exceed `peak_bytes`.
       lost: the devices that were lost before this run, which is the whole graph's on the others.
       assignment: where devices were lost, what ran instead of the assignment asked for; None otherwise.
       graph, costs: of what ran; needed to show it.

@@ -24,7 +24,7 @@ from doppler_tf.schedule.memory import size_text
 from doppler_tf.schedule.offloaded import host_devices, with_loads
 
 HOME, COPY, LOAD, INPUT = range(4)
-_NEVER = 1 << 60
+_NEVER, _EVER_S = 1 << 60, 1e300
 
 
 @dataclass
@@ -54,7 +54,8 @@ class Style:
     Attributes:
       furthest: what is used next the latest leaves; else what was used last the longest ago (LRU).
       ahead: loads and copies start as soon as there is memory; else not before the vertex before their consumer has ended.
-      eager: copies to other devices are made when the tensor is, if there is room; else at their consumer's turn.
+      eager: copies to other devices are made when the tensor is, if there is room, and more leaves than must where a tensor would come
+        too late for its consumer; else copies are made at their consumer's turn, and only what must leaves.
     """
 
     furthest: bool = True
@@ -112,6 +113,9 @@ class _Compiler:
         self.found: list[Residency] = []
         self.home: dict[int, int] = {}
         self.host_linked = (costs.topology.with_host.linked[-1, :-1]).tolist()
+        # More may leave than must, where the host has room for all.
+        may_hurry = style.eager and costs.topology.host.memory_bytes is None
+        self.hurries = [may_hurry and short and linked for short, linked in zip(self.short, self.host_linked, strict=True)]
 
     def compiled(self) -> Assignment:
         self._place_inputs()
@@ -137,9 +141,9 @@ class _Compiler:
                                 f"elsewhere, or cut it into smaller vertices")
         for t in self.inputs_of[v]:
             if t not in self.live[d]:
-                self._make_room(d, self.size[t], needed)
+                self._make_room(d, self.size[t], needed, self.start_s[v] - (self._load_s(t, d) if self.hurries[d] else 0.0))
                 self._bring(t, d)
-        self._make_room(d, sum(self.size[t] for t in made), needed)
+        self._make_room(d, sum(self.size[t] for t in made), needed, self.start_s[v])
         for t in made:
             self.home[t] = self._settle(HOME, t, d, self.start_s[v])
         for t in needed:
@@ -172,14 +176,23 @@ class _Compiler:
         self.used_last[d].setdefault(t, -1)
         return number
 
-    def _make_room(self, d: int, size_bytes: float, needed: set[int]) -> None:
-        while self.freed[d].left_bytes < size_bytes:
-            live = self.live[d]
-            if self.style.furthest:
-                leaving = max((t for t in live if t not in needed and self.size[t]), key=lambda t: (self._next_use(t, d), self.size[t]))
-            else:
-                leaving = min((t for t in live if t not in needed and self.size[t]), key=lambda t: (self.used_last[d][t], -self.size[t]))
+    def _make_room(self, d: int, size_bytes: float, needed: set[int], due_s: float) -> None:
+        """Makes tensors leave until there is room, by `due_s` if possible: first those whose memory is free by then, then others."""
+        if not self.hurries[d]:
+            due_s = _EVER_S
+        while (ready_s := self.freed[d].ready_s(size_bytes)) > due_s:
+            leaving = self._leaving(d, needed, due_s)
+            if leaving is None and (leaving := self._leaving(d, needed, ready_s)) is None:
+                return
             self._leave(leaving, d)
+
+    def _leaving(self, d: int, needed: set[int], before_s: float) -> int | None:
+        """Which tensor leaves of those that are not needed and whose memory would be free before then."""
+        live = self.live[d]
+        leaving = (t for t in live if t not in needed and self.size[t] and (before_s >= _EVER_S or self._left_s(t, d) < before_s))
+        if self.style.furthest:
+            return max(leaving, key=lambda t: (self._next_use(t, d), self.size[t]), default=None)
+        return min(leaving, key=lambda t: (self.used_last[d][t], -self.size[t]), default=None)
 
     def _next_use(self, t: int, d: int) -> int:
         """The turn at which the tensor is used next on the device, or is to be copied from it."""
@@ -238,13 +251,25 @@ class _Compiler:
         if not self.short[d]:
             return
         residency = self.found[number]
-        time_s = max([self.end_s[v] for v in residency.consumers] + [self.end_s[self.maker[t]]])
-        if residency.sent or residency.stored:
-            topology = self.costs.topology.with_host
-            others = [*residency.sent, *([-1] if residency.stored else [])]
-            time_s = max(time_s, self.end_s[self.maker[t]] + max(
-                topology.latency_s[d, other] + self.size[t] / topology.bandwidth_bytes_per_s[d, other] for other in others))
-        self.freed[d].give(Part(time_s, number, self.size[t], not (residency.sent or residency.stored)))
+        self.freed[d].give(Part(self._used_until_s(residency, residency.stored), number, self.size[t],
+                                not (residency.sent or residency.stored)))
+
+    def _left_s(self, t: int, d: int) -> float:
+        """When the memory of a tensor is free if it leaves now, although it is needed."""
+        residency = self.found[self.live[d][t]]
+        return self._used_until_s(residency, residency.stored or residency.kind == HOME)
+
+    def _used_until_s(self, residency: Residency, stored: bool) -> float:
+        t, d = residency.tensor, residency.device
+        made_s = self.end_s[self.maker[t]]
+        used_s = [made_s, *(self.end_s[v] for v in residency.consumers)]
+        topology = self.costs.topology.with_host
+        return max(used_s + [made_s + topology.latency_s[d, other] + self.size[t] / topology.bandwidth_bytes_per_s[d, other]
+                             for other in [*residency.sent, *([-1] if stored else [])]])
+
+    def _load_s(self, t: int, d: int) -> float:
+        topology = self.costs.topology.with_host
+        return float(topology.latency_s[-1, d] + self.size[t] / topology.bandwidth_bytes_per_s[-1, d])
 
     def _assignment(self) -> Assignment:
         """Loads, and what each residency starts after."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from typing import NamedTuple
 
@@ -31,6 +32,16 @@ class Freed:
         if part.size_bytes > 0:
             insort(self._parts, part)
             self.left_bytes += part.size_bytes
+
+    def ready_s(self, size_bytes: float) -> float:
+        """When so many bytes are free, if those are taken first that became free first; infinite where they are not there."""
+        time_s = -math.inf
+        for part in self._parts:
+            if size_bytes <= 0:
+                return time_s
+            time_s = part.time_s
+            size_bytes -= part.size_bytes
+        return time_s if size_bytes <= 0 else math.inf
 
     def take(self, size_bytes: float, local_by_s: float) -> list[Part]:
         """Removes so many bytes, which must be there: first local ones that became free last before `local_by_s`, which cost a vertex of

@@ -13,23 +13,20 @@ from doppler_tf.schedule.refit import weighted_median
 from runtime.calls import execute_on
 
 # Float32 numbers of a copy: what latency, and what bandwidth decides.
-_LENGTHS = (1 << 10, 1 << 18, 1 << 20)
-_COPIES = 5
+LENGTHS = (1 << 10, 1 << 18, 1 << 20)
+COPIES = 5
 
 
-def copy_seconds(source: str, destination: str, operation: str = "Identity") -> dict[float, list[float]]:
-    """Seconds of copies between two TensorFlow devices, by bytes; the first one of a size, which takes longer, does not count.
-
-    Args: operation: what makes the copy at the destination.
-    """
+def copy_seconds(source: str, destination: str) -> dict[float, list[float]]:
+    """Seconds of copies between two TensorFlow devices, by bytes; the first one of a size, which takes longer, does not count."""
     found = {}
-    for length in _LENGTHS:
+    for length in LENGTHS:
         seconds = []
-        for _ in range(_COPIES + 1):
+        for _ in range(COPIES + 1):
             with tf.device(source):
                 tensor = tf.fill([length], 1.0)  # a new one: TensorFlow may remember where copies of one tensor are
             begun_s = perf_counter()
-            execute_on(destination, operation, [tensor], ("T", tensor.dtype.as_datatype_enum))
+            execute_on(destination, "Identity", [tensor], ("T", tensor.dtype.as_datatype_enum))
             seconds.append(perf_counter() - begun_s)
         found[4.0 * length] = seconds[1:]
     return found

@@ -82,11 +82,12 @@ def test_a_plan_where_all_fits_changes_nothing(case):
     assert makespan_s == Simulator(case.rule).execute(case.graph, costs, case.assignment).makespan_s
 
 
-def chain(memory_bytes: float, bandwidth: float | tuple[float, ...] = 1.0) -> tuple:
-    """Three vertices in a row, each with a weight of its own, on one device."""
-    nodes = [{"id": f"w{i}", "input": True, "output_bytes": 4} for i in range(3)]
-    nodes += [{"id": f"v{i}", "exec_s": 10, "output_bytes": 1} for i in range(3)]
-    edges = [{"source": f"w{i}", "target": f"v{i}"} for i in range(3)] + [{"source": f"v{i}", "target": f"v{i + 1}"} for i in range(2)]
+def chain(memory_bytes: float, bandwidth: float | tuple[float, ...] = 1.0, weights: str = "012") -> tuple:
+    """Vertices in a row on one device, each of which takes one of the weights, by default its own."""
+    nodes = [{"id": f"w{i}", "input": True, "output_bytes": 4} for i in sorted(set(weights))]
+    nodes += [{"id": f"v{i}", "exec_s": 10, "output_bytes": 1} for i in range(len(weights))]
+    edges = [{"source": f"w{w}", "target": f"v{i}"} for i, w in enumerate(weights)]
+    edges += [{"source": f"v{i}", "target": f"v{i + 1}"} for i in range(len(weights) - 1)]
     graph = graph_from_records(nodes, edges, {"name": "chain"})
     topology = dataclasses.replace(Topology.from_json({"devices": [{"name": "d", "memory_bytes": memory_bytes}]}), host=Host(bandwidth))
     return graph, build_costs(graph, topology), Assignment(np.where(graph.is_input, -1, 0).astype(np.int32))
@@ -99,6 +100,22 @@ def test_weights_stream_behind_work():
     makespan_s, planned = plan_offload(*chain(6))
     assert makespan_s == 38
     assert [load.tensor for load in planned.offload.loads] == [1, 2]
+
+
+def test_a_tensor_that_would_come_late_takes_memory_that_was_free_before():
+    """Three weights fit. The fourth vertex needs another one, and of the three the last will be used again the latest. Its memory is free
+    only when the fourth should start, that of the second 10 s before."""
+    weights = "0123012"
+    late_s, planned = plan_offload(*chain(14, weights=weights), LATE)
+    assert (late_s, [load.tensor for load in planned.offload.loads]) == (74, [3, 2])
+    in_time_s, planned = plan_offload(*chain(14, weights=weights), PLANNED)
+    assert (in_time_s, [load.tensor for load in planned.offload.loads]) == (70, [3, 1])
+
+
+def test_a_limited_host_gets_no_more_than_it_must():
+    graph, costs, assignment = chain(14, weights="0123012")
+    small = dataclasses.replace(costs, topology=dataclasses.replace(costs.topology, host=Host(1.0, memory_bytes=100.0)))
+    assert plan_offload(graph, small, assignment)[0] == 74
 
 
 def test_what_cannot_fit_is_said_with_the_bytes():

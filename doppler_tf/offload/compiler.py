@@ -24,6 +24,7 @@ from doppler_tf.schedule.memory import size_text
 from doppler_tf.schedule.offloaded import host_devices, with_loads
 
 HOME, COPY, LOAD, INPUT = range(4)
+# A turn and a time later than any.
 _NEVER, _EVER_S = 1 << 60, 1e300
 
 

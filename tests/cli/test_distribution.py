@@ -276,14 +276,15 @@ def test_what_came_before_a_batch_that_fails_counts_once(executor, in_flight, li
         tf.debugging.assert_less(x, 100.0)
         return x * tf.cast(seen.assign_add(1), tf.float32)
 
-    with doppler_tf.distribute(step, rows(4), "cpu:2", None, in_flight, executor=executor, **limits) as placed:
+    devices = 1 if limits else 2  # on one device two calls exceed the limit, whatever the order
+    with doppler_tf.distribute(step, rows(4), f"cpu:{devices}", None, in_flight, executor=executor, **limits) as placed:
         results = placed.map([rows(4, 1), rows(4, 2), rows(4) + 1000.0, rows(4)])
         equal([next(results), next(results)], [tf.constant(rows(4, 1)), tf.constant(rows(4, 2)) * 2.0])
         with pytest.raises(ExecutionError):
             next(results)
         if limits:  # under which one call fits, and two at once need the host
-            assert (placed.trace.peak_tensor_bytes[:2] <= 130).all()
-            assert placed.trace.peak_tensor_bytes.size == (3 if in_flight == 2 else 2)
+            assert placed.trace.peak_tensor_bytes[0] <= 130
+            assert placed.trace.peak_tensor_bytes.size == (2 if in_flight == 2 else 1)
 
 
 def test_a_variable_that_changes_afterwards_is_told(monkeypatch):

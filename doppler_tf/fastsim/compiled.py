@@ -16,11 +16,16 @@ from numba.extending import intrinsic
 _HERE = Path(__file__).parent
 
 
+# For functions that only compiled functions call. A way in from Python takes Numba up to a second to compile; without it, Python's call
+# ends the process.
+inner = functools.partial(numba.njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
 def compiled(function: Callable) -> Callable:
     """Compiles a function that calls functions of other files, in this folder or its own. Numba's own cache notices changes only in the
     function's file."""
     function.__qualname__ += f"_{_sources(Path(function.__code__.co_filename).parent)}"
-    return numba.njit(cache=True, nogil=True)(function)
+    return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
 
 
 @functools.cache
@@ -30,7 +35,7 @@ def _sources(folder: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
 
 
-@numba.njit(nogil=True)
+@inner
 def copy_to(target, source):
     """Copies an array into one of its shape. Numba takes 3 s to compile `target[:] = source`, whose error message has both shapes."""
     for i in np.ndindex(source.shape):

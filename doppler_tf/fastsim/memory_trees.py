@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from doppler_tf.fastsim.compiled import copy_to
+from doppler_tf.fastsim.compiled import copy_to, inner
 from doppler_tf.fastsim.queues import SHIFT
 
 
@@ -31,12 +30,12 @@ class Trees(NamedTuple):
     keys: np.ndarray
 
 
-@numba.njit(nogil=True)
+@inner
 def _key(trees, vertices, item, d):
     return vertices[item].key if item < len(vertices) else trees.keys[item - len(vertices), d]
 
 
-@numba.njit(nogil=True)
+@inner
 def _first(trees, vertices, a, b, d):
     """The first of two items that wait to start on device d or to be sent to it; -1 stands for none."""
     if a < 0 or b < 0:
@@ -47,7 +46,7 @@ def _first(trees, vertices, a, b, d):
     return a if first < second else b
 
 
-@numba.njit(nogil=True)
+@inner
 def wait_in_tree(trees, vertices, lane, item, d):
     """Adds an item at its leaf, where it waits to start on device d or to be sent to it."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
@@ -56,7 +55,7 @@ def wait_in_tree(trees, vertices, lane, item, d):
         i >>= 1
 
 
-@numba.njit(nogil=True)
+@inner
 def leave_tree(trees, vertices, lane, item, d):
     """Removes an item from its leaf."""
     nodes, base, i = trees.nodes, 2 * lane.base, lane.tail - lane.base + trees.leaves[item, d]
@@ -67,7 +66,7 @@ def leave_tree(trees, vertices, lane, item, d):
         i >>= 1
 
 
-@numba.njit(nogil=True)
+@inner
 def first_in_tree(trees, vertices, lane, item_bytes, left, d):
     """The first waiting item of a lane that leads to device d with at most `left` bytes; -1 if there is none."""
     nodes, base, count = trees.nodes, 2 * lane.base, lane.tail - lane.base
@@ -95,7 +94,7 @@ def first_in_tree(trees, vertices, lane, item_bytes, left, d):
     return found
 
 
-@numba.njit(nogil=True)
+@inner
 def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
     """Gives every item a leaf in each lane in which it may wait, and moves waiting items from the sorted queues into the trees.
 
@@ -127,7 +126,7 @@ def plant(trees, vertices, lanes, queue, by_bytes, edges, maker):
             wait_in_tree(trees, vertices, lanes[k], queue[i].item >> SHIFT, d)
 
 
-@numba.njit(nogil=True)
+@inner
 def _plant_one(trees, lane, item, d):
     trees.leaves[item, d] = lane.tail - lane.base
     trees.members[lane.tail] = item

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from doppler_tf.fastsim import free_links, queued_links
-from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.compiled import compiled, inner
 from doppler_tf.fastsim.queues import edge_cost
 
 _simulate_free, _simulate_queued = free_links.simulate, queued_links.simulate
@@ -65,7 +64,7 @@ class Prepared(NamedTuple):
     least_tail: np.ndarray
 
 
-@numba.njit(nogil=True)
+@inner
 def held_bytes(device, p):
     """float64 [D]: the bytes of all tensors that are ever on each device. Args: device: int32 [N]; p: Prepared."""
     ptr, edges, incoming, item_bytes, count = p.ptr, p.edges, p.incoming, p.item_bytes, len(device)
@@ -82,7 +81,7 @@ def held_bytes(device, p):
     return held
 
 
-@numba.njit(nogil=True)
+@inner
 def missing_links(device, p):
     """How many edges cross between devices without a link. Args: device: int32 [N]; p: Prepared."""
     count = 0
@@ -133,7 +132,7 @@ def makespan_bound(devices, p, limit_s, tail):
     return bound_s
 
 
-@numba.njit(nogil=True, inline="always")  # otherwise Numba would also compile its long code separately
+@inner(inline="always")  # otherwise Numba would also compile its long code separately
 def makespan(devices, p, limit_s, tail, waited_for, begun_s):
     """The makespan of `devices` (int32 [1, N]); infinity at a deadlock and without a link; if it must exceed `limit_s`, a bound above it.
 

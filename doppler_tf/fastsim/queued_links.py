@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled, copy_to, prefetch
+from doppler_tf.fastsim.compiled import compiled, copy_to, inner, prefetch
 from doppler_tf.fastsim.memory_trees import Trees, first_in_tree, leave_tree, plant, wait_in_tree
 from doppler_tf.fastsim.queues import AHEAD, DEVICE, ENTRY, LANE, SHIFT, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
 
 
-@numba.njit(nogil=True)
+@inner
 def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker):
     """Turns sorted queues into trees (if memory is limited) or heaps, which are faster for long queues."""
     if limited:
@@ -20,7 +19,7 @@ def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker):
     return True
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def _sort(touched, noted):
     """Sorts the few noted lanes without the allocation that NumPy's sort makes."""
     for i in range(1, noted):
@@ -31,7 +30,7 @@ def _sort(touched, noted):
         touched[j] = k
 
 
-@numba.njit(nogil=True)
+@inner
 def _unblock(lanes, link_lane, touched, noted, blocked, d):
     """After memory was freed on device d, notes its lane and the lanes of links to it if their entries did not fit before."""
     num_devices = len(blocked)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from doppler_tf.fastsim.compiled import inner
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import CSR, DataflowGraph
 
@@ -34,7 +34,7 @@ def edge_records(graph: DataflowGraph, adjacency: CSR, costs: CostModel) -> np.n
     return edges
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def insert(queue, head, tail, key, item):
     """Inserts into the sorted `queue[head:tail]`, searching from its end (under `fifo` keys come in order); returns the entries moved."""
     i = tail
@@ -45,7 +45,7 @@ def insert(queue, head, tail, key, item):
     return tail - i
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def push(queue, base, size, key, item):
     """Adds to the binary heap `queue[base:base + size]` with the smallest (key, item) first."""
     i = size
@@ -59,7 +59,7 @@ def push(queue, base, size, key, item):
     queue[base + i].key, queue[base + i].item = key, item
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def pop(queue, base, size):
     """Removes the first of the heap and returns its item."""
     top = queue[base].item
@@ -80,7 +80,7 @@ def pop(queue, base, size):
     return top
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def wait(queue, lane, key, item, heaped):
     """Adds an item to a lane; returns the number of entries moved, which is 0 for a heap."""
     if heaped:
@@ -92,7 +92,7 @@ def wait(queue, lane, key, item, heaped):
     return moved
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def take(queue, lane, heaped):
     """Removes the first item of a lane and returns it."""
     if heaped:
@@ -104,7 +104,7 @@ def take(queue, lane, heaped):
     return item
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def take_fitting(queue, lane, item_bytes, left):
     """Removes the first item of a sorted lane that fits into the bytes left on its device; returns it (-1: none) and how many it passed."""
     for at in range(lane.head, lane.tail):
@@ -117,7 +117,7 @@ def take_fitting(queue, lane, item_bytes, left):
     return -1, lane.tail - lane.head
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def heap(queue, lanes):
     """Makes every lane a heap. A sorted array already is one; it only has to start at the lane's base."""
     for k in range(len(lanes)):
@@ -128,7 +128,7 @@ def heap(queue, lanes):
         lane.head, lane.tail = lane.base, lane.base + size
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def touch(lanes, touched, count, k):
     """Notes that lane k may be able to start something; returns the number of noted lanes."""
     if lanes[k].touched:
@@ -138,7 +138,7 @@ def touch(lanes, touched, count, k):
     return count + 1
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def edge_cost(cost, source, destination, latency_s, bandwidth):
     """Seconds of a transfer: the edge's explicit cost or, if `cost` is minus its bytes, the link's; without a link its `latency_s` alone,
     which the caller sets as it likes."""

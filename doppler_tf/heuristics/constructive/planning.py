@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from doppler_tf.fastsim.compiled import inner
 from doppler_tf.fastsim.queues import edge_cost, edge_records
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
@@ -59,25 +59,25 @@ def planned(schedule: tuple[np.ndarray, np.ndarray, np.ndarray], method: str) ->
     return Assignment(device, order[np.argsort(start_s[order], kind="stable")], method)
 
 
-@numba.njit(nogil=True)
+@inner
 def permitted(p, v, d, group_device):
     """Whether pins and the group of v let it go to device d."""
     return p.allowed[v, d] and (p.colocate[v] < 0 or group_device[p.colocate[v]] in (-1, d))
 
 
-@numba.njit(nogil=True)
+@inner
 def arrival(p, v, d, device, end, copy, link_end):
     """When the inputs of v are on device d; copy: float64 [T, D] arrivals of tensors (infinite: not sent), link_end: by lane."""
     return _arrival(p, v, d, device, end, copy, link_end, False)
 
 
-@numba.njit(nogil=True)
+@inner
 def send(p, v, d, device, end, copy, link_end):
     """Plans the transfers of those inputs of v that device d lacks; returns when all inputs have arrived. Arguments: as of `arrival`."""
     return _arrival(p, v, d, device, end, copy, link_end, True)
 
 
-@numba.njit(nogil=True, inline="always")  # a call would take a third longer
+@inner(inline="always")  # a call would take a third longer
 def _arrival(p, v, d, device, end, copy, link_end, sends):
     latest = 0.0
     for i in range(p.in_ptr[v], p.in_ptr[v + 1]):
@@ -101,7 +101,7 @@ def _arrival(p, v, d, device, end, copy, link_end, sends):
     return latest
 
 
-@numba.njit(nogil=True)
+@inner
 def fitting_gap(gap_start, gap_end, count, ready, duration):
     """Index and start of the first gap of one device (`count` of them, sorted, the last without end) that holds `duration`."""
     low, high = 0, count - 1
@@ -116,7 +116,7 @@ def fitting_gap(gap_start, gap_end, count, ready, duration):
     return low, max(gap_start[low], ready)
 
 
-@numba.njit(nogil=True)
+@inner
 def fill_gap(gap_start, gap_end, count, k, start, stop):
     """Takes [start, stop) out of gap k; returns the new number of gaps."""
     left, right = start > gap_start[k], stop < gap_end[k]

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.compiled import compiled, inner
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.repeats.colours import joined, own_colours, refined
@@ -104,7 +103,7 @@ def _begin(colours: np.ndarray, level: np.ndarray, free: np.ndarray) -> tuple[in
     return -1, np.empty(0, np.int64)
 
 
-@numba.njit(nogil=True)
+@inner
 def _label(edges, a, b):
     """The hash of the edges between a and b, and whether there are any."""
     ptr, other, label = edges
@@ -118,7 +117,7 @@ def _label(edges, a, b):
     return (label[low], True) if low < ptr[a + 1] and other[low] == b else (np.uint64(0), False)
 
 
-@numba.njit(nogil=True)
+@inner
 def _agree(u, w, edges, shift, back):
     """Whether the edges of u in one direction to matched vertices are those of w to their counterparts."""
     ptr, other, label = edges
@@ -135,7 +134,7 @@ def _agree(u, w, edges, shift, back):
     return count == 0
 
 
-@numba.njit(nogil=True)
+@inner
 def _counterparts(v, own, colours, outward, inward, shift, back, fit):
     """Fills `fit` with the free vertices that v may be matched to: of those that fit, the ones that look most like it.
 
@@ -167,7 +166,7 @@ def _counterparts(v, own, colours, outward, inward, shift, back, fit):
     return count, at
 
 
-@numba.njit(nogil=True)
+@inner
 def _nearest(v, fit, count, step, outward, inward, seen):
     """Of the first `count` vertices in `fit` the one closest to v by edges. Of several, the one whose number is closest to v + step.
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled, copy_to
+from doppler_tf.fastsim.compiled import compiled, copy_to, inner
 from doppler_tf.fastsim.prepared import held_bytes, makespan, makespan_bound, missing_links
 from doppler_tf.heuristics.search.proposals import new_schedule, propose, read_schedule
 
@@ -69,7 +68,7 @@ def kind_shares(ordered: bool) -> np.ndarray:
     return np.concatenate([(1 - of_order) * np.array(_DEVICES), of_order * np.array(_PRIORITIES)])
 
 
-@numba.njit(nogil=True)
+@inner
 def _put(sets, unit, d, unit_device, devices, changed, old, count):
     """Moves a unit where it may go, and notes where it was; returns the number of notes."""
     if unit_device[unit] == d or not sets.allowed[unit, d]:
@@ -81,7 +80,7 @@ def _put(sets, unit, d, unit_device, devices, changed, old, count):
     return count + 1
 
 
-@numba.njit(nogil=True)
+@compiled
 def _kind(shares, number):
     """A random kind of change. Args: shares: see `WalkState`; number: random in [0, 1)."""
     last = 0
@@ -94,13 +93,13 @@ def _kind(shares, number):
     return last
 
 
-@numba.njit(nogil=True)
+@inner
 def _unit(critical, chained, number, units):
     """A random unit, on the critical chain if `chained`; number: random in [0, 1)."""
     return critical[1 + int(number * critical[0])] if chained and critical[0] else int(number * units)
 
 
-@numba.njit(nogil=True)
+@inner
 def _reorder(sets, kind, draw, critical, unit_device, keys, scale_s):
     """Moves a vertex close before or behind a vertex of the same device, in `keys`, float64 [N]; returns it and its former key."""
     units = len(sets.allowed)
@@ -118,7 +117,7 @@ def _reorder(sets, kind, draw, critical, unit_device, keys, scale_s):
     return v, old
 
 
-@numba.njit(nogil=True)
+@inner
 def _change(sets, kind, draw, critical, unit_device, devices, changed, old):
     """Makes one random change of devices; returns how many units it moved.
 
@@ -159,7 +158,7 @@ def _change(sets, kind, draw, critical, unit_device, devices, changed, old):
     return count
 
 
-@numba.njit(nogil=True, inline="always")
+@inner(inline="always")
 def _energy(devices, prepared, ceiling_s, limit_s, tail, waited_for, begun_s):
     """Makespan of `devices` (int32 [1, N]), or of one above `limit_s` a lower bound; where memory runs out, above `ceiling_s`, and more so
     the more bytes there are too many, or links that are missing; tail, waited_for, begun_s: see `makespan`."""
@@ -173,7 +172,7 @@ def _energy(devices, prepared, ceiling_s, limit_s, tail, waited_for, begun_s):
     return ceiling_s * (1.0 + over)
 
 
-@numba.njit(nogil=True)
+@inner
 def _trace_back(sets, waited_for, num_devices, maker, critical):
     """Writes the movable units on the critical chain into `critical`, a row of `WalkState.critical`. It goes back from the last end by each
     vertex, or the producer of each transfer, that was awaited."""

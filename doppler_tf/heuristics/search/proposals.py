@@ -11,11 +11,10 @@ import json
 from importlib import resources
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from doppler_tf.errors import FormatError, field_error
-from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.compiled import compiled, copy_to, inner
 from doppler_tf.fastsim.prepared import makespan_bound
 from doppler_tf.fastsim.queues import edge_cost
 
@@ -91,7 +90,7 @@ def shipped_proposals() -> Proposals:
     return read_proposals((resources.files(__package__) / "proposals.json").read_text(), "proposals.json")
 
 
-@numba.njit(nogil=True)
+@compiled
 def new_schedule(p, units):
     """An empty schedule. Args: p: Prepared; units: their number."""
     count, devices = p.exec_s.shape
@@ -132,7 +131,7 @@ def read_schedule(devices, prepared, makespan_s, critical, schedule):
     scales_s[0], scales_s[1], scales_s[2] = makespan_s, max(exec_s / max(vertices, 1), 1e-300), max(work_s.mean(), 1e-300)
 
 
-@numba.njit(nogil=True)
+@inner
 def _busy(schedule, d, begin_s, end_s):
     """The share of a time in which a device is busy."""
     width_s = max(schedule.scales_s[0], 1e-300) / _INTERVALS
@@ -146,7 +145,7 @@ def _busy(schedule, d, begin_s, end_s):
     return total / (end - begin)
 
 
-@numba.njit(nogil=True)
+@inner
 def _at(device, d, sent_s, cost, p, outward):
     """Seconds at which a tensor is at the other end of an edge, and of its transfer. Args: device: of the neighbour; d: of the unit."""
     if device == d:
@@ -212,10 +211,12 @@ def read_move(unit, a, b, sets, p, devices, schedule, x):
     x[17], x[18] = first_s / max(makespan_s, 1e-300), on_chain[unit]
 
 
-@numba.njit(nogil=True)
+@compiled
 def score(proposals, x, hidden, deeper):
     """The network's output, larger for moves that more probably shorten the run. Args: x: float64 [F]; hidden, deeper: float64 [H]."""
-    hidden[:], deeper[:], total = proposals.first_bias, proposals.second_bias, 0.0
+    copy_to(hidden, proposals.first_bias)
+    copy_to(deeper, proposals.second_bias)
+    total = 0.0
     for i in range(len(x)):
         for j in range(len(hidden)):
             hidden[j] += x[i] * proposals.first[i, j]
@@ -227,7 +228,7 @@ def score(proposals, x, hidden, deeper):
     return total
 
 
-@numba.njit(nogil=True)
+@inner
 def _random(state):
     """A number in [0, 1), and the next state. (xorshift64*: Vigna, ACM TOMS 42(4), 2016.)"""
     state ^= state >> np.uint64(12)

@@ -14,7 +14,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import MERGED, DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, what_runs
 from doppler_tf.schedule.merged_graph import Merged
-from doppler_tf.schedule.merging import may_run_out, merge_calls
+from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.trace import Trace
 from runtime.calls import CONSTANTS, XLA
 from runtime.engine import Engine
@@ -84,9 +84,7 @@ class MergedExecutor:
         if found is None:
             merged = merge_calls(graph, costs, assignment, self._fetch)
             mine = {int(merged.vertex[v]): x for v, x in self._inputs.items()}
-            # A plan has other tensors in the place of inputs that it drops, and what may not fit must leave after its last use.
-            keep = assignment.after is None and not may_run_out(costs).any()
-            engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=keep, **self._options)
+            engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=True, **self._options)
             found = self._known[key] = _Known(graph, costs, merged, engine, set())
             try:
                 self._choose_build(merged, engine)

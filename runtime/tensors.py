@@ -18,6 +18,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
+from doppler_tf.schedule.merging import may_run_out
 from runtime.calls import CONSTANTS, XLA, KernelCall, execute_on, finish_on
 from runtime.clusters.watch import watched
 from runtime.devices import count_cores, host_of, prepare_topology, server_of, with_all_cores
@@ -49,7 +50,8 @@ class TensorFlowBackend:
           fetch: tensors that are kept besides those that nothing consumes.
           devices: TensorFlow device names; by default `prepare_devices` finds as many as the topology has.
           warmup: do the first run twice; TensorFlow's first call of a kernel on a device takes many times a later one.
-          keep_inputs: keep inputs on the devices from run to run (faster for many runs; their memory is then never freed).
+          keep_inputs: keep inputs on the devices from run to run, which is faster for many runs. Where not all tensors fit, or a plan has
+            others in their place, they leave all the same.
           cluster: takes the place of `devices`. A host is the memory of the machine whose device has the fastest link from it.
           build: how calls of captured models are built, as CapturedCall's.
         """
@@ -99,7 +101,8 @@ class TensorFlowBackend:
         if len(devices) < costs.num_devices:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")
-        return _Layout(graph, assignment, devices[:costs.num_devices], host, self._fetch)
+        inputs_stay = self._keep_inputs and assignment.after is None and not may_run_out(costs).any()
+        return _Layout(graph, assignment, devices[:costs.num_devices], host, self._fetch, inputs_stay)
 
     def _open(self, layout: _Layout) -> TensorFlowSession:
         placed = self._place(layout)
@@ -109,7 +112,7 @@ class TensorFlowBackend:
             self._warm(layout, calls, layout.names(self._build))
             layout.fix(calls, placed)
             layout.calls[self._build] = calls
-        return TensorFlowSession(layout, calls, layout.names(self._build), placed, self._keep_inputs, self._cluster)
+        return TensorFlowSession(layout, calls, layout.names(self._build), placed, self._cluster)
 
     def _warm(self, layout: _Layout, calls: Mapping[int, KernelCall], names: Sequence[str]) -> None:
         """Compiles what is new on its device, on all cores."""
@@ -144,7 +147,7 @@ class TensorFlowBackend:
 
     def _place(self, layout: _Layout) -> dict[tuple[int, int], tf.Tensor]:
         """Inputs by (vertex, device), on every device that uses them."""
-        placed, devices = self._placed if self._keep_inputs else {}, layout.devices
+        placed, devices = self._placed if layout.inputs_stay else {}, layout.devices
         for d, taken in layout.taken.items():
             new = [v for v in taken if (v, d) not in placed]
             if not new:
@@ -181,14 +184,16 @@ class _Layout:
       device: of each vertex; devices: their names; host: the one that is a host, if any; used: those that run a vertex.
       taken: by device the inputs that its kernels take.
       embedded_bytes: by device, of inputs that are a part of kernels.
-      kept: the device of every tensor that outlives a run.
+      kept: the device of every tensor that outlives a run; inputs_stay: whether the backend keeps inputs that a session frees.
       calls: by build, of each vertex that is no input; operands: the tensors that each takes.
       size_bytes: by tensor.
       loaded: the tensor that each load on the host hands on.
     """
 
-    def __init__(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str], host: int | None, fetch: Collection[int]):
+    def __init__(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str], host: int | None, fetch: Collection[int],
+                 inputs_stay: bool):
         self.graph, self.devices, self.host, self.device = graph, devices, host, assignment.device.tolist()
+        self.inputs_stay = inputs_stay
         self.used = np.unique(assignment.device[graph.work_vertices]).tolist()
         edges = np.flatnonzero(graph.is_input[graph.sources])
         used = sorted(set(zip(graph.sources[edges].tolist(), assignment.device[graph.targets[edges]].tolist(), strict=True)))
@@ -224,14 +229,13 @@ class TensorFlowSession:
     """A Session that holds tensors by (tensor, device)."""
 
     def __init__(self, layout: _Layout, calls: Mapping[int, KernelCall], devices: Sequence[str],
-                 placed: Mapping[tuple[int, int], tf.Tensor], inputs_stay: bool, cluster: Cluster | None):
-        """Args: devices: their names; placed: the inputs by (vertex, device); inputs_stay: the backend keeps them when this session frees
-        them; cluster: as the backend's."""
+                 placed: Mapping[tuple[int, int], tf.Tensor], cluster: Cluster | None):
+        """Args: devices: their names; placed: the inputs by (vertex, device); cluster: as the backend's."""
         self._calls, self._devices, self._cluster = calls, devices, cluster
         self._operands, self._first_tensor, self._size_bytes = layout.operands, layout.first_tensor, layout.size_bytes
         self._resident = {(layout.first_tensor[v], d): tensor for (v, d), tensor in placed.items()}
         self.kept = layout.kept
-        self._staying = frozenset(self._resident) if inputs_stay else frozenset()
+        self._staying = frozenset(self._resident) if layout.inputs_stay else frozenset()
         self._is_served = [server_of(device) is not None for device in devices]
         self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
         self.check_s = None if cluster is None else CHECK_S

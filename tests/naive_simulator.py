@@ -122,7 +122,8 @@ class NaiveSimulator:
             here = [("run", w, d) for _, (p, w, output) in self.edges if (p, output) == (u, k) and self.device[w] == d]
             held = bool(here) if self.graph.is_input[u] else self.maker(u, d, k) in self.started
             uses = here + ([e for e in self.sends if (e[1], e[3]) == (u, k)] if self.device[u] == d else [])
-            if held and not (uses and all(use in self.ended for use in uses)):
+            stays = self.graph.tensor_ptr[u] + k in self.graph.results and self.device[u] == d
+            if held and (stays or not (uses and all(use in self.ended for use in uses))):
                 total += self.size(u, k)
         return total
 

@@ -87,7 +87,7 @@ def topologies(draw, min_devices: int = 1, max_devices: int = 8) -> Topology:
 
 @st.composite
 def graphs(draw, topology: Topology, max_layers: int = 6, max_width: int = 5, constrained: bool = False) -> DataflowGraph:
-    """Layers whose vertices take edges from any earlier layer, some of several outputs; inputs in layer 0.
+    """Layers whose vertices take edges from any earlier layer, some of several outputs, some of them results; inputs in layer 0.
 
     Args: constrained: with pins and colocation groups.
     """
@@ -125,7 +125,10 @@ def graphs(draw, topology: Topology, max_layers: int = 6, max_width: int = 5, co
                     if cost is not None:
                         edge[cost] = draw(SECONDS if cost == "transfer_s" else BYTES)
                     edges.append(edge)
-    return graph_from_records(nodes, edges, {"name": "layered"})
+    made = [{"vertex": node["id"], "output": k} for node, count in zip(nodes, outputs_of, strict=True) for k in range(count)
+            if not node.get("input")]
+    results = draw(st.lists(st.sampled_from(made), unique_by=str, max_size=3)) if made and draw(st.booleans()) else []
+    return graph_from_records(nodes, edges, {"name": "layered", "results": results})
 
 
 @st.composite

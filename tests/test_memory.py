@@ -50,7 +50,7 @@ def sums():
     (weights(4, 30), devices(50, 50), "inputs, which are resident from the start, need 120 MB in all, the devices have 100 MB in all"),
     (weights(4, 20, pin=0), devices(50, 50), "need 80 MB in all, of vertices that only d0 may run, where there are 50 MB in all"),
     (graph_from_records([{"id": v, "exec_s": 1, "output_bytes": 15 * MB} for v in range(3)], []), devices(20, 20),
-     "outputs that nobody consumes, which stay, need 45 MB in all, the devices have 40 MB in all"),
+     "results and outputs that nobody consumes, which stay, need 45 MB in all, the devices have 40 MB in all"),
 ])
 def test_what_never_fits_is_proven_and_said(graph, topology, words):
     for method in ("auto", "heft", "local_search", "one_device"):

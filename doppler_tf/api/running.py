@@ -98,7 +98,7 @@ def run(graph: GraphLike, topology: TopologyLike | CostModel, assignment: Assign
     simulated = Simulator().execute(graph, costs, assignment)
     time_scale = 1.0 if real else time_scale or default_time_scale(simulated.makespan_s)
     with (emulated_executor(executor, time_scale, seed, timeout_s, truth) if program is None else
-          kernel_executor(executor, program, timeout_s, cluster, cluster is not None and not planned, restart_on_loss, merge,
+          kernel_executor(executor, program, timeout_s, cluster, cluster is not None, restart_on_loss, merge,
                           [kept.get(t, t) for t in program.fetch])) as engine:
         traces = [engine.execute(graph, costs, assignment) for _ in range(repeats)]
         outputs = None if program is None else {asked_for.get(t, t): value for t, value in engine.outputs.items()}

@@ -30,7 +30,7 @@ class Prepared(NamedTuple):
       limited: whether memory can run short in some assignment.
       in_ptr: int32 [N + 1], in_tensor: int32 [E], by consumer.
       item_bytes: float64 [N + T], of all outputs of each vertex, then of each tensor; by_bytes: int32 [N + T], these items by their bytes.
-      memory_bytes: float64 [D].
+      memory_bytes: float64 [D]; results: int32, the tensors that stay.
       topological: int32 [N], vertices; least_tail: float64 [N], a lower bound of `tail` over all assignments. Both are empty for batches,
         which need no bounds.
     """
@@ -59,6 +59,7 @@ class Prepared(NamedTuple):
     in_tensor: np.ndarray
     item_bytes: np.ndarray
     memory_bytes: np.ndarray
+    results: np.ndarray
     by_bytes: np.ndarray
     topological: np.ndarray
     least_tail: np.ndarray

@@ -127,6 +127,9 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                     lanes[num_devices + link_lane[home, d]].tail += 1
                     if limited:
                         uses[t, home] += 1
+        if limited:
+            for t in prepared.results:  # their last use never ends
+                uses[t, device[maker[t]]] += 1
         base = 0
         for k in range(num_lanes):
             lane = lanes[k]

@@ -64,7 +64,8 @@ class FastSimulator:
             # A device holds each tensor at most once. If all of them fit, no limit can ever bind.
             limited=bool((costs.tensor_bytes.sum() > costs.memory_bytes).any()),
             in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,
-            memory_bytes=costs.memory_bytes, by_bytes=np.argsort(item_bytes, kind="stable").astype(np.int32),
+            memory_bytes=costs.memory_bytes, results=graph.results,
+            by_bytes=np.argsort(item_bytes, kind="stable").astype(np.int32),
             topological=np.empty(0, np.int32), least_tail=np.empty(0))
         if noise is not None:
             self._take(noise)

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from doppler_tf.graph.results import result_tensors
+
 GRAPH_SCHEMA = "doppler-graph/1"
 # Operations of kernels: a vertex that stands for several; one without work, which takes any tensors and makes one number.
 MERGED, TOKEN = "merged", "token"
@@ -128,6 +130,11 @@ class DataflowGraph:
     def tensor_producer(self) -> np.ndarray:
         """int32 [T]: the vertex that makes each tensor."""
         return np.repeat(np.arange(self.num_vertices, dtype=np.int32), np.diff(self.tensor_ptr))
+
+    @cached_property
+    def results(self) -> np.ndarray:
+        """int32: the tensors that stay to the end of a run even where vertices take them, see `result_tensors`."""
+        return np.array(result_tensors(self), np.int32)
 
     @cached_property
     def edge_tensor(self) -> np.ndarray:

@@ -101,6 +101,7 @@ class _Compiler:
             t, v = int(graph.edge_tensor[e]), int(graph.targets[e])
             self.inputs_of[v].append(t)
             self.uses.setdefault((t, self.device[v]), []).append(int(self.turn[v]))
+        self.results = frozenset(graph.results.tolist())
         self.devices_of: dict[int, list[int]] = {}
         for t, d in self.uses:
             self.devices_of.setdefault(t, []).append(d)
@@ -213,9 +214,11 @@ class _Compiler:
         """Frees a tensor that is not needed on its device any more. Results stay."""
         if self.uses.get((t, d)):
             return
-        kind = self.found[self.live[d][t]].kind
-        if kind == HOME and (t not in self.devices_of or self._waiting(t, d)):
-            return
+        residency = self.found[self.live[d][t]]
+        if residency.kind == HOME:
+            stays = (t in self.results or t not in self.devices_of) and not residency.stored
+            if stays or self._waiting(t, d):
+                return
         self._free(t, d)
 
     def _leave(self, t: int, d: int) -> None:
@@ -274,7 +277,9 @@ class _Compiler:
 
     def _assignment(self) -> Assignment:
         """Loads, and what each residency starts after."""
-        graph, kept = self.graph, [r for r in self.found if r.kind == HOME and r.stored and r.tensor not in self.devices_of]
+        graph = self.graph
+        kept = [r for r in self.found
+                if r.kind == HOME and r.stored and (r.tensor in self.results or r.tensor not in self.devices_of)]
         for residency in self.found:  # inputs for which there was room all along need not be loaded
             if residency.kind == LOAD and graph.is_input[self.maker[residency.tensor]] and all(p.owner < 0 for p in residency.taken):
                 residency.kind = INPUT

@@ -51,6 +51,7 @@ def _peak_in_order(graph: DataflowGraph, size: np.ndarray) -> float:
     begun = np.where(graph.is_input, -1, turn)[graph.tensor_producer]
     over = np.full(graph.num_tensors, -1)
     np.maximum.at(over, graph.edge_tensor, turn[graph.targets])
+    over[graph.results] = -1
     used = graph.is_input[graph.tensor_producer] <= (over >= 0)  # inputs that nobody takes are nowhere
     change = np.bincount(begun[used] + 1, size[used], graph.num_vertices + 2)
     freed = used & (over >= 0)

@@ -17,6 +17,7 @@ from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike, as_graph, as_topology
 from doppler_tf.graph.records import graph_from_records, graph_to_records
+from doppler_tf.graph.results import result_tensors
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batch_state import BatchState, Box, Piece
@@ -135,7 +136,8 @@ def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flig
     builder = _Builder(graph, topology, BatchState.of(graph) if state is None else state, repeats)
     for b in range(repeats):
         builder.add(b, gated=b >= in_flight, done=b + in_flight < repeats, in_flight=in_flight)
-    attributes = {**graph.attributes, "name": graph.name, "batches": {"repeat": repeats, "in_flight": in_flight}}
+    attributes = {**graph.attributes, "name": graph.name, "batches": {"repeat": repeats, "in_flight": in_flight},
+                  "results": [row for b in range(repeats) for row in builder.results(b)]}
     joined = graph_from_records(builder.nodes, builder.edges, attributes, graph.name)
     index = {key: v for v, key in enumerate(joined.ids)}
     vertex = np.array([[-1 if key is None else index[key] for key in row] for row in builder.keys], np.int32)
@@ -211,6 +213,12 @@ class _Builder:
         self.edges += edges.values()
         if done:
             self._add_tokens(b)
+
+    def results(self, b: int) -> list[dict]:
+        """What stays of batch b: outputs, and after the last batch what each updates, too."""
+        named, makers = result_tensors(self.graph, updates=b + 1 == self.repeats), self.graph.tensor_producer
+        return [{"vertex": self.keys[b][v], "output": t - int(self.graph.tensor_ptr[v])}
+                for t, v in zip(named, makers[named].tolist(), strict=True)]
 
     def _add_tokens(self, b: int) -> None:
         """A token beside each last vertex and, if there are several, one that waits for these."""

@@ -148,6 +148,7 @@ class Dispatcher:
         entries = tensors + copies + len(input_keys)
         uses = np.bincount(entry, minlength=entries)
         uses += np.bincount(plan.tensor, minlength=entries)
+        uses[graph.results] += 1  # never ends
         input_tensor = (input_keys // self._costs.num_devices).astype(np.int32)
         input_device = (input_keys % self._costs.num_devices).astype(np.int32)
         tensor = np.concatenate([np.arange(tensors), plan.tensor, input_tensor])

@@ -15,7 +15,7 @@ def never_fits(graph: DataflowGraph, costs: CostModel, host: bool = False) -> st
     """Why no assignment fits, in words; None if nothing proves it. Args: host: whether devices may keep tensors on a host for a while.
 
     While a vertex runs, its device holds its inputs and its outputs. Inputs of the graph are resident from time 0 on a device of each
-    consumer, and outputs that nobody consumes stay to the end. What only some devices may run counts against these alone.
+    consumer; results and outputs that nobody consumes stay to the end. What only some devices may run counts against these alone.
     """
     if not costs.limited_memory:
         return None
@@ -43,9 +43,9 @@ def _alone(graph: DataflowGraph, costs: CostModel) -> str | None:
 def _together(graph: DataflowGraph, costs: CostModel) -> str | None:
     from_input = np.flatnonzero(graph.is_input[graph.sources])
     consumed = np.bincount(graph.edge_tensor, minlength=graph.num_tensors) > 0
-    kept = np.flatnonzero(~consumed & ~graph.is_input[graph.tensor_producer])
+    kept = np.union1d(np.flatnonzero(~consumed & ~graph.is_input[graph.tensor_producer]), graph.results)
     groups = np.unique(np.concatenate([costs.allowed[graph.work_vertices], np.ones((1, costs.num_devices), bool)]), axis=0)
-    kinds = ("inputs, which are resident from the start,", "outputs that nobody consumes, which stay,")
+    kinds = ("inputs, which are resident from the start,", "results and outputs that nobody consumes, which stay,")
     for devices in sorted(groups, key=np.sum, reverse=True):  # first what concerns all devices
         within = ~(costs.allowed & ~devices).any(axis=1)
         room = costs.memory_bytes[devices].sum()

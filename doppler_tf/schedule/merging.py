@@ -37,7 +37,7 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
     trace = Simulator().execute(graph, costs, assignment)
     if assignment.after is not None:  # what waits for a vertex would wait for the whole call
         return _unmerged(graph, costs, assignment, trace)
-    graphs = MergedGraphs(graph, costs, assignment, frozenset(fetch) | _results(graph))
+    graphs = MergedGraphs(graph, costs, assignment, frozenset(fetch) | frozenset(graph.results.tolist()))
     calls = _by_messages(graph, costs, assignment, trace)
     best, apart = graphs.made(calls, kernels=False), [[v] for call in calls for v in call]
     if best is None or not _as_fast(best.makespan_s, trace.makespan_s):
@@ -80,14 +80,6 @@ def _lone(calls: Sequence[Sequence[int]], trace: Trace) -> list[int]:
     beside = (start_s[:, None] < end_s) & (start_s < end_s[:, None]) & (device[:, None] != device)
     first = int(trace.vertex.min())
     return [i for v in trace.vertex[~beside.any(axis=1)].tolist() if len(calls[i := v - first]) > 1]
-
-
-def _results(graph: DataflowGraph) -> set[int]:
-    """The tensors of which the graph's record of a capture tells."""
-    record, index = graph.attributes.get("captured", {}), {key: v for v, key in enumerate(graph.ids)}
-    if "batches" in graph.attributes:  # of several calls `Batches` knows the results
-        return set()
-    return {int(graph.tensor_ptr[index[x["vertex"]]]) + x.get("output", 0) for key in ("outputs", "updates") for x in record.get(key, ())}
 
 
 def _as_fast(makespan_s: float, than_s: float) -> bool:

@@ -71,6 +71,9 @@ def with_loads(graph: DataflowGraph, costs: CostModel, loads: tuple[Load, ...]) 
     exec_s[count:, -1] = 0.0
     exec_s[:count][graph.is_input] = 0.0
     names = tuple(graph.names[v] for v in maker.tolist())
+    kept = np.array([load.tensor for load in loads if not load.consumers], np.int64)
+    results = [{"vertex": graph.ids[graph.tensor_producer[t]], "output": int(t - graph.tensor_ptr[graph.tensor_producer[t]])}
+               for t in np.setdiff1d(graph.results, kept)]
     return replace(
         graph, ids=(*graph.ids, *_new_ids(graph, len(loads))), names=(*graph.names, *names),
         kinds=(*graph.kinds, *(RELOAD if load.consumers else KEPT for load in loads)),
@@ -83,6 +86,7 @@ def with_loads(graph: DataflowGraph, costs: CostModel, loads: tuple[Load, ...]) 
                 *(_handing_on(v, k) for v, k in zip(maker.tolist(), output.tolist(), strict=True))),
         pin=graph.pin + (None,) * len(loads), colocate=np.append(graph.colocate, np.full(len(loads), -1, np.int32)).astype(np.int32),
         sources=np.append(sources, maker).astype(np.int32), targets=np.append(graph.targets, count + number).astype(np.int32),
+        attributes={**graph.attributes, "results": results},
         edge_output=np.append(outputs, output).astype(np.int32), edge_bytes=np.append(sent_bytes, size),
         transfer_s=np.append(seconds, np.full(len(loads), np.nan)))
 

@@ -87,8 +87,8 @@ class MemoryProfile:
 def memory_profiles(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> list[MemoryProfile]:
     """Memory in use by device, from a complete trace, by the rules of memory.
 
-    An output is reserved when its vertex starts, a copy when its transfer starts, inputs at time 0 where they are used; all are
-    freed after the last use there (a consumer or an outgoing transfer); outputs that nothing uses stay. A load hands its tensor on: its
+    An output is reserved when its vertex starts, a copy when its transfer starts, inputs at time 0 where they are used; all are freed after
+    the last use there (a consumer or an outgoing transfer). Results and outputs that nothing uses stay. A load hands its tensor on: its
     output takes the place of its input when it ends.
     """
     count, device = costs.num_devices, assignment.device.astype(np.int64)
@@ -108,6 +108,7 @@ def memory_profiles(graph: DataflowGraph, costs: CostModel, assignment: Assignme
     at = np.minimum(np.searchsorted(keys, uses), len(keys) - 1)
     held = keys[at] == uses
     np.maximum.at(last_use, at[held], np.concatenate([end[graph.targets], trace.transfer_end_s])[held])
+    last_use[np.isin(keys, graph.results * count + device[maker[graph.results]])] = -np.inf
     size, on = costs.tensor_bytes[keys // count], keys % count
     freed = last_use >= 0
     return [_profile(np.concatenate([begun[on == d], last_use[freed & (on == d)]]),

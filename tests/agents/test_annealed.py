@@ -55,7 +55,7 @@ def test_an_annealed_teacher_of_a_graph_that_never_fits_in_memory(chains):
     graphs = [chains(2, "small"), large]
     topology = Topology.from_json({"devices": [{"name": "a", "memory_bytes": 10}, {"name": "b", "memory_bytes": 10}]})
     training = training_of(graphs, topology, replace(SMALL, teacher="annealing", elite=0.5))
-    with pytest.raises(DeadlockError, match="large: out of memory with any assignment: the outputs that nobody consumes"):
+    with pytest.raises(DeadlockError, match="large: out of memory with any assignment: the results and outputs that nobody consumes"):
         learn_annealed(training, annealed)
 
 

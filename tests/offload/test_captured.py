@@ -41,6 +41,20 @@ def dense():
     return layers
 
 
+def features():
+    """Layers of which each hands its output to the next, and out."""
+    weights = [tf.Variable(np.random.default_rng(i).normal(size=(SIDE, SIDE)).astype(np.float32) / 8) for i in range(DEPTH)]
+
+    @tf.function
+    def layers(x):
+        found = []
+        for weight in weights:
+            x = tf.tanh(x @ weight)
+            found.append(x)
+        return found
+    return layers
+
+
 def rows(seed: int) -> tf.Tensor:
     return tf.constant(np.random.default_rng(seed).normal(size=(8, SIDE)).astype(np.float32))
 
@@ -64,6 +78,14 @@ def check_within(graph, share: float) -> None:
 @pytest.mark.parametrize("share", [0.6, 0.4])
 def test_frozen_weights_leave_their_devices(share, tmp_path):
     check_within(capture(dense(), rows(0), model_folder=tmp_path / "model", pieces=2, grouping=False), share)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.4])
+def test_results_that_others_take_stay_or_leave_for_the_host(share, tmp_path):
+    x = tf.repeat(rows(0), 12, axis=0)  # a layer's output is as large as its weight
+    graph = capture(features(), x, model_folder=tmp_path / "model", pieces=1, grouping=False)
+    assert np.isin(graph.results, graph.edge_tensor).any()
+    check_within(graph, share)
 
 
 @pytest.mark.thorough

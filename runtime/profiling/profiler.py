@@ -152,7 +152,7 @@ class Profiler:
             for r in range(effort.rounds + 1):
                 if r > 1 and time.perf_counter() - begun_s > effort.budget_s:
                     break
-                costs = unknown if not r else build_costs(measured.graph(graph), _timed(topology, measured))
+                costs = build_costs(measured.graph(graph), _timed(topology, measured)) if measured.runs else unknown
                 for i, assignment in enumerate(self._assignments(graph, costs, rng, 0 if not r else effort.spread), start=1):
                     try:
                         trace = executor.execute(graph, costs, assignment)

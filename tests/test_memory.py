@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 
 from doppler_tf.errors import DeadlockError
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology
@@ -15,8 +16,11 @@ from doppler_tf.heuristics import HEURISTICS, SEARCHES, YARDSTICKS
 from doppler_tf.heuristics.constructive.simple import all_on
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.placement import place
+from doppler_tf.report.description import describe_memory
 from doppler_tf.schedule.memory import never_fits
 from doppler_tf.schedule.simulator import simulate
+from doppler_tf.schedule.trace import peak_bytes
+from doppler_tf.schedule.validation import validate_trace
 from tests.messages import assert_says, refusal
 from tests.strategies import cases_short_of_memory, examples, makespan_or_inf
 
@@ -84,3 +88,26 @@ def test_a_small_pipeline_of_60_and_40_mb(name):
 def test_a_yardstick_stays_and_its_error_says_what_looks_for_another():
     message = refusal(DeadlockError, place, sums(), devices(400, 400), "one_device")
     assert_says(message, "sums: out of memory on device 'd0'", "another assignment or order may fit: `place --method auto`")
+
+
+@pytest.mark.parametrize(("results", "peak", "words"), [
+    ("", 8, "vertex 'b' alone needs 8 MB"), ("a", 10, "vertex 'c' needs 2 MB, 8 MB of 9 MB are resident"),
+    ("ab", 10, "the results and outputs that nobody consumes, which stay, need 10 MB in all, the devices have 9 MB in all")])
+def test_a_result_stays_where_others_take_it(results, peak, words):
+    """a (5) -> b (3) -> c (2 MB): a is gone when c starts, unless it is a result."""
+    nodes = [{"id": v, "exec_s": 1, "output_bytes": size * MB} for v, size in (("a", 5), ("b", 3), ("c", 2))]
+    edges = [{"source": "a", "target": "b"}, {"source": "b", "target": "c"}]
+    graph = graph_from_records(nodes, edges, {"results": [{"vertex": v} for v in results]})
+    for room in (peak, peak - 1):
+        costs = build_costs(graph, devices(room))
+        assignment = all_on(Problem(graph, costs), 0)
+        fast = FastSimulator(graph, costs).makespans_of([assignment])
+        if room < peak:
+            assert fast == [math.inf]
+            assert_says(refusal(DeadlockError, simulate, graph, costs, assignment), words)
+        else:
+            trace = simulate(graph, costs, assignment)
+            assert fast == [trace.makespan_s] == [3]
+            assert peak_bytes(graph, costs, assignment, trace).tolist() == [peak * MB]
+            assert validate_trace(graph, costs, assignment, trace).violations == ()
+    assert describe_memory(graph)["one_device_peak_bytes"] == peak * MB

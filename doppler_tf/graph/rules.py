@@ -9,11 +9,12 @@ import numpy as np
 
 from doppler_tf.errors import GraphError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.results import check_results
 
 
 def check_structure(graph: DataflowGraph, where: str) -> None:
-    """Raises GraphError for a double edge, a cycle, an operand that is no predecessor, an input vertex with predecessors, or a `fused`
-    kernel whose steps cannot be taken in order."""
+    """Raises GraphError for a double edge, a cycle, an operand that is no predecessor, an input vertex with predecessors, a `fused`
+    kernel whose steps cannot be taken in order, or a result that no vertex makes."""
     pairs = graph.edge_tensor.astype(np.int64) * graph.num_vertices + graph.targets
     unique, counts = np.unique(pairs, return_counts=True)
     if (counts > 1).any():
@@ -37,6 +38,7 @@ def check_structure(graph: DataflowGraph, where: str) -> None:
         e = int(fed[0])
         raise GraphError(f"{where}: vertex {graph.ids[graph.targets[e]]!r}: input: expected an input vertex to have no "
                          f"predecessors, got an edge from {graph.ids[graph.sources[e]]!r}; drop 'input' or the edge")
+    check_results(graph, where)
 
 
 def is_box(part: object) -> bool:

@@ -267,6 +267,11 @@ MISTAKES = [
     (node(1, output_bytes=[4, None]), GraphError, "vertex 1: output_bytes[1]: expected a finite number >= 0, got None"),
     (more_edges((1, 1)), GraphError, "edges: expected no cycle, got 1 -> 1; remove one of these edges"),
     (more_edges(("y", 2)), GraphError, "edges: expected no cycle, got 2 -> 'y' -> 2; remove one of these edges"),
+    *[(lambda r, wrong=wrong: r["graph"].update(results=wrong), GraphError,
+       f"graph.results: expected a list of objects with a `vertex` that is no input and one of its outputs, `output` (0), got {shown}")
+      for wrong, shown in (
+           ("y", "'y'"), ([1], "1"), ([{"vertex": "z"}], "{'vertex': 'z'}"), ([{"vertex": True}], "{'vertex': True}"),
+           ([{"vertex": 1}, {"vertex": "x"}], "{'vertex': 'x'}"), ([{"vertex": 1, "output": 1}], "{'vertex': 1, 'output': 1}"))],
     (lambda r: (node(1, output_bytes=...)(r), r["edges"].append({"source": 1, "target": "y"})), CostError,
      "edge 1 -> 'y': bytes: expected 'bytes' or 'transfer_s' (or 'output_bytes' of the source), got none"),
 ]

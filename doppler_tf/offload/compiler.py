@@ -143,9 +143,9 @@ class _Compiler:
                                 f"elsewhere, or cut it into smaller vertices")
         for t in self.inputs_of[v]:
             if t not in self.live[d]:
-                self._make_room(d, self.size[t], needed, self.start_s[v] - (self._load_s(t, d) if self.hurries[d] else 0.0))
+                self._make_room(d, self.size[t], needed, self._due_s(v, t))
                 self._bring(t, d)
-        self._make_room(d, sum(self.size[t] for t in made), needed, self.start_s[v])
+        self._make_room(d, sum(self.size[t] for t in made), needed, self._due_s(v))
         for t in made:
             self.home[t] = self._settle(HOME, t, d, self.start_s[v])
         for t in needed:
@@ -180,8 +180,6 @@ class _Compiler:
 
     def _make_room(self, d: int, size_bytes: float, needed: set[int], due_s: float) -> None:
         """Makes tensors leave until there is room, by `due_s` if possible: first those whose memory is free by then, then others."""
-        if not self.hurries[d]:
-            due_s = _EVER_S
         while (ready_s := self.freed[d].ready_s(size_bytes)) > due_s:
             leaving = self._leaving(d, needed, due_s)
             if leaving is None and (leaving := self._leaving(d, needed, ready_s)) is None:
@@ -271,9 +269,13 @@ class _Compiler:
         return max(used_s + [made_s + topology.latency_s[d, other] + self.size[t] / topology.bandwidth_bytes_per_s[d, other]
                              for other in [*residency.sent, *([-1] if stored else [])]])
 
-    def _load_s(self, t: int, d: int) -> float:
-        topology = self.costs.topology.with_host
-        return float(topology.latency_s[-1, d] + self.size[t] / topology.bandwidth_bytes_per_s[-1, d])
+    def _due_s(self, v: int, loaded: int | None = None) -> float:
+        """When memory must be free so that v starts in time, with a tensor that is loaded for it; any time where only what must leaves."""
+        d, topology = self.device[v], self.costs.topology.with_host
+        if not self.hurries[d]:
+            return _EVER_S
+        load_s = 0.0 if loaded is None else topology.latency_s[-1, d] + self.size[loaded] / topology.bandwidth_bytes_per_s[-1, d]
+        return float(self.start_s[v] - load_s)
 
     def _assignment(self) -> Assignment:
         """Loads, and what each residency starts after."""

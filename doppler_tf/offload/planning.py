@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from doppler_tf.errors import DeadlockError
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
@@ -103,6 +104,19 @@ def fitted(problem: Problem, makespan_s: float, assignment: Assignment) -> tuple
     if problem.costs.topology.host is None or fits_under_noise(problem, assignment, seed=0):
         return makespan_s, assignment
     return best_sequence(problem.graph, problem.costs, *plan_offload(problem.graph, problem.costs, assignment), makespan_s)
+
+
+def in_any_order(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Assignment:
+    """The assignment, with a plan if it has none and vertices that end in another order than in its simulated run might run out of memory.
+
+    Without one only where the host cannot take what a plan may put there.
+    """
+    if assignment.offload is not None or not FastSimulator(graph, costs).may_run_short(assignment):
+        return assignment
+    try:
+        return plan_offload(graph, costs, assignment)[1]
+    except DeadlockError:
+        return assignment
 
 
 def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment,

@@ -14,7 +14,7 @@ from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Host, Topology
 from doppler_tf.offload.compiler import LATE, ON_DEMAND, PLANNED
-from doppler_tf.offload.planning import plan_offload, without_limits
+from doppler_tf.offload.planning import in_any_order, plan_offload, without_limits
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.dispatch import Dispatcher
 from doppler_tf.schedule.offloaded import KEPT, kept_on_host, offloaded
@@ -39,6 +39,22 @@ def test_whatever_the_order_a_plan_ends_within_its_limits(case, style, seed):
                 assert report.violations == ()
                 assert report.idle == ()
                 assert (peak_bytes(graph, costs, assignment, trace) <= costs.memory_bytes).all()
+
+
+@given(cases_that_need_a_host(), st.integers(0, 99))
+def test_what_may_run_short_in_another_order_gets_a_plan(case, seed):
+    given = dataclasses.replace(case.assignment, dispatch=case.rule)
+    found = in_any_order(case.graph, case.costs, given)
+    if found is given:  # all tensors fit
+        held = [{t for t, v in enumerate(case.graph.tensor_producer.tolist()) if given.device[v] == d} |
+                set(case.graph.edge_tensor[given.device[case.graph.targets] == d].tolist()) for d in range(case.costs.num_devices)]
+        assert all(case.costs.tensor_bytes[list(ts)].sum() <= room for ts, room in zip(held, case.costs.memory_bytes, strict=True))
+        return
+    graph, costs, assignment = offloaded(case.graph, case.costs, found)
+    noise = draw_noise(graph.num_vertices, costs.num_devices, 0.5, seed)
+    trace = Simulator(case.rule, noise).execute(graph, without_limits(costs), assignment)
+    assert (peak_bytes(graph, costs, assignment, trace) <= costs.memory_bytes).all()
+    assert in_any_order(case.graph, case.costs, found) is found
 
 
 @examples(0.3)
@@ -69,6 +85,7 @@ def test_every_consumer_still_gets_its_tensors(case):
     assert {t: got[t] for t in expected} == expected
     kept = kept_on_host(case.graph, graph)
     assert len(kept) == graph.kinds.count(KEPT)
+    assert set(case.graph.results.tolist()) <= {*kept, *graph.results.tolist()}
     assert all(expected[t] == got[there] for t, there in kept.items())
 
 

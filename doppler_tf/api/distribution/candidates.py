@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from doppler_tf.api.calibration import profiled
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, StalledError
-from doppler_tf.finalists import baselines, batch_baselines, finalists_of
+from doppler_tf.finalists import baselines, batch_baselines, finalists_of, simulated_makespans
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import Problem
+from doppler_tf.offload.planning import in_any_order
 from doppler_tf.placement import place, place_batches
 from doppler_tf.schedule.assignment import AUTO
 from doppler_tf.schedule.batches import repeat_graph
@@ -86,12 +87,16 @@ class Candidate:
         self.costs = build_costs(self.graph, self.costs.topology.with_memory(memory_bytes))
         share_s = budget_s if budget_s is None or in_flight == 1 else budget_s / 2
         single = placed = place(self.graph, self.costs, seed=seed, budget_s=share_s)
+        graph, costs = self.graph, self.costs
         if in_flight > 1:
-            placed = place_batches(repeat_graph(self.graph, self.costs.topology, in_flight, in_flight), seed=seed, budget_s=share_s)
-        best = finalists_of(placed, {})
-        self.plans = {name: {1: single.assignment} | {in_flight: assignment} for name, assignment in best.items()}
+            batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
+            graph, costs, placed = batches.graph, batches.costs, place_batches(batches, seed=seed, budget_s=share_s)
+        best = {name: in_any_order(graph, costs, assignment) for name, assignment in finalists_of(placed, {}).items()}
+        alone = in_any_order(self.graph, self.costs, single.assignment)
+        simulated_s = simulated_makespans(graph, costs, best)
+        self.plans = {name: {1: alone} | {in_flight: best[name]} for name in sorted(best, key=simulated_s.get)}
         self.patterns = {name: [plans[1]] for name, plans in self.plans.items()}
-        self.predicted_s = {name: placed.makespans_s[name] / in_flight for name in best}
+        self.predicted_s = {name: seconds / in_flight for name, seconds in simulated_s.items()}
 
     def _place(self, in_flight: int, budget_s: float | None, seed: int) -> None:
         batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-
-from doppler_tf.graph.results import result_tensors
 
 GRAPH_SCHEMA = "doppler-graph/1"
 # Operations of kernels: a vertex that stands for several; one without work, which takes any tensors and makes one number.
@@ -134,7 +132,40 @@ class DataflowGraph:
     @cached_property
     def results(self) -> np.ndarray:
         """int32: the tensors that stay to the end of a run even where vertices take them, see `result_tensors`."""
-        return np.array(result_tensors(self), np.int32)
+        return np.array(self.result_tensors(), np.int32)
+
+    def result_tensors(self, updates: bool = True) -> list[int]:
+        """The tensors that the attribute `results` names, or else the record of a capture or a workload; in order, none twice.
+
+        Inputs are none. What such a record names wrongly is passed over: who runs the graph reads it and says so.
+
+        Args: updates: also new values of variables and weights, which in a row of batches only the last one keeps.
+        """
+        lists: list[Any] = []
+        match self.attributes:
+            case {"results": named}:
+                lists = [named]
+            case {"captured": {"outputs": outputs, "updates": updated}}:
+                lists = [outputs, updated if updates else ()]
+            case {"workload": {**workload}, "outputs": {**outputs}}:
+                without = "training" in workload and not updates
+                lists = [output["tiles"] for name, output in outputs.items()
+                         if isinstance(output, Mapping) and "tiles" in output and not (without and str(name).startswith("new_"))]
+        found = {self.tensor_of(record) for named in lists if isinstance(named, Sequence) for record in named}
+        return sorted(found - {None})
+
+    def tensor_of(self, record: Any) -> int | None:
+        """The tensor that {`vertex`, `output` (0)} names, by the id of a vertex that is no input; None: none."""
+        match record:
+            case {"vertex": key, **others} if type(key) in (int, str) and key in self._index:
+                v, output = self._index[key], others.get("output", 0)
+                if type(output) is int and not self.is_input[v] and 0 <= output < self.tensor_ptr[v + 1] - self.tensor_ptr[v]:
+                    return int(self.tensor_ptr[v]) + output
+        return None
+
+    @cached_property
+    def _index(self) -> dict[Hashable, int]:
+        return {key: v for v, key in enumerate(self.ids)}
 
     @cached_property
     def edge_tensor(self) -> np.ndarray:

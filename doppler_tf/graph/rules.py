@@ -9,7 +9,6 @@ import numpy as np
 
 from doppler_tf.errors import GraphError, field_error
 from doppler_tf.graph.dataflow import DataflowGraph
-from doppler_tf.graph.results import check_results
 
 
 def check_structure(graph: DataflowGraph, where: str) -> None:
@@ -38,7 +37,11 @@ def check_structure(graph: DataflowGraph, where: str) -> None:
         e = int(fed[0])
         raise GraphError(f"{where}: vertex {graph.ids[graph.targets[e]]!r}: input: expected an input vertex to have no "
                          f"predecessors, got an edge from {graph.ids[graph.sources[e]]!r}; drop 'input' or the edge")
-    check_results(graph, where)
+    named = graph.attributes.get("results", [])
+    for record in named if isinstance(named, list | tuple) else [named]:
+        if graph.tensor_of(record) is None:
+            raise field_error(GraphError, where, "", "graph.results", "a list of objects with a `vertex` that is no input and one of its "
+                              "outputs, `output` (0)", record)
 
 
 def is_box(part: object) -> bool:

@@ -17,7 +17,6 @@ from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike, as_graph, as_topology
 from doppler_tf.graph.records import graph_from_records, graph_to_records
-from doppler_tf.graph.results import result_tensors
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batch_state import BatchState, Box, Piece
@@ -216,7 +215,7 @@ class _Builder:
 
     def results(self, b: int) -> list[dict]:
         """What stays of batch b: outputs, and after the last batch what each updates, too."""
-        named, makers = result_tensors(self.graph, updates=b + 1 == self.repeats), self.graph.tensor_producer
+        named, makers = self.graph.result_tensors(updates=b + 1 == self.repeats), self.graph.tensor_producer
         return [{"vertex": self.keys[b][v], "output": t - int(self.graph.tensor_ptr[v])}
                 for t, v in zip(named, makers[named].tolist(), strict=True)]
 

@@ -163,6 +163,11 @@ class DataflowGraph:
                     return int(self.tensor_ptr[v]) + output
         return None
 
+    def record_of(self, tensor: int) -> dict[str, Hashable]:
+        """The record by which `tensor_of` finds a tensor."""
+        v = int(self.tensor_producer[tensor])
+        return {"vertex": self.ids[v], "output": int(tensor - self.tensor_ptr[v])}
+
     @cached_property
     def _index(self) -> dict[Hashable, int]:
         return {key: v for v, key in enumerate(self.ids)}

@@ -109,9 +109,9 @@ def fitted(problem: Problem, makespan_s: float, assignment: Assignment) -> tuple
 def in_any_order(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Assignment:
     """The assignment, with a plan if it has none and vertices that end in another order than in its simulated run might run out of memory.
 
-    Without one only where the host cannot take what a plan may put there.
+    Without one only where there is no host, or none that can take what a plan may put there.
     """
-    if assignment.offload is not None or not FastSimulator(graph, costs).may_run_short(assignment):
+    if assignment.offload is not None or costs.topology.host is None or not FastSimulator(graph, costs).may_run_short(assignment):
         return assignment
     try:
         return plan_offload(graph, costs, assignment)[1]

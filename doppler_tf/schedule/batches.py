@@ -215,9 +215,8 @@ class _Builder:
 
     def results(self, b: int) -> list[dict]:
         """What stays of batch b: outputs, and after the last batch what each updates, too."""
-        named, makers = self.graph.result_tensors(updates=b + 1 == self.repeats), self.graph.tensor_producer
-        return [{"vertex": self.keys[b][v], "output": t - int(self.graph.tensor_ptr[v])}
-                for t, v in zip(named, makers[named].tolist(), strict=True)]
+        return [{**self.graph.record_of(t), "vertex": self.keys[b][self.graph.tensor_producer[t]]}
+                for t in self.graph.result_tensors(updates=b + 1 == self.repeats)]
 
     def _add_tokens(self, b: int) -> None:
         """A token beside each last vertex and, if there are several, one that waits for these."""

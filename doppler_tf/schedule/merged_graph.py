@@ -200,10 +200,7 @@ class MergedGraphs:
             t = int(tensor[self._first[v] + record.get("output", 0)])
             return {**record, "vertex": graph.ids[last[number[v]]], "output": t - int(first[number[v]])}
 
-        makers = graph.tensor_producer[graph.results].tolist()
-        results = [moved({"vertex": graph.ids[v], "output": t - self._first[v]})
-                   for t, v in zip(graph.results.tolist(), makers, strict=True)]
-        attributes = {**graph.attributes, "results": results}
+        attributes = {**graph.attributes, "results": [moved(graph.record_of(t)) for t in graph.results]}
         if "captured" in attributes and "batches" not in attributes:
             captured = attributes["captured"]
             alone = {graph.ids[v] for v in self._inputs if np.count_nonzero(number == number[v]) == 1}

@@ -72,8 +72,7 @@ def with_loads(graph: DataflowGraph, costs: CostModel, loads: tuple[Load, ...]) 
     exec_s[:count][graph.is_input] = 0.0
     names = tuple(graph.names[v] for v in maker.tolist())
     kept = np.array([load.tensor for load in loads if not load.consumers], np.int64)
-    results = [{"vertex": graph.ids[graph.tensor_producer[t]], "output": int(t - graph.tensor_ptr[graph.tensor_producer[t]])}
-               for t in np.setdiff1d(graph.results, kept)]
+    results = list(map(graph.record_of, np.setdiff1d(graph.results, kept)))
     return replace(
         graph, ids=(*graph.ids, *_new_ids(graph, len(loads))), names=(*graph.names, *names),
         kinds=(*graph.kinds, *(RELOAD if load.consumers else KEPT for load in loads)),

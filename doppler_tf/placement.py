@@ -15,9 +15,9 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Pool, Problem
 from doppler_tf.heuristics.judging import by_order
-from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.notes import note
 from doppler_tf.offload.planning import crossing_bound_s, roomy
+from doppler_tf.schedule.any_order import fits_in_any_order
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment, check_constraints
 from doppler_tf.schedule.batches import Batches
 from doppler_tf.schedule.memory import MORE_MEMORY, never_fits
@@ -104,7 +104,7 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
       offload: `auto`: where the topology has a host, and something is found that would end before all that fits in the devices' memory,
         what is found without limits is compiled so that it fits with the host (see `plan_offload`), in the last four fifths of
-        `budget_s`. It is taken if it ends first. What fits, but not in 20 simulations with other times, is compiled so that it always fits.
+        `budget_s`. It is taken if it ends first. What fits, but perhaps not in every order of execution, is compiled so that it does.
         `never`: it must fit in the order of its simulated run.
 
     Raises:
@@ -165,7 +165,7 @@ def _is_short(problem: Problem, asked: Asked) -> bool:
 
 def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], _Fitting], search: Callable[[Asked], Pool]) -> Placement:
     """What `fit` finds, or where memory makes that slow and it ends first what `search` finds without limits, compiled so that it fits
-    with the host. What fits in the order of its simulated run alone is compiled, too, unless that cannot be."""
+    with the host. What may not fit in every order of execution is compiled, too, unless that cannot be."""
     host = offload == AUTO and problem.costs.topology.host is not None
     proof = never_fits(problem.graph, problem.costs, host=True) if host else problem.never_fits
     if proof is not None:
@@ -178,7 +178,7 @@ def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], 
         planned = _compiled(pool, search(asked.part(_WITHOUT_LIMITS)), asked)
         if planned.assignment.offload is not None:
             return planned
-    if host and not fits_under_noise(problem, pool.members[name].assignment, asked.seed):
+    if host and not fits_in_any_order(problem.graph, problem.costs, pool.members[name].assignment.device):
         with contextlib.suppress(DeadlockError):
             return _compiled(Pool(problem), pool, asked)
     return _answer(pool, asked, name, means_s)

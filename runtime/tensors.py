@@ -18,7 +18,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
-from doppler_tf.schedule.merging import may_run_out
+from doppler_tf.schedule.memory import may_run_short
 from runtime.calls import CONSTANTS, XLA, KernelCall, execute_on, finish_on
 from runtime.clusters.watch import watched
 from runtime.devices import count_cores, host_of, prepare_topology, server_of, with_all_cores
@@ -101,7 +101,7 @@ class TensorFlowBackend:
         if len(devices) < costs.num_devices:
             raise ConfigError(f"devices: expected {costs.num_devices} TensorFlow devices for {costs.topology.name}, got {len(devices)}; "
                               f"name one for each device of the topology")
-        inputs_stay = self._keep_inputs and assignment.after is None and not may_run_out(costs).any()
+        inputs_stay = self._keep_inputs and assignment.after is None and not may_run_short(graph, costs, assignment.device).any()
         return _Layout(graph, assignment, devices[:costs.num_devices], host, self._fetch, inputs_stay)
 
     def _open(self, layout: _Layout) -> TensorFlowSession:

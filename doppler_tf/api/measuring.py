@@ -23,10 +23,10 @@ from doppler_tf.finalists import (
     why_one_device,
 )
 from doppler_tf.heuristics import Problem
-from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.notes import note
 from doppler_tf.placement import Placement
 from doppler_tf.report.progress import progress_bar
+from doppler_tf.schedule.any_order import fits_in_any_order
 from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.batches import Batches
 from doppler_tf.schedule.offloaded import offloaded
@@ -76,9 +76,10 @@ def measure(placed: Placement, runs: int, *, time_scale: float | None = None, cl
     if batches is not None and program is not None:
         program = program.repeated(batches, seed)
     finalists = finalists_of(placed, simple)
-    found, problem = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment)), Problem(graph, costs)
-    # A run takes other orders than the simulation. What is chosen must fit in memory in these, too.
-    finalists = {name: a for name, a in finalists.items() if name == found or a.offload is not None or fits_under_noise(problem, a, seed)}
+    found = next(name for name, a in finalists.items() if what_runs(a) == what_runs(placed.assignment))
+    if costs.topology.host is not None:  # a run takes other orders than the simulation, and what is chosen must fit in these, too
+        finalists = {name: a for name, a in finalists.items()
+                     if name == found or a.offload is not None or fits_in_any_order(graph, costs, a.device)}
     if len(finalists) == 1:
         note(f"--measure {runs}: there is one finalist, {found}, and nothing to choose")
     if runs < len(finalists):

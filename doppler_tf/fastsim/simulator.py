@@ -120,10 +120,6 @@ class FastSimulator:
         keys = np.stack([queue_keys(self._graph, self._costs, a, "order") for a in assignments])
         return self._run_all(np.ascontiguousarray(devices, np.int32), self._prepared._replace(priority=keys))
 
-    def may_run_short(self, assignment: Assignment) -> bool:
-        """Whether the tensors that are ever on some device exceed its memory together. If not, no limit can bind, in any order."""
-        return self._prepared.limited and bool(may_run_short(np.ascontiguousarray(assignment.device[None], np.int32), self._prepared)[0])
-
     def starts_s(self, assignment: Assignment) -> np.ndarray | None:
         """float64 [N]: when each vertex starts (inputs: 0); None where the makespan is infinite. Rules and errors as in `makespans_of`."""
         devices = np.ascontiguousarray(assignment.device[None], np.int32)
@@ -135,7 +131,8 @@ class FastSimulator:
             prepared = prepared._replace(priority=queue_keys(self._graph, self._costs, assignment, "order")[None])
         waited_for = np.empty(len(prepared.incoming) + len(prepared.maker) * len(prepared.slots) + 1, np.int32)
         begun_s = np.zeros(len(prepared.incoming))
-        makespan_s = _simulate(devices, prepared, self.may_run_short(assignment), (np.inf, np.empty(0), waited_for, begun_s))
+        limited = prepared.limited and bool(may_run_short(devices, prepared)[0])
+        makespan_s = _simulate(devices, prepared, limited, (np.inf, np.empty(0), waited_for, begun_s))
         return begun_s if np.isfinite(makespan_s[0]) else None
 
     def prepared(self, priority: np.ndarray | None = None) -> Prepared:

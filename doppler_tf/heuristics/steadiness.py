@@ -12,8 +12,6 @@ from doppler_tf.schedule.assignment import Assignment
 
 # The shape of the noise under which assignments are judged where nobody says.
 _NOISE = 0.01
-# That under which vertices end in other orders.
-_OTHER_ORDERS = 0.5
 
 
 def noisy_means(problem: Problem, assignments: Sequence[Assignment], sigma: float, seed: int, draws: int = 20) -> list[float]:
@@ -27,14 +25,6 @@ def noisy_means(problem: Problem, assignments: Sequence[Assignment], sigma: floa
             mine = [i for i, a in enumerate(assignments) if a.dispatch == rule]
             seconds[row, mine] = problem.noisy_simulator(rule, sigma, seed + row).makespans_of([assignments[i] for i in mine])
     return seconds.mean(axis=0).tolist()
-
-
-def fits_under_noise(problem: Problem, assignment: Assignment, seed: int) -> bool:
-    """Whether it stays within the devices' memory in 20 simulations under noise of 50%, which take other orders, as real runs do."""
-    costs = problem.costs
-    if costs.tensor_bytes.sum() <= costs.memory_bytes.min():
-        return True  # all tensors at once
-    return bool(np.isfinite(noisy_means(problem, [assignment], _OTHER_ORDERS, seed)[0]))
 
 
 class Steadiness:

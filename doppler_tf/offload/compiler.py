@@ -19,6 +19,7 @@ from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.offload.freed import Freed, Part
+from doppler_tf.schedule.any_order import most_bytes
 from doppler_tf.schedule.assignment import Assignment, Load, Offload
 from doppler_tf.schedule.memory import size_text
 from doppler_tf.schedule.offloaded import host_devices, with_loads
@@ -106,9 +107,7 @@ class _Compiler:
         for t, d in self.uses:
             self.devices_of.setdefault(t, []).append(d)
         memory = costs.memory_bytes
-        ever = {*self.uses, *((t, self.device[v]) for t, v in enumerate(self.maker) if not graph.is_input[v])}
-        held = np.bincount([d for _, d in ever], [self.size[t] for t, _ in ever], len(memory))
-        self.short: list[bool] = (held > memory).tolist()  # elsewhere no memory need be used twice
+        self.short: list[bool] = (most_bytes(graph, costs, assignment.device) > memory).tolist()  # elsewhere no order needs more
         self.freed = [Freed(x) for x in memory.tolist()]
         self.live: list[dict[int, int]] = [{} for _ in memory]  # by device: the residency of each tensor that is there
         self.used_last: list[dict[int, int]] = [{} for _ in memory]

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from doppler_tf.errors import DeadlockError
-from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
 from doppler_tf.heuristics.mending import frugal_orders
 from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.offload.compiler import LATE, PLANNED, Style, compile_offload
+from doppler_tf.schedule.any_order import fits_in_any_order
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.memory import MORE_MEMORY, needed_bytes, never_fits
 from doppler_tf.schedule.offloaded import offloaded
@@ -96,22 +95,23 @@ def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
 
 
 def fitted(problem: Problem, makespan_s: float, assignment: Assignment) -> tuple[float, Assignment]:
-    """An assignment that was found by costs `without_shortage`: as it is where there is no host, or where it fits even in other orders than
-    that of its simulated run, else with a plan in the best of several sequences. Simulated seconds, and the assignment.
+    """An assignment that was found by costs `without_shortage`: as it is where there is no host, or where it fits in any order of
+    execution, else with a plan in the best of several sequences. Simulated seconds, and the assignment.
 
     Args: problem: with the limits; makespan_s: simulated by those costs.
     """
-    if problem.costs.topology.host is None or fits_under_noise(problem, assignment, seed=0):
+    graph, costs = problem.graph, problem.costs
+    if costs.topology.host is None or fits_in_any_order(graph, costs, assignment.device):
         return makespan_s, assignment
-    return best_sequence(problem.graph, problem.costs, *plan_offload(problem.graph, problem.costs, assignment), makespan_s)
+    return best_sequence(graph, costs, *plan_offload(graph, costs, assignment), makespan_s)
 
 
 def in_any_order(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> Assignment:
-    """The assignment, with a plan if it has none and vertices that end in another order than in its simulated run might run out of memory.
+    """The assignment, with a plan if it has none and some order of execution might run out of memory.
 
     Without one only where there is no host, or none that can take what a plan may put there.
     """
-    if assignment.offload is not None or costs.topology.host is None or not FastSimulator(graph, costs).may_run_short(assignment):
+    if assignment.offload is not None or costs.topology.host is None or fits_in_any_order(graph, costs, assignment.device):
         return assignment
     try:
         return plan_offload(graph, costs, assignment)[1]

@@ -14,7 +14,7 @@ from doppler_tf.errors import AssignmentError, ConfigError, field_error
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment, Transfers, check_devices, check_runnable, plan_transfers
-from doppler_tf.schedule.memory import MORE_MEMORY, never_fits, size_text
+from doppler_tf.schedule.memory import MORE_MEMORY, may_run_short, never_fits, size_text
 from doppler_tf.schedule.ranks import b_levels
 from doppler_tf.schedule.trace import Trace
 from doppler_tf.schedule.waiting import FittingQueue, Queue, SharedQueue
@@ -94,8 +94,7 @@ class Dispatcher:
         link_slots, self._num_links = costs.topology.link_slots, int(lanes.max()) + 1
         self._slots: list[int] = costs.slots.tolist()
         self._slots_of_link = len(self._sent) + 1 if link_slots is None else link_slots
-        # A device holds each tensor at most once. If all of them fit, the limit can never bind.
-        self._limited = (costs.tensor_bytes.sum() > costs.memory_bytes).tolist()
+        self._limited = may_run_short(graph, costs, assignment.device).tolist()
         self._vertex_bytes: list[float] = costs.output_bytes.tolist()
         self._links_to = [np.unique(lanes[np.arange(devices) != d, d]).tolist() if self._limited[d] else [] for d in range(devices)]
         self._held_by = self._index_after(assignment.after)

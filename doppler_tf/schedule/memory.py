@@ -1,4 +1,4 @@
-"""Whether a graph can fit in the memory of a topology at all, whatever the assignment and the order: what is proven not to."""
+"""What devices hold, in any order, and whether a graph can fit in their memory at all: what is proven not to."""
 
 from __future__ import annotations
 
@@ -25,6 +25,25 @@ def never_fits(graph: DataflowGraph, costs: CostModel, host: bool = False) -> st
 def needed_bytes(graph: DataflowGraph, costs: CostModel) -> np.ndarray:
     """float64 [N]: what a device holds while it runs a vertex: its inputs and its outputs."""
     return np.bincount(graph.targets, costs.tensor_bytes[graph.edge_tensor], graph.num_vertices) + costs.output_bytes
+
+
+def held_bytes(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> np.ndarray:
+    """float64 [D]: the bytes of all tensors that are ever on each device: outputs, copies and inputs. Args: device: int [N]."""
+    made = np.flatnonzero(~graph.is_input[graph.tensor_producer])
+    tensor = np.concatenate([made, graph.edge_tensor])
+    there = np.concatenate([device[graph.tensor_producer[made]], device[graph.targets]])
+    pairs = np.unique(tensor.astype(np.int64) * costs.num_devices + there)
+    return np.bincount(pairs % costs.num_devices, costs.tensor_bytes[pairs // costs.num_devices], costs.num_devices)
+
+
+def may_run_short(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> np.ndarray:
+    """bool [D]: the devices whose memory does not hold all tensors that are ever there. That of others is enough in any order of execution.
+
+    Args: device: int [N].
+    """
+    if costs.tensor_bytes.sum() <= costs.memory_bytes.min():
+        return np.zeros(costs.num_devices, bool)
+    return held_bytes(graph, costs, device) > costs.memory_bytes
 
 
 def _alone(graph: DataflowGraph, costs: CostModel) -> str | None:

@@ -14,6 +14,7 @@ import numpy as np
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
 from doppler_tf.schedule.assignment import Assignment
+from doppler_tf.schedule.memory import may_run_short
 from doppler_tf.schedule.merged_graph import Merged, MergedGraphs
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.schedule.trace import Trace, arrivals
@@ -38,12 +39,14 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
     if assignment.after is not None:  # what waits for a vertex would wait for the whole call
         return _unmerged(graph, costs, assignment, trace)
     graphs = MergedGraphs(graph, costs, assignment, frozenset(fetch) | frozenset(graph.results.tolist()))
-    calls = _by_messages(graph, costs, assignment, trace)
+    # What a merged call holds inside is not counted, and it runs nothing side by side.
+    singly: list[bool] = ((costs.slots > 1) | may_run_short(graph, costs, assignment.device)).tolist()
+    calls = _by_messages(graph, assignment, trace, singly)
     best, apart = graphs.made(calls, kernels=False), [[v] for call in calls for v in call]
     if best is None or not _as_fast(best.makespan_s, trace.makespan_s):
         calls, best = apart, graphs.made(apart, kernels=False)
     refused: set[tuple[int, int]] = set()
-    pairs = [] if best is None else _pairs(graph, costs, calls, best, refused)
+    pairs = [] if best is None else _pairs(graph, costs, calls, best, refused, singly)
     at_once, in_vain, simulated = len(pairs), 0, 0
     while pairs and in_vain < _IN_VAIN and simulated < _SIMULATED:
         at_once = min(at_once, len(pairs))
@@ -57,7 +60,7 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
         else:
             refused.add((calls[pairs[0][0]][-1], calls[pairs[0][1]][0]))
             in_vain += 1
-        pairs = _pairs(graph, costs, calls, best, refused)
+        pairs = _pairs(graph, costs, calls, best, refused, singly)
     if best is None or len(calls) == len(apart) or not _as_fast(best.makespan_s, trace.makespan_s):
         return _unmerged(graph, costs, assignment, trace)
     return graphs.made(calls, _lone(calls, best.trace))
@@ -86,8 +89,11 @@ def _as_fast(makespan_s: float, than_s: float) -> bool:
     return makespan_s <= than_s * (1.0 + _ROUNDING)
 
 
-def _by_messages(graph: DataflowGraph, costs: CostModel, assignment: Assignment, trace: Trace) -> list[list[int]]:
-    """Calls in order of time, cut where a device needs something of another, and where another needs something of it."""
+def _by_messages(graph: DataflowGraph, assignment: Assignment, trace: Trace, singly: Sequence[bool]) -> list[list[int]]:
+    """Calls in order of time, cut where a device needs something of another, and where another needs something of it.
+
+    Args: singly: the devices whose vertices stay apart.
+    """
     device, arrived_s = assignment.device, arrivals(graph, trace)
     needs_s, sends = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices, bool)
     for e in graph.work_edges.tolist():
@@ -99,12 +105,11 @@ def _by_messages(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
     last: dict[int, tuple[list[int], float]] = {}  # by device: the open call and its start
     position = np.argsort(graph.topological_order)
     rows = np.lexsort((position[trace.vertex], trace.start_s))
-    apart = _apart(costs)
     for v, start_s in zip(trace.vertex[rows].tolist(), trace.start_s[rows].tolist(), strict=True):
         d = int(device[v])
         call, since_s = last.get(d, (None, 0.0))
         token = _is_token(graph, v)
-        if call is None or apart[d] or needs_s[v] > since_s or token:
+        if call is None or singly[d] or needs_s[v] > since_s or token:
             call, since_s = [], start_s
             calls.append(call)
         call.append(v)
@@ -115,30 +120,21 @@ def _by_messages(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
     return calls
 
 
-def may_run_out(costs: CostModel) -> np.ndarray:
-    """bool [D]: the devices whose memory does not hold all tensors."""
-    return costs.tensor_bytes.sum() > costs.memory_bytes
-
-
-def _apart(costs: CostModel) -> list[bool]:
-    """The devices whose vertices stay apart: what a merged call holds inside is not counted, and it runs nothing side by side."""
-    return ((costs.slots > 1) | may_run_out(costs)).tolist()
-
-
 def _is_token(graph: DataflowGraph, v: int) -> bool:
     """Whether a vertex says that a batch is done. Calls of several batches stay apart."""
     return graph.kernel[v] is not None and graph.kernel[v].op == TOKEN
 
 
 def _pairs(graph: DataflowGraph, costs: CostModel, calls: Sequence[Sequence[int]], tried: Merged,
-           refused: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+           refused: Collection[tuple[int, int]], singly: Sequence[bool]) -> list[tuple[int, int]]:
     """Neighbours on a device that may be joined by the room which a run leaves, no call twice, those with the most room first.
 
     Args:
       tried: the run of these calls.
       refused: pairs, by the last vertex of the first and the first of the second, that have been tried alone.
+      singly: the devices whose vertices stay apart.
     """
-    made, trace, first, apart = tried.graph, tried.trace, tried.graph.num_vertices - len(calls), _apart(costs)
+    made, trace, first = tried.graph, tried.trace, tried.graph.num_vertices - len(calls)
     launch_s = [each.launch_s for each in costs.topology.devices]
     start_s, end_s, device = np.zeros(len(calls)), np.zeros(len(calls)), np.zeros(len(calls), np.int32)
     start_s[trace.vertex - first], end_s[trace.vertex - first], device[trace.vertex - first] = trace.start_s, trace.end_s, trace.device
@@ -167,7 +163,7 @@ def _pairs(graph: DataflowGraph, costs: CostModel, calls: Sequence[Sequence[int]
     found = []
     for i, j in behind.items():
         u, v = calls[i][-1], calls[j][0]
-        if (u, v) in refused or apart[device[i]] or _is_token(graph, u) or _is_token(graph, v):
+        if (u, v) in refused or singly[device[i]] or _is_token(graph, u) or _is_token(graph, v):
             continue
         begins_s = max([start_s[i], *(at_s for u, at_s in arrives[j].items() if u != i)])
         ends_s = begins_s + end_s[i] - start_s[i] + end_s[j] - start_s[j] - launch_s[device[i]]

@@ -19,9 +19,8 @@ from doppler_tf.formats.graph_json import write_graph
 from doppler_tf.formats.topology_json import write_topology
 from doppler_tf.graph.costs import draw_noise
 from doppler_tf.graph.topology import Host, cpu
-from doppler_tf.heuristics.problem import Problem
-from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.placement import place_batches
+from doppler_tf.schedule.any_order import fits_in_any_order
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.memory import never_fits
 from doppler_tf.schedule.offloaded import offloaded
@@ -97,7 +96,7 @@ def test_what_fits_in_one_order_alone_gets_a_plan():
     peak = float(peak_bytes(free.graph, free.costs, free.assignment, simulate(free.graph, free.costs, free.assignment)).max())
     batches = repeat_graph(graph, topology.with_memory(peak), 2, 2)
     alone = place_batches(batches, samples=5, offload="never").assignment
-    assert not fits_under_noise(Problem(batches.graph, batches.costs, "order"), alone, 0)
+    assert not fits_in_any_order(batches.graph, batches.costs, alone.device)
     ran = offloaded(batches.graph, batches.costs, place_batches(batches, samples=5).assignment)
     for seed in range(20):
         noise = draw_noise(ran[0].num_vertices, ran[1].num_devices, 0.5, seed)

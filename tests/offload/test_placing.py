@@ -22,10 +22,10 @@ from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Host, Topology, preset
 from doppler_tf.heuristics import HEURISTICS, Problem
-from doppler_tf.heuristics.steadiness import fits_under_noise
 from doppler_tf.offload.planning import crossing_bound_s, plan_offload
 from doppler_tf.placement import place
 from doppler_tf.report.description import describe_memory
+from doppler_tf.schedule.any_order import fits_in_any_order
 from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.validation import validate_trace
@@ -81,7 +81,7 @@ def test_what_fits_in_one_order_alone_does_not_run_beside_a_plan():
     placed = place(graph, topology, samples=200)
     simple = baselines(Problem(graph, placed.costs, "auto"))
     assert simple
-    assert not any(fits_under_noise(Problem(graph, placed.costs), each, 0) for each in simple.values())
+    assert not any(fits_in_any_order(graph, placed.costs, each.device) for each in simple.values())
     chosen = measure(placed, 2, time_scale=0.1)
     assert chosen.assignment.offload is not None
     assert not chosen.figures["measured"].keys() & simple.keys()

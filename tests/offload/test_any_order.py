@@ -1,0 +1,76 @@
+"""What devices hold in any order of execution, and that nothing more is said than what is proven."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data import build_workload
+from doppler_tf.graph.costs import build_costs, draw_noise
+from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.records import graph_from_records
+from doppler_tf.graph.topology import p100x4
+from doppler_tf.offload.planning import without_limits
+from doppler_tf.placement import place
+from doppler_tf.schedule import any_order
+from doppler_tf.schedule.any_order import fits_in_any_order, most_bytes
+from doppler_tf.schedule.assignment import DISPATCH_RULES
+from doppler_tf.schedule.memory import held_bytes
+from doppler_tf.schedule.simulator import Simulator
+from doppler_tf.schedule.trace import peak_bytes
+from tests.strategies import cases
+
+
+@given(cases(), st.integers(0, 99), st.sampled_from([8, 1024]))
+def test_no_run_holds_more(case, seed, landmarks):
+    graph, costs, device = case.graph, without_limits(case.costs), case.assignment.device
+    before, any_order._LANDMARKS = any_order._LANDMARKS, landmarks
+    try:
+        most, held = most_bytes(graph, costs, device), held_bytes(graph, costs, device)
+    finally:
+        any_order._LANDMARKS = before
+    assert (most <= held).all()
+    for factors in (None, *(draw_noise(graph.num_vertices, costs.num_devices, 1.0, seed + i) for i in range(3))):
+        for rule in DISPATCH_RULES:
+            assignment = dataclasses.replace(case.assignment, dispatch=rule)
+            trace = Simulator(rule, factors).execute(graph, costs, assignment)
+            assert (peak_bytes(graph, costs, assignment, trace) <= most).all()
+
+
+def chain() -> DataflowGraph:
+    """Six vertices of 10 bytes in a row from an input of 4, and one of 7 at their side that the last one takes."""
+    nodes = [{"id": "x", "input": True, "output_bytes": 4}, *({"id": i, "output_bytes": 10, "flops": 1} for i in range(6)),
+             {"id": "side", "output_bytes": 7, "flops": 1}]
+    edges = [{"source": "x", "target": 0}, *({"source": i, "target": i + 1} for i in range(5)), {"source": "side", "target": 5}]
+    return graph_from_records(nodes, edges, {"name": "chain"})
+
+
+def test_a_chain_on_one_device_by_hand():
+    """Two vertices of the chain, and what lies at its side, which may be there from the start to the end."""
+    graph = chain()
+    costs, device = build_costs(graph, p100x4().with_memory(27.0)), np.array([-1, *[0] * 7])
+    assert held_bytes(graph, costs, device).tolist() == [71, 0, 0, 0]
+    assert most_bytes(graph, costs, device).tolist() == [27, 0, 0, 0]
+    assert fits_in_any_order(graph, costs, device)
+    assert not fits_in_any_order(graph, build_costs(graph, p100x4().with_memory(26.0)), device)
+
+
+def test_copies_and_results_by_hand():
+    """The chain alternates between two devices: each holds a vertex and the copy that it takes. A result stays to the end."""
+    graph = chain()
+    device = np.array([-1, 0, 1, 0, 1, 0, 1, 1])
+    costs = build_costs(graph, p100x4())
+    assert most_bytes(graph, costs, device).tolist() == [20, 27, 0, 0]
+    kept = dataclasses.replace(graph, attributes={"results": [{"vertex": 0}]})
+    assert most_bytes(kept, costs, device).tolist() == [30, 27, 0, 0]
+
+
+def test_twenty_layers_of_which_the_tensors_together_do_not_fit():
+    graph = build_workload("llama_stack", 4, layers=20)
+    found = place(graph, p100x4(), "critical_path", samples=1)
+    assert found.assignment.offload is None
+    assert (held_bytes(graph, found.costs, found.assignment.device) > 2 * found.costs.memory_bytes).all()
+    assert (most_bytes(graph, found.costs, found.assignment.device) < 0.4 * found.costs.memory_bytes).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -36,7 +36,9 @@ class Coordinator:
         self._plan, self._graph, self._costs, self._dispatcher = plan, plan.graph, plan.costs, plan.dispatcher
         self._session, self._workers = session, workers
         self._residency = Residency(plan.input_bytes)
-        self._host = plan.costs.topology.host_device  # a load only hands a tensor on, which needs neither a thread nor memory of its own
+        self._host = plan.costs.topology.host_device
+        self._loads = plan.loads(self._host)  # they hand a tensor on, which needs no memory of its own where none needs it afterwards
+        self._still_needed = Counter([*self._loads.values(), *plan.graph.results.tolist()])
         self._instant = frozenset[tuple[int, int]]() if plan.dispatcher.limited else frozenset(
             (s, d) for s, d, _ in plan.links if session.is_instant(s, d))
         vertices, transfers = plan.graph.num_vertices, len(plan.dispatcher.transfers.producer)
@@ -180,8 +182,7 @@ class Coordinator:
         if self._failure is not None:
             return
         ended = [self._noted(completion) for completion in completions]
-        loaded = [] if self._host is None else [c.tag.vertex for c in completions
-                                                if isinstance(c.tag, StartVertex) and c.tag.device == self._host]
+        loaded = [c.tag.vertex for c in completions if isinstance(c.tag, StartVertex) and self._takes_its_place(c.tag.vertex)]
         self._issue(self._dispatcher.advance(self._traced_s(perf_counter()), ended), loaded)
 
     def _release(self, completion: Completion) -> None:
@@ -192,7 +193,7 @@ class Coordinator:
         return (clock_s - self._origin_s) / self._time_scale
 
     def _issue(self, instructions: list[Instruction], loaded: Sequence[int] = ()) -> None:
-        """Carries out instructions. Args: loaded: loads that have ended, whose outputs take the place of what these instructions free."""
+        """Carries out instructions. Args: loaded: loads that have ended, whose outputs take the place of their operands."""
         given = list[Task]()
         for instruction in instructions:  # of one instant what is held at its end counts
             if isinstance(instruction, Free):
@@ -201,7 +202,9 @@ class Coordinator:
             if self._stopped:
                 return
             if isinstance(instruction, StartVertex):
-                if instruction.device != self._host:
+                if instruction.vertex in self._loads:
+                    self._still_needed[self._loads[instruction.vertex]] -= 1
+                if not self._takes_its_place(instruction.vertex):
                     self._residency.add(instruction.device, self._plan.vertex_bytes[instruction.vertex])
                 call = partial(self._session.run_vertex, *instruction)
                 self._submit((instruction.device, instruction.device), instruction, call, given)
@@ -219,6 +222,10 @@ class Coordinator:
             self._news.set()
         elif not self._submitted_s:
             raise DeadlockError(self._dispatcher.stuck())
+
+    def _takes_its_place(self, vertex: int) -> bool:
+        """Whether it is a load that has begun, and nobody needs its operand afterwards."""
+        return vertex in self._loads and not self._still_needed[self._loads[vertex]]
 
     def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None], given: list[Task]) -> None:
         self._submitted_s[task] = perf_counter()

@@ -32,6 +32,11 @@ class Plan:
         crossed, copies = np.unique(np.stack([transfers.source, transfers.destination]), axis=1, return_counts=True)
         self.links = [(s, d, min(count, link_slots or 1)) for (s, d), count in zip(crossed.T.tolist(), copies.tolist(), strict=True)]
 
+    def loads(self, host: int | None) -> dict[int, int]:
+        """The tensor that each load on the host hands on; none without a host."""
+        on_host = [] if host is None else np.flatnonzero(self.assignment.device[self.graph.targets] == host)
+        return dict(zip(self.graph.targets[on_host].tolist(), self.graph.edge_tensor[on_host].tolist(), strict=True))
+
 
 def _input_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:
     edges = graph.is_input[graph.sources]

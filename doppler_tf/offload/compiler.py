@@ -19,9 +19,8 @@ from doppler_tf.errors import DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.offload.freed import Freed, Part
-from doppler_tf.schedule.any_order import most_bytes
 from doppler_tf.schedule.assignment import Assignment, Load, Offload
-from doppler_tf.schedule.memory import size_text
+from doppler_tf.schedule.memory import may_run_short, size_text
 from doppler_tf.schedule.offloaded import host_devices, with_loads
 
 HOME, COPY, LOAD, INPUT = range(4)
@@ -107,7 +106,7 @@ class _Compiler:
         for t, d in self.uses:
             self.devices_of.setdefault(t, []).append(d)
         memory = costs.memory_bytes
-        self.short: list[bool] = (most_bytes(graph, costs, assignment.device) > memory).tolist()  # elsewhere no order needs more
+        self.short: list[bool] = may_run_short(graph, costs, assignment.device).tolist()  # elsewhere no memory need be used twice
         self.freed = [Freed(x) for x in memory.tolist()]
         self.live: list[dict[int, int]] = [{} for _ in memory]  # by device: the residency of each tensor that is there
         self.used_last: list[dict[int, int]] = [{} for _ in memory]

@@ -18,7 +18,7 @@ def fits_in_any_order(graph: DataflowGraph, costs: CostModel, device: np.ndarray
     return not short.any() or bool((most_bytes(graph, costs, device) <= costs.memory_bytes)[short].all())
 
 
-def most_bytes(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> np.ndarray:
+def most_bytes(graph: DataflowGraph, costs: CostModel, device: np.ndarray, call: np.ndarray | None = None) -> np.ndarray:
     """float64 [D]: no order of execution makes a device hold more.
 
     Whenever vertices have ended, all that lie before them have. Such a set leaves on a device what its vertices made or sent there, without
@@ -26,7 +26,10 @@ def most_bytes(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> np
     Management Science 22(11), 1976). A tensor with several takers counts until a vertex has ended that lies behind all of them. The largest
     outputs of as many vertices as a device runs at once come on top.
 
-    Args: device: int [N].
+    Args:
+      device: int [N].
+      call: int [N], the call of which each vertex is a part. In a call all that can run may run at once. Inputs, and what goes from one
+        call to another, are taken to stay to the end. None: each vertex runs for itself.
     """
     making = graph.tensor_producer
     # Where tensors are: where they are made, then inputs and copies where they are taken.
@@ -40,14 +43,24 @@ def most_bytes(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> np
     last = _behind_all(graph, graph.targets[np.concatenate([at_home, away])], taken, len(tensor))
     last[:len(made)][np.isin(made, graph.results)] = -1
     maker = np.where(graph.is_input[making[tensor]], -1, making[tensor])
+    sources, targets, count = graph.sources[graph.work_edges], graph.targets[graph.work_edges], graph.num_vertices
+    if call is None:
+        ended, then, before = 0, targets, sources
+    else:  # a vertex has begun before it has ended, and what lies before it has ended before it has begun
+        ended, work = count, graph.work_vertices
+        then, before = np.concatenate([work + ended, targets]), np.concatenate([work, sources + ended])
+        crossed = graph.edge_tensor[call[graph.sources] != call[graph.targets]]
+        last[np.isin(tensor, crossed)] = -1
     most = np.zeros(costs.num_devices)
     for d in range(costs.num_devices):
-        mine = on == d
-        running = np.sort(costs.output_bytes[graph.work_vertices[device[graph.work_vertices] == d]])[::-1][:costs.slots[d]]
-        gain = (np.bincount(maker[mine] + 1, np.ceil(size[mine]), graph.num_vertices + 1)
-                - np.bincount(last[mine] + 1, np.floor(size[mine]), graph.num_vertices + 1))
-        from_start = np.ceil(size[mine & (maker < 0)]).sum()
-        most[d] = from_start + _heaviest_closure(graph, gain[1:]) + running.sum()
+        mine, gain = on == d, np.zeros(count + ended)
+        comes, goes = mine & (maker >= 0), mine & (last >= 0)
+        np.add.at(gain, maker[comes], np.ceil(size[comes]))
+        np.subtract.at(gain, last[goes] + ended, np.floor(size[goes]))
+        most[d] = np.ceil(size[mine & (maker < 0)]).sum() + _heaviest_closure(then, before, gain)
+        if call is None:
+            outputs = costs.output_bytes[graph.work_vertices[device[graph.work_vertices] == d]]
+            most[d] += np.sort(outputs)[::-1][:costs.slots[d]].sum()
     return np.minimum(most, held_bytes(graph, costs, device))
 
 
@@ -78,16 +91,19 @@ def _behind_all(graph: DataflowGraph, taker: np.ndarray, taken: np.ndarray, coun
     return np.array(last)
 
 
-def _heaviest_closure(graph: DataflowGraph, gain: np.ndarray) -> float:
-    """The greatest sum of gains of vertices that include all that lie before them. Args: gain: float64 [N], whole numbers."""
+def _heaviest_closure(then: np.ndarray, before: np.ndarray, gain: np.ndarray) -> float:
+    """The greatest sum of gains of events that include all that lie before them.
+
+    Args: then, before: int, pairs of events; gain: float64 by event, whole numbers.
+    """
     from ortools.graph.python import max_flow
 
-    flow, work, count = max_flow.SimpleMaxFlow(), graph.work_edges, graph.num_vertices
+    flow, source, sink = max_flow.SimpleMaxFlow(), len(gain), len(gain) + 1
     more, less = np.flatnonzero(gain > 0), np.flatnonzero(gain < 0)
-    whole, source, sink = int(gain[more].sum()), count, count + 1
-    tail = np.concatenate([np.full(len(more), source), less, graph.targets[work]]).astype(np.int32)
-    head = np.concatenate([more, np.full(len(less), sink), graph.sources[work]]).astype(np.int32)
-    capacity = np.concatenate([gain[more], -gain[less], np.full(len(work), whole + 1)]).astype(np.int64)
+    whole = int(gain[more].sum())
+    tail = np.concatenate([np.full(len(more), source), less, then]).astype(np.int32)
+    head = np.concatenate([more, np.full(len(less), sink), before]).astype(np.int32)
+    capacity = np.concatenate([gain[more], -gain[less], np.full(len(then), whole + 1)]).astype(np.int64)
     flow.add_arcs_with_capacity(tail, head, capacity)
     if flow.solve(source, sink) != flow.OPTIMAL:
         return float(whole)

@@ -87,7 +87,7 @@ class EngineWay(_OurWay):
         super().__init__()
         self._build = build
         self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
-        self._in_flight, self._devices, self._cluster, self.together = in_flight, devices, cluster, _together(in_flight)
+        self._in_flight, self._devices, self._cluster, self.together = in_flight, devices, cluster, together(in_flight)
         self._prepared: dict[int, _Prepared] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
@@ -213,7 +213,7 @@ class LonelyWay:
         """Args: mode: as in `alone.MODES`. A function that updates variables is called by one thread."""
         self._function, self.mode = Alone(folder, mode), mode
         self._updates = self._function.updates
-        self.together = 1 if self._updates else _together(in_flight)
+        self.together = 1 if self._updates else together(in_flight)
         self._threads = ThreadPoolExecutor(in_flight, "alone") if self.together > 1 else None
 
     @property
@@ -237,7 +237,8 @@ class LonelyWay:
             self._threads.shutdown()
 
 
-def _together(in_flight: int) -> int:
+def together(in_flight: int) -> int:
+    """How many calls one run without limits takes at most."""
     return _CALLS_IN_FLIGHT * in_flight if in_flight > 1 else 1
 
 

@@ -40,6 +40,19 @@ def test_no_run_holds_more(case, seed, landmarks):
             assert (peak_bytes(graph, costs, assignment, trace) <= most).all()
 
 
+@given(cases(), st.integers(0, 99))
+def test_no_run_of_larger_calls_holds_more(case, seed):
+    """Where devices run everything at once that is ready, as TensorFlow does within a call."""
+    graph, topology = case.graph, without_limits(case.costs).topology
+    devices = tuple(dataclasses.replace(each, slots=graph.num_vertices) for each in topology.devices)
+    costs, device = dataclasses.replace(case.costs, topology=dataclasses.replace(topology, devices=devices)), case.assignment.device
+    most = most_bytes(graph, costs, device, device)
+    assert (most <= held_bytes(graph, costs, device)).all()
+    for factors in (None, *(draw_noise(graph.num_vertices, costs.num_devices, 1.0, seed + i) for i in range(3))):
+        trace = Simulator(noise=factors).execute(graph, costs, case.assignment)
+        assert (peak_bytes(graph, costs, case.assignment, trace) <= most).all()
+
+
 def chain() -> DataflowGraph:
     """Six vertices of 10 bytes in a row from an input of 4, and one of 7 at their side that the last one takes."""
     nodes = [{"id": "x", "input": True, "output_bytes": 4}, *({"id": i, "output_bytes": 10, "flops": 1} for i in range(6)),
@@ -56,6 +69,14 @@ def test_a_chain_on_one_device_by_hand():
     assert most_bytes(graph, costs, device).tolist() == [27, 0, 0, 0]
     assert fits_in_any_order(graph, costs, device)
     assert not fits_in_any_order(graph, build_costs(graph, p100x4().with_memory(26.0)), device)
+
+
+def test_a_chain_in_one_call_by_hand():
+    """Its input stays to the end, and what lies at its side may run beside it."""
+    graph, device = chain(), np.array([-1, *[0] * 7])
+    assert most_bytes(graph, build_costs(graph, p100x4()), device, device).tolist() == [31, 0, 0, 0]
+    halves = np.array([-1, 0, 0, 0, 1, 1, 1, 1])  # the third stays, as the second call takes it
+    assert most_bytes(graph, build_costs(graph, p100x4()), device, halves).tolist() == [41, 0, 0, 0]
 
 
 def test_copies_and_results_by_hand():

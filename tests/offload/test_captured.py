@@ -19,6 +19,7 @@ from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.topology import Host, Topology, cpu
 from doppler_tf.placement import place, place_batches
+from doppler_tf.schedule.any_order import most_bytes
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.trace import peak_bytes
@@ -135,12 +136,43 @@ def test_batches_in_flight_of_a_model_larger_than_its_devices():
         assert placed.assignment.offload.loads
 
 
-def test_limits_that_leave_room_need_no_host():
-    with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=[WEIGHT_BYTES * 3, WEIGHT_BYTES * 12],
-                               pieces=1) as placed:
+def test_limits_that_leave_room_on_one_device_need_no_host():
+    """All layers fit on the second device alone, so TensorFlow, which would take the first, is no choice."""
+    limits = [WEIGHT_BYTES * 3, WEIGHT_BYTES * 12]
+    with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=limits, pieces=1) as placed:
         np.testing.assert_allclose(placed(rows(1))["y"], dense()(rows(1))["y"], rtol=1e-4, atol=1e-5)
         assert placed.assignment.offload is None
-        assert (placed.trace.peak_tensor_bytes <= [WEIGHT_BYTES * 3, WEIGHT_BYTES * 12]).all()
+        assert not [way for way in placed.ways if "TensorFlow alone" in way]
+        assert (most_bytes(placed.graph, placed.costs, placed.assignment.device) <= limits).all()
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_limits_that_never_bind_cost_nothing(in_flight):
+    """The ways are those without limits, also for the calls of one run together."""
+    with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=1e6, in_flight=in_flight) as placed:
+        assert "TensorFlow alone, plain" in placed.ways
+        assert [way for way in placed.ways if "constant weights" in way]
+        again = dense()
+        for seed, found in enumerate(placed.map(rows(seed) for seed in range(3))):
+            np.testing.assert_allclose(found["total"], again(rows(seed))["total"], rtol=1e-4)
+
+
+def test_where_only_some_orders_fit_the_engine_keeps_the_limits():
+    """Branches that TensorFlow may run all at once, and then hold a byte more than there is."""
+    weights = [tf.Variable(np.random.default_rng(i).normal(size=(SIDE, SIDE)).astype(np.float32) / 8) for i in range(DEPTH)]
+
+    def branches(x):
+        return tf.add_n([tf.reduce_sum(tf.matmul(tf.nn.softmax(x @ weight), weight), 0) for weight in weights])
+
+    x = tf.repeat(rows(0), 144, axis=0)
+    for more, bound in ((0, True), (8 * SIDE * 4 + WEIGHT_BYTES, False)):
+        limit = int(x.shape[0]) * SIDE * 4 * (1 + DEPTH) + WEIGHT_BYTES * DEPTH - 1 + more
+        with doppler_tf.distribute(branches, x, topology="cpu:1", budget_s=0.2, memory_bytes=limit, pieces=1) as placed:
+            np.testing.assert_allclose(placed(x), branches(x), rtol=1e-4, atol=1e-4)
+            assert bound == (not [way for way in placed.ways if "TensorFlow alone" in way])
+            if bound:
+                assert placed.executor == "engine"
+                assert placed.trace.peak_tensor_bytes[0] <= limit
 
 
 @pytest.mark.parametrize(("options", "error", "words"), [

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from doppler_tf.api.calibration import profiled
 from doppler_tf.api.tensorflow import import_quietly
-from doppler_tf.errors import ConfigError, DeviceLostError, ExecutionError, StalledError
+from doppler_tf.errors import ConfigError, DeadlockError, DeviceLostError, ExecutionError, StalledError
 from doppler_tf.finalists import baselines, batch_baselines, finalists_of, simulated_makespans
 from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import Problem
 from doppler_tf.offload.planning import in_any_order
 from doppler_tf.placement import place, place_batches
+from doppler_tf.schedule.any_order import most_bytes
 from doppler_tf.schedule.assignment import AUTO
-from doppler_tf.schedule.batches import repeat_graph
+from doppler_tf.schedule.batches import Batches, repeat_graph
 from doppler_tf.schedule.memory import never_fits
 from doppler_tf.schedule.merging import merge_calls
 
@@ -33,8 +38,9 @@ class Candidate:
 
     Attributes:
       captured: what became of the operations.
-      graph, costs, program: what was captured and measured. Within limits of memory kernels take weights as operands.
-      limited: whether devices have limits of memory, which runs keep.
+      graph, costs, program: what was captured and measured. Where limits bind, kernels take weights as operands.
+      limited: whether runs have to keep to limits of memory. They have not where nothing that is found exceeds them in any order of
+        execution; then it runs as without. alone: whether this holds for the first device alone, too.
       patterns: assignments of batches in flight by the name of a method, the best by simulation first; predicted_s: simulated seconds of a
         batch.
       plans: within limits by method the assignments by the number of calls that run at once: a single one, or `in_flight` together.
@@ -46,23 +52,25 @@ class Candidate:
         """Args: memory_bytes: as of `distribute`."""
         capture = partial(import_quietly("data.capture").capture_counted, traced, model_folder=model_folder, name=name, pieces=pieces,
                           keep_devices=keep_devices, freeze_variables=freeze_variables)
-        self.captured = capture()
-        if memory_bytes is not None:
-            costs = build_costs(self.captured.graph, target.with_memory(memory_bytes))
-            if never_fits(self.captured.graph, costs, host=True) is not None:  # operations that were joined may fit apart
-                self.captured = capture(grouping=False)
-        self.folder, self.pieces, self._name, self.limited = model_folder, pieces, name, memory_bytes is not None
-        examples = traced.binding.examples
-        self.graph = with_weights_as_operands(self.captured.graph) if self.limited else self.captured.graph
-        self.program = import_quietly("runtime.models.captured_program").CapturedProgram(self.graph, seed, examples)
+        self.captured, self.folder, self.pieces, self._name, self.alone = capture(), model_folder, pieces, name, True
+        measure = partial(self._measure, target, cluster, traced.binding.examples, seed)
+        limits = None if memory_bytes is None else build_costs(self.captured.graph, target.with_memory(memory_bytes))
+        self.limited = limits is not None and never_fits(self.captured.graph, limits) is not None
         with self.blaming_values():
-            profile = profiled(self.graph, build_costs(self.graph, target), self.program.inputs, anew=False, cluster=cluster)
-            self.graph, self.costs = profile.graph, profile.costs
+            if not self.limited:
+                measure(self.captured.graph)
+                self.limited = not self._place(memory_bytes, in_flight, budget_s, seed)
             if self.limited:
+                if never_fits(self.captured.graph, limits, host=True) is not None:  # operations that were joined may fit apart
+                    self.captured = capture(grouping=False)
+                measure(with_weights_as_operands(self.captured.graph))
                 self._place_within(memory_bytes, in_flight, budget_s, seed)
-            else:
-                self._place(in_flight, budget_s, seed)
         import_quietly("runtime.models.captured").captured_model(model_folder).forget_calls()
+
+    def _measure(self, target: Topology, cluster: Cluster | None, examples: Mapping[str, Any], seed: int, graph: DataflowGraph) -> None:
+        self.program = import_quietly("runtime.models.captured_program").CapturedProgram(graph, seed, examples)
+        profile = profiled(graph, build_costs(graph, target), self.program.inputs, anew=False, cluster=cluster)
+        self.graph, self.costs = profile.graph, profile.costs
 
     @contextlib.contextmanager
     def blaming_values(self) -> Iterator[None]:
@@ -98,20 +106,42 @@ class Candidate:
         self.patterns = {name: [plans[1]] for name, plans in self.plans.items()}
         self.predicted_s = {name: seconds / in_flight for name, seconds in simulated_s.items()}
 
-    def _place(self, in_flight: int, budget_s: float | None, seed: int) -> None:
-        batches = repeat_graph(self.graph, self.costs.topology, in_flight, in_flight)
-        if in_flight == 1:
-            problem = Problem(self.graph, self.costs, AUTO)
-            placed, simple = place(problem, seed=seed, budget_s=budget_s, offload="never"), baselines(problem, seed)
-        else:
-            placed = place_batches(batches, seed=seed, budget_s=budget_s, offload="never")
-            simple = batch_baselines(batches, seed)
+    def _place(self, memory_bytes: float | Sequence[float] | None, in_flight: int, budget_s: float | None, seed: int) -> bool:
+        """Whether `place` finds something that exceeds no limit in any order of execution."""
+        topology = self.costs.topology if memory_bytes is None else self.costs.topology.with_memory(memory_bytes)
+        batches = repeat_graph(self.graph, topology, in_flight, in_flight)
+        graph, costs = (batches.single, batches.single_costs) if in_flight == 1 else (batches.graph, batches.costs)
+        free = replace(costs, topology=self.costs.topology)
+        try:
+            if in_flight == 1:
+                problem = Problem(graph, costs, AUTO)
+                placed, simple = place(problem, seed=seed, budget_s=budget_s, offload="never"), baselines(problem, seed)
+            else:
+                placed = place_batches(batches, seed=seed, budget_s=budget_s, offload="never")
+                simple = batch_baselines(batches, seed)
+        except DeadlockError:
+            return False
         finalists = finalists_of(placed, simple)
-        graph, costs = (self.graph, self.costs) if in_flight == 1 else (batches.graph, batches.costs)
-        merged = {name: merge_calls(graph, costs, a, self.program.repeated(batches, seed).fetch if in_flight > 1 else self.program.fetch)
+        merged = {name: merge_calls(graph, free, a, self.program.repeated(batches, seed).fetch if in_flight > 1 else self.program.fetch)
                   for name, a in finalists.items()}
+        if memory_bytes is not None:
+            room_bytes = costs.memory_bytes - self._beside_flight_bytes(batches)
+            merged = {name: found for name, found in merged.items()
+                      if (most_bytes(graph, costs, finalists[name].device, found.vertex) <= room_bytes).all()}
+            whole = np.zeros(graph.num_vertices, np.int32)
+            for b, row in enumerate(batches.vertex if in_flight > 1 else ()):
+                whole[row] = b
+            self.alone = bool(most_bytes(graph, costs, np.zeros_like(whole), whole)[0] <= room_bytes[0])
         different: dict[tuple, str] = {}
         for name in sorted(merged, key=lambda name: merged[name].makespan_s):
             different.setdefault((merged[name].vertex.tobytes(), merged[name].assignment.device.tobytes()), name)
         self.patterns = {name: [finalists[name]] if in_flight == 1 else batches.pattern(finalists[name]) for name in different.values()}
         self.predicted_s = {name: merged[name].makespan_s / in_flight for name in different.values()}
+        return bool(merged)
+
+    def _beside_flight_bytes(self, batches: Batches) -> float:
+        """Bytes of the arguments and results of those calls of a run that are not in flight."""
+        others = import_quietly("runtime.models.ways").together(batches.in_flight) - batches.in_flight
+        own = batches.single.is_input & (batches.vertex[0] != batches.vertex[-1])
+        single = batches.single_costs
+        return others * float(single.output_bytes[own].sum() + single.tensor_bytes[batches.single.results].sum())

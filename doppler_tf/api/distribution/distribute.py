@@ -61,9 +61,9 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
       example_keywords: further arguments, by name.
       freeze_variables: as `data.capture.capture_counted`. Where variables of the original change afterwards, a warning tells.
       executor: `engine`, `TensorFlow's executor` or `TensorFlow alone`: only ways of this kind are considered.
-      memory_bytes: what tensors may take on each device, weights included: a number, or one for each. What does not fit is kept in the
-        memory of this machine for a while, so that a model may be larger than its devices. Only the engine keeps limits; kernels' scratch
-        memory does not count. Kernels are measured before, without limits.
+      memory_bytes: what tensors may take on each device, weights included: a number, or one for each. Where no order of execution takes
+        more, it runs as without limits. Elsewhere the engine keeps them, and what does not fit is in the memory of this machine for a
+        while, so that a model may be larger than its devices. Kernels' scratch memory does not count. Kernels are measured without limits.
 
     Returns:
       The function, placed: call it as the original. Its variables are copies of the original's.
@@ -89,7 +89,6 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         for name in (name for name, is_given in given.items() if is_given):
             raise ConfigError(f"distribute: memory_bytes: expected no {name} beside it, as the engine of this machine keeps "
                               "limits, got both; leave out one")
-        executor = ways.ENGINE
     if cluster is None:
         target = load_topology(topology)
         devices = runtime.prepare_devices(target.num_devices)
@@ -114,6 +113,9 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
             too_large = error
     if not found:
         raise DeadlockError(f"{too_large}; distribute: pieces: {2 * cuts[-1]} makes smaller ones") from too_large
+    found = [each for each in found if not each.limited] or found
+    if found[0].limited:
+        executor = ways.ENGINE
     if found[0].captured.scoped and not keep_devices:
         note(f"{name}: {found[0].captured.dropped_scopes}; keep_devices=True keeps them")
     outcome = fastest(found, in_flight, devices, cluster, executor)

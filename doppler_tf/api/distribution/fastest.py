@@ -76,10 +76,10 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
         finals[best] = options[best]
         if shared:
             finals[f"{best}, constant weights"] = ours[best].built(calls.CONSTANTS)
-    if executor in (None, ways.ALONE):
+    if executor in (None, ways.ALONE) and first.alone:
         finals |= lonely
     compiled = f"TensorFlow alone, {calls.XLA}"
-    if ours and compiled in lonely and cluster is None and not first.limited and executor != ways.THEIRS:
+    if ours and compiled in lonely and cluster is None and first.alone and not first.limited and executor != ways.THEIRS:
         compiled_s, ours_s = contest.seconds({**lonely, **finals}, [compiled, best])
         if compiled_s < ours_s:
             finals |= _compiled(found, in_flight, devices)

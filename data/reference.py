@@ -44,8 +44,7 @@ def input_tiles(graph: DataflowGraph, tensors: Mapping[str, np.ndarray]) -> dict
 
 def output_vertices(graph: DataflowGraph, names: Collection[str] | None = None) -> tuple[int, ...]:
     """The vertices that hold the program's outputs: those of these names, or all. Raises GraphError for a graph without `outputs`."""
-    index = {key: v for v, key in enumerate(graph.ids)}
-    return tuple(index[tile["vertex"]] for output in _outputs(graph, names).values() for tile in output["tiles"])
+    return tuple(graph.vertex_of[tile["vertex"]] for output in _outputs(graph, names).values() for tile in output["tiles"])
 
 
 def assemble_outputs(graph: DataflowGraph, values: Mapping[int, np.ndarray], names: Collection[str] | None = None) -> dict[str, np.ndarray]:
@@ -55,10 +54,9 @@ def assemble_outputs(graph: DataflowGraph, values: Mapping[int, np.ndarray], nam
       values: by vertex; other vertices are ignored.
       names: of the outputs; None: all.
     """
-    index = {key: v for v, key in enumerate(graph.ids)}
     whole = {}
     for name, output in _outputs(graph, names).items():
-        tiles = [(tile["box"], np.asarray(values[index[tile["vertex"]]])) for tile in output["tiles"]]
+        tiles = [(tile["box"], np.asarray(values[graph.vertex_of[tile["vertex"]]])) for tile in output["tiles"]]
         whole[name] = np.empty(output["shape"], tiles[0][1].dtype)
         for box, tile in tiles:
             whole[name][tuple(slice(start, stop) for start, stop in box)] = tile

@@ -22,7 +22,7 @@ def draw(graph, seed):
 def run_pieces(graph, feeds):
     """Outputs and updated variables by name: the pieces run one after another, each on what the pieces before have given."""
     captured = graph.attributes["captured"]
-    model, index = captured_model(captured["model"]), {key: v for v, key in enumerate(graph.ids)}
+    model, index = captured_model(captured["model"]), graph.vertex_of
     made = {index[x["vertex"]]: [tf.constant(feeds[x["name"]], x["dtype"])] for x in captured["inputs"]}
     made |= {index[x["vertex"]]: [tf.constant(model.weight(x["variable"]))] for x in captured["weights"]}
     for v in graph.topological_order.tolist():

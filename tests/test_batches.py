@@ -91,7 +91,7 @@ def test_kernels_take_the_tensors_of_their_batch():
              {"source": "a", "target": "c", "output": 0}]
     graph = graph_from_records(nodes, edges, {"name": "two outputs"})
     batches = repeat_graph(graph, ideal(2), 3, 1, BatchState([0], {1: int(graph.tensor_ptr[2]) + 1}, [3]))
-    joined, index = batches.graph, {key: v for v, key in enumerate(batches.graph.ids)}
+    joined, index = batches.graph, batches.graph.vertex_of
     assert [(o.vertex, o.output) for o in joined.kernel[index["0/a"]].operands] == [(index["0/x"], 0), (index["shared/w"], 0)]
     assert [(o.vertex, o.output) for o in joined.kernel[index["2/a"]].operands] == [(index["2/x"], 0), (index["1/a"], 1)]
     assert [(o.vertex, o.output) for o in joined.kernel[index["2/b"]].operands] == [(index["2/a"], 1)]

@@ -157,8 +157,8 @@ class DataflowGraph:
     def tensor_of(self, record: Any) -> int | None:
         """The tensor that {`vertex`, `output` (0)} names, by the id of a vertex that is no input; None: none."""
         match record:
-            case {"vertex": key, **others} if type(key) in (int, str) and key in self._index:
-                v, output = self._index[key], others.get("output", 0)
+            case {"vertex": key, **others} if type(key) in (int, str) and key in self.vertex_of:
+                v, output = self.vertex_of[key], others.get("output", 0)
                 if type(output) is int and not self.is_input[v] and 0 <= output < self.tensor_ptr[v + 1] - self.tensor_ptr[v]:
                     return int(self.tensor_ptr[v]) + output
         return None
@@ -169,7 +169,8 @@ class DataflowGraph:
         return {"vertex": self.ids[v], "output": int(tensor - self.tensor_ptr[v])}
 
     @cached_property
-    def _index(self) -> dict[Hashable, int]:
+    def vertex_of(self) -> dict[Hashable, int]:
+        """Vertices by id."""
         return {key: v for v, key in enumerate(self.ids)}
 
     @cached_property

@@ -53,7 +53,7 @@ class BatchState(NamedTuple):
 
 
 def _captured(graph: DataflowGraph, record: Mapping) -> BatchState:
-    index = {key: v for v, key in enumerate(graph.ids)}
+    index = graph.vertex_of
     weights = {x["variable"]: index[x["vertex"]] for x in record["weights"]}
     carried = {weights[x["variable"]]: int(graph.tensor_ptr[index[x["vertex"]]]) + x.get("output", 0)
                for x in record["updates"] if x["variable"] in weights}
@@ -64,7 +64,7 @@ def _updated(graph: DataflowGraph, record: Mapping) -> BatchState:
     """The tiles of a training step's `new_NAME` are the next tiles of its input NAME, however both are cut."""
     if "training" not in record:
         return BatchState()
-    index = {key: v for v, key in enumerate(graph.ids)}
+    index = graph.vertex_of
     carried = {}
     for v, kernel in enumerate(graph.kernel):
         updated = graph.attributes["outputs"].get(f"new_{kernel.params['tensor']}") if graph.is_input[v] else None

@@ -138,7 +138,7 @@ def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flig
     attributes = {**graph.attributes, "name": graph.name, "batches": {"repeat": repeats, "in_flight": in_flight},
                   "results": [row for b in range(repeats) for row in builder.results(b)]}
     joined = graph_from_records(builder.nodes, builder.edges, attributes, graph.name)
-    index = {key: v for v, key in enumerate(joined.ids)}
+    index = joined.vertex_of
     vertex = np.array([[-1 if key is None else index[key] for key in row] for row in builder.keys], np.int32)
     tokens, joins = (np.array([(b, index[key], index[beside]) for b, key, beside in rows], np.int32).reshape(-1, 3)
                      for rows in (builder.tokens, builder.joins))
@@ -156,7 +156,6 @@ class _Builder:
         self.whole = {v for v, made in state.carried.items() if isinstance(made, int | np.integer)}
         self.launch_s = [device.launch_s for device in topology.devices]
         self.single_nodes, self.single_edges, _ = graph_to_records(graph)
-        self.index = {key: v for v, key in enumerate(graph.ids)}
         self.ends = list(zip(graph.sources.tolist(), graph.targets.tolist(), strict=True))
         has_successor, has_predecessor = np.zeros((2, graph.num_vertices), bool)
         has_successor[graph.sources] = True
@@ -251,7 +250,7 @@ class _Builder:
         return self.keys[b][v], output, cut
 
     def _operand(self, b: int, operand: Mapping) -> dict:
-        source, output, cut = self._source(b, self.index[operand["vertex"]], operand.get("output", 0))
+        source, output, cut = self._source(b, self.graph.vertex_of[operand["vertex"]], operand.get("output", 0))
         box = operand.get("slice")
         if cut is not None:
             box = cut if box is None else [[start + a, start + b] for (start, _), (a, b) in zip(cut, box, strict=True)]

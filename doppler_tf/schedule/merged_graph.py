@@ -193,7 +193,7 @@ class MergedGraphs:
 
     def _attributes(self, number: np.ndarray, tensor: np.ndarray, first: np.ndarray, last: Sequence[int]) -> dict:
         """The graph's own fields, whose records name vertices."""
-        graph, index = self._graph, {key: v for v, key in enumerate(self._graph.ids)}
+        graph, index = self._graph, self._graph.vertex_of
 
         def moved(record: dict) -> dict:
             v = index[record["vertex"]]

@@ -13,6 +13,7 @@ import numpy as np
 
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import TOKEN, DataflowGraph
+from doppler_tf.schedule.any_order import most_bytes
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.memory import may_run_short
 from doppler_tf.schedule.merged_graph import Merged, MergedGraphs
@@ -30,17 +31,25 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
 
     A vertex with operands that come from another device begins a call unless they are there by then, and one whose output another device
     needs ends a call. Neighbours on a device are then joined where nobody waits longer for it than the simulated run leaves room for, many
-    at a time. Devices that run several vertices at once, and such where memory may run out, keep their vertices apart. Of several vertices
-    a call saves all but one time the seconds that a device takes for a kernel without work (`launch_s`).
+    at a time. Of several vertices a call saves all but one time the seconds that a device takes for a kernel without work (`launch_s`).
+    Devices that run several vertices at once keep their vertices apart, and where larger calls might exceed memory, whose inside is not
+    counted, such with too little for all.
 
     Args: fetch: tensors that are wanted, whoever takes them. Those that hold results of a captured function are wanted anyway.
     """
-    trace = Simulator().execute(graph, costs, assignment)
+    short = may_run_short(graph, costs, assignment.device)
+    merged = _merged(graph, costs, assignment, fetch, costs.slots > 1)
+    if short.any() and (most_bytes(graph, costs, assignment.device, merged.vertex) > costs.memory_bytes).any():
+        merged = _merged(graph, costs, assignment, fetch, (costs.slots > 1) | short)
+    return merged
+
+
+def _merged(graph: DataflowGraph, costs: CostModel, assignment: Assignment, fetch: Collection[int], apart_on: np.ndarray) -> Merged:
+    """Args: apart_on: bool [D], the devices whose vertices stay apart."""
+    trace, singly = Simulator().execute(graph, costs, assignment), apart_on.tolist()
     if assignment.after is not None:  # what waits for a vertex would wait for the whole call
         return _unmerged(graph, costs, assignment, trace)
     graphs = MergedGraphs(graph, costs, assignment, frozenset(fetch) | frozenset(graph.results.tolist()))
-    # What a merged call holds inside is not counted, and it runs nothing side by side.
-    singly: list[bool] = ((costs.slots > 1) | may_run_short(graph, costs, assignment.device)).tolist()
     calls = _by_messages(graph, assignment, trace, singly)
     best, apart = graphs.made(calls, kernels=False), [[v] for call in calls for v in call]
     if best is None or not _as_fast(best.makespan_s, trace.makespan_s):

@@ -43,13 +43,13 @@ class CapturedProgram:
         try:
             record = graph.attributes["captured"]
             self._model = captured_model(record["model"])
-            index = {key: v for v, key in enumerate(graph.ids)}
+            index = graph.vertex_of
             self._specs = {x["name"]: (index[x["vertex"]], tuple(x["shape"]), np.dtype(x["dtype"])) for x in record["inputs"]}
             returned = {index[x["vertex"]] for x in record["outputs"]}
             self.weights = {index[x["vertex"]]: x["variable"] for x in record["weights"]
                             if not x.get("frozen") or index[x["vertex"]] in returned | graph.taken_inputs}
-            self.results = {x["name"]: self._tensor(graph, index, x) for x in record["outputs"]}
-            self.updates = {x["variable"]: self._tensor(graph, index, x) for x in record["updates"]}
+            self.results = {x["name"]: self._tensor(graph, x) for x in record["outputs"]}
+            self.updates = {x["variable"]: self._tensor(graph, x) for x in record["updates"]}
             self.same_structure = _structure(record["outputs"]) == _structure(self._model.original.meta["outputs"])
         except (KeyError, TypeError, IndexError) as error:
             raise GraphError(f"{graph.name}: captured: expected the record that `capture` writes, got another ({error!r}); capture the "
@@ -61,8 +61,8 @@ class CapturedProgram:
         self._input_of = {int(graph.tensor_ptr[v]): v for v in self.inputs}
 
     @staticmethod
-    def _tensor(graph: DataflowGraph, index: Mapping, record: Mapping[str, Any]) -> int:
-        return int(graph.tensor_ptr[index[record["vertex"]]]) + record.get("output", 0)
+    def _tensor(graph: DataflowGraph, record: Mapping[str, Any]) -> int:
+        return int(graph.tensor_ptr[graph.vertex_of[record["vertex"]]]) + record.get("output", 0)
 
     @property
     def fetch(self) -> tuple[int, ...]:

@@ -68,8 +68,8 @@ def _placement(model: CapturedModel, graph: DataflowGraph, assignment: Assignmen
         if not graph.is_input[v]:
             for name in graph.kernel[v].params["nodes"]:
                 placed.setdefault(name, devices[int(assignment.device[v])])
-    position = {key: v for v, key in enumerate(graph.ids)}
-    updates = {x["variable"]: devices[int(assignment.device[position[x["vertex"]]])] for x in graph.attributes["captured"]["updates"]}
+    updates = {x["variable"]: devices[int(assignment.device[graph.vertex_of[x["vertex"]]])]
+               for x in graph.attributes["captured"]["updates"]}
     takers: dict[str, list[str]] = {}
     for name, node in model.nodes.items():
         for source in map(_operation, node.input):

@@ -153,7 +153,7 @@ def test_an_elementwise_vertex_joins_its_reader_though_that_has_others():
                  "t": ("sum", ["a"])})
     fused = fuse(graph)
     assert work_ids(fused) == {"a", "b", "s", "t"}
-    at = {key: v for v, key in enumerate(fused.ids)}
+    at = fused.vertex_of
     assert fused.names[at["s"]] == "r .. s"
     assert {fused.ids[o.vertex] for o in fused.kernel[at["s"]].operands} == {"a", "b"}
 

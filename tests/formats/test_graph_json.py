@@ -131,7 +131,7 @@ def test_an_edge_names_the_output_that_it_carries(good, write, tmp_path):
     good["nodes"][1]["output_bytes"] = [10, 20, 30]
     good["edges"] += [{"source": 1, "target": 2, "output": 2}, {"source": 1, "target": "y", "output": 1, "bytes": 5}]
     graph, costs = load(write(good))
-    at = {key: v for v, key in enumerate(graph.ids)}
+    at = graph.vertex_of
     first = graph.tensor_ptr[at[1]]
     assert graph.tensor_bytes[first:first + 3].tolist() == [10, 20, 30]
     assert graph.output_bytes[at[1]] == 60

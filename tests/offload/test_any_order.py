@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,8 +18,9 @@ from doppler_tf.offload.planning import without_limits
 from doppler_tf.placement import place
 from doppler_tf.schedule import any_order
 from doppler_tf.schedule.any_order import fits_in_any_order, most_bytes
-from doppler_tf.schedule.assignment import DISPATCH_RULES
+from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.memory import held_bytes
+from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.simulator import Simulator
 from doppler_tf.schedule.trace import peak_bytes
 from tests.strategies import cases
@@ -77,6 +79,14 @@ def test_a_chain_in_one_call_by_hand():
     assert most_bytes(graph, build_costs(graph, p100x4()), device, device).tolist() == [31, 0, 0, 0]
     halves = np.array([-1, 0, 0, 0, 1, 1, 1, 1])  # the third stays, as the second call takes it
     assert most_bytes(graph, build_costs(graph, p100x4()), device, halves).tolist() == [41, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("limit", "calls"), [(71, 1), (31, 1), (30, 7)])
+def test_calls_are_larger_where_no_order_within_them_exceeds_the_limit(limit, calls):
+    graph, device = chain(), np.array([-1, *[0] * 7], np.int32)
+    costs = build_costs(graph, p100x4().with_memory(float(limit)))
+    merged = merge_calls(graph, costs, Assignment(device, dispatch="b_level"))
+    assert len(merged.graph.work_vertices) == calls
 
 
 def test_copies_and_results_by_hand():

@@ -121,7 +121,7 @@ def test_equal_kernels_on_equal_shapes_share_one_call():
     total, add = {"fn": "identity", "aggregate": "sum", "subscripts": "ab->a"}, {"fn": "add", "subscripts": "ab,ab->ab"}
     graph = graph_of(relu("a", "x"), relu("b", "a"), ("t", "reduce", total, ["a"]), ("c", "map", add, ["a", "b"]),
                      ("d", "map", add, ["a", "a"]), ("e", "map", add, ["b", "a"]))
-    at = {key: v for v, key in enumerate(graph.ids)}
+    at = graph.vertex_of
     found = kernel_calls(graph, {at["x"]: tf.TensorSpec((2, 3), tf.float32)})
     assert found[at["a"]] is found[at["b"]]
     assert found[at["c"]] is found[at["e"]]

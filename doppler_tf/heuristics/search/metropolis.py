@@ -253,7 +253,7 @@ def walk(sets, prepared, proposals, state, draws, temperature, ceiling_s, measur
             if level < levels[1]:
                 levels[1] = level
                 copy_to(best, current)
-                keys[1] = keys[0]
+                copy_to(keys[1], keys[0])
                 copy_to(critical[1, :1 + critical[0, 0]], critical[0, :1 + critical[0, 0]])
                 copy_to(started_s[1], schedule.begun_s)
             continue

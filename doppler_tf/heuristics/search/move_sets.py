@@ -36,7 +36,7 @@ class MoveSets(NamedTuple):
       unit_of: int32 [N], -1 for inputs; unit u is `member[member_ptr[u]:member_ptr[u + 1]]` (vertices).
       allowed: bool [U, D]; movable: bool [U], whether a unit may use two devices or more.
       near: int32, the units that share an edge with unit u are `near[near_ptr[u]:near_ptr[u + 1]]`.
-      set_unit: int32, set k holds the units `set_unit[set_ptr[k]:set_ptr[k + 1]]`; sets of kind c are `kind_ptr[c]` to `kind_ptr[c + 1]`.
+      set_unit: int64, set k holds the units `set_unit[set_ptr[k]:set_ptr[k + 1]]`; sets of kind c are `kind_ptr[c]` to `kind_ptr[c + 1]`.
     """
 
     unit_of: np.ndarray
@@ -110,7 +110,7 @@ def move_sets(graph: DataflowGraph, costs: CostModel, tied: np.ndarray | None = 
             kind_ptr.append(len(set_ptr) - 1)
     joined = np.concatenate(set_unit) if set_unit else np.empty(0)
     return MoveSets(unit_of, member_ptr, member.astype(np.int32), allowed, allowed.sum(axis=1) > 1, near_ptr, near.astype(np.int32),
-               np.array(set_ptr), joined.astype(np.int32), np.array(kind_ptr))
+               np.array(set_ptr), joined.astype(np.int64), np.array(kind_ptr))
 
 
 def _rows(keys: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

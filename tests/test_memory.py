@@ -87,7 +87,7 @@ def test_a_small_pipeline_of_60_and_40_mb(name):
 
 def test_a_yardstick_stays_and_its_error_says_what_looks_for_another():
     message = refusal(DeadlockError, place, sums(), devices(400, 400), "one_device")
-    assert_says(message, "sums: out of memory on device 'd0'", "another assignment or order may fit: `place --method auto`")
+    assert_says(message, "sums: out of memory on device 'd0'", "another assignment or order may fit: `place` with a longer budget")
 
 
 @pytest.mark.parametrize(("results", "peak", "words"), [

@@ -323,7 +323,7 @@ class Dispatcher:
                 return (f"{graph.name}: out of memory on device {costs.topology.device_names[d]!r}: vertex "
                         f"{graph.vertex_label(v)!r} needs {size_text(needed)}, {size_text(used)} of "
                         f"{size_text(costs.memory_bytes[d])} are resident and nothing that runs will free any; another assignment or "
-                        f"order may fit: `place --method auto`, with a `--budget-s`, looks for one")
+                        f"order may fit: `place` with a longer budget (`budget_s`) looks for one")
         return f"{graph.name}: {self.remaining} vertices wait and none is queued"
 
     @property

@@ -15,6 +15,7 @@ from doppler_tf.fastsim.prepared import Prepared, may_run_short
 from doppler_tf.fastsim.queues import edge_records
 from doppler_tf.graph.costs import CostModel, Noise
 from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.schedule.any_order import always_fits
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment, check_devices, runnable
 from doppler_tf.schedule.dispatch import queue_keys
 from doppler_tf.schedule.ranks import b_levels, least_levels
@@ -61,8 +62,7 @@ class FastSimulator:
             link_slots=-1 if topology.link_slots is None else topology.link_slots, link_lane=topology.lanes,
             num_link_lanes=int(topology.lanes.max()) + 1, shared=topology.shares_cards,
             shares=np.empty((0, 0, 0)) if topology.shares is None else topology.shares,
-            # A device holds each tensor at most once. If all of them fit, no limit can ever bind.
-            limited=bool((costs.tensor_bytes.sum() > costs.memory_bytes).any()),
+            limited=not always_fits(graph, costs),
             in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,
             memory_bytes=costs.memory_bytes, results=graph.results,
             by_bytes=np.argsort(item_bytes, kind="stable").astype(np.int32),

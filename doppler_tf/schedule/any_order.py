@@ -18,6 +18,18 @@ def fits_in_any_order(graph: DataflowGraph, costs: CostModel, device: np.ndarray
     return not short.any() or bool((most_bytes(graph, costs, device) <= costs.memory_bytes)[short].all())
 
 
+def always_fits(graph: DataflowGraph, costs: CostModel) -> bool:
+    """Whether no assignment can run out of memory, in any order of execution; False where nothing proves it.
+
+    A device that runs everything holds each tensor at least as long as any device does otherwise.
+    """
+    room = costs.memory_bytes.min()
+    if costs.tensor_bytes.sum() <= room:
+        return True
+    busiest = int(np.argmax(costs.slots))
+    return bool(most_bytes(graph, costs, np.full(graph.num_vertices, busiest))[busiest] <= room)
+
+
 def most_bytes(graph: DataflowGraph, costs: CostModel, device: np.ndarray, call: np.ndarray | None = None) -> np.ndarray:
     """float64 [D]: no order of execution makes a device hold more.
 

@@ -17,7 +17,7 @@ from doppler_tf.graph.topology import p100x4
 from doppler_tf.offload.planning import without_limits
 from doppler_tf.placement import place
 from doppler_tf.schedule import any_order
-from doppler_tf.schedule.any_order import fits_in_any_order, most_bytes
+from doppler_tf.schedule.any_order import always_fits, fits_in_any_order, most_bytes
 from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.memory import held_bytes
 from doppler_tf.schedule.merging import merge_calls
@@ -40,6 +40,18 @@ def test_no_run_holds_more(case, seed, landmarks):
             assignment = dataclasses.replace(case.assignment, dispatch=rule)
             trace = Simulator(rule, factors).execute(graph, costs, assignment)
             assert (peak_bytes(graph, costs, assignment, trace) <= most).all()
+
+
+@given(cases(), st.integers(0, 99))
+def test_where_everything_fits_on_one_device_no_assignment_runs_short(case, seed):
+    graph, free = case.graph, without_limits(case.costs)
+    limit = max(1.0, float(most_bytes(graph, free, np.where(graph.is_input, -1, int(np.argmax(free.slots)))).max()))
+    limited, short = (dataclasses.replace(free, topology=free.topology.with_memory(room)) for room in (limit, limit / 2))
+    assert always_fits(graph, limited)
+    assert not always_fits(graph, short) or limit <= 1.0
+    for factors in (None, draw_noise(graph.num_vertices, free.num_devices, 1.0, seed)):
+        trace = Simulator(case.rule, factors).execute(graph, free, case.assignment)
+        assert (peak_bytes(graph, free, case.assignment, trace) <= limit).all()
 
 
 @given(cases(), st.integers(0, 99))

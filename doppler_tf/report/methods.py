@@ -35,6 +35,15 @@ def compared_methods(graph: DataflowGraph, costs: CostModel, best_s: float, gree
     return rows
 
 
+def fastest_baseline(measured: Mapping[str, Any]) -> tuple[str, float | None]:
+    """The name and the median seconds of the fastest baseline that stage III has run; "none" and None where none has ended.
+
+    Args: measured: of a graph in `result.json`.
+    """
+    medians_s = {name: row["median_s"] for name, row in measured.get("baselines", {}).items() if row["median_s"] is not None}
+    return min(medians_s.items(), key=lambda item: item[1], default=("none", None))
+
+
 def fastest_heuristic(makespans_s: Mapping[str, float | None]) -> str | None:
     """The name of the fastest method that is not learned; None where all ran out of memory."""
     known = {name: value for name, value in makespans_s.items() if name not in (BEST, GREEDY) and value is not None}

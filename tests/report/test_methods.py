@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from doppler_tf.cli.report import render
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import ideal
 from doppler_tf.heuristics import CONSTRUCTIVE, FAST
 from doppler_tf.report import methods
-from doppler_tf.report.methods import BEST, GREEDY, compared_methods, fastest_heuristic
+from doppler_tf.report.methods import BEST, GREEDY, compared_methods, fastest_baseline, fastest_heuristic
 
 
 def compared(memory_bytes: float | None) -> list[dict]:
@@ -44,3 +47,24 @@ def test_a_method_that_runs_out_of_memory_has_no_makespan():
 ])
 def test_the_fastest_heuristic(makespans_s, name):
     assert fastest_heuristic(makespans_s) == name
+
+
+@pytest.mark.parametrize(("baselines", "found"), [
+    ({"one_device": {"median_s": 2.0}, "heft": {"median_s": 1.0}, "etf": {"median_s": None}}, ("heft", 1.0)), ({}, ("none", None)),
+])
+def test_the_fastest_baseline(baselines, found):
+    assert fastest_baseline({"baselines": baselines}) == found
+
+
+def test_what_was_measured_has_a_table_of_its_own():
+    graphs = {name: {"best_makespan_s": 4.0, "lower_bound_s": 2.0, "methods": {"heft": 3.0}} for name in ("learned", "measured")}
+    graphs["measured"]["measured"] = {"best_s": 1.0, "before_s": 2.0, "baselines": {"one_device": {"median_s": 1.5}}}
+    assert shown(graphs).split()[-8:-2] == ["measured", "1,000", "ms", "2,000", "ms", "1,500"]
+    assert "(one_device)" in shown(graphs)
+    assert "measured in stage III" not in shown({"learned": graphs["learned"]})
+
+
+def shown(graphs: dict) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(*render({"graphs": graphs, "page": "page.html"})[:-1])
+    return console.file.getvalue()

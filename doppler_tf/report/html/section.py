@@ -13,6 +13,7 @@ from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.report.html.pictures import MOST_BARS, colour, executions, gantt_data, graph_data, names_data, unit_data
 from doppler_tf.report.idle import CAUSES, idle_by_cause
+from doppler_tf.report.methods import fastest_baseline
 from doppler_tf.report.tables import time_unit
 from doppler_tf.report.utilisation import device_utilisation
 from doppler_tf.schedule.assignment import Assignment
@@ -58,7 +59,8 @@ def section(outcome: Outcome) -> dict[str, Any]:
     gantt, drawing = gantt_data(graph, costs, trace, bound_s), graph_data(graph, outcome.assignment)
     charts = [_chart(chart, bound_s) for chart in outcome.charts]
     return {
-        "name": graph.name, "topology": costs.topology.name, "figures": figures, "unit": unit, "makespan_s": trace.makespan_s,
+        "name": graph.name, "topology": costs.topology.name, "figures": figures, "measured": figures.get("measured"),
+        "baseline": fastest_baseline(figures.get("measured") or {}), "unit": unit, "makespan_s": trace.makespan_s,
         "vertices": len(graph.work_vertices), "inputs": int(graph.is_input.sum()), "edges": len(graph.work_edges), "depth": graph.depth,
         "dispatch": trace.dispatch, "methods": _ranked(outcome.methods),
         "methods_unit": time_unit([row["makespan_s"] for row in outcome.methods]),

@@ -142,7 +142,10 @@ def _limited(topology: str | None, sizes: Sequence[float]):
 
     if topology is None:
         raise ConfigError("--memory: expected --topology T beside it, got none; add it, or leave out --memory")
-    return load_topology(topology).with_memory(sizes[0] if len(sizes) == 1 else list(sizes))
+    loaded = load_topology(topology)
+    if len(sizes) not in (1, loaded.num_devices):
+        raise ConfigError(f"--memory: expected a size, or one for each of the {loaded.num_devices} devices of {topology}, got {len(sizes)}")
+    return loaded.with_memory(sizes[0] if len(sizes) == 1 else list(sizes))
 
 
 @contextlib.contextmanager

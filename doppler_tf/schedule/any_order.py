@@ -10,6 +10,8 @@ from doppler_tf.schedule.memory import held_bytes, may_run_short
 
 # So many vertices, spread over the topological order, may be the first behind all that take a tensor. More make the bound closer.
 _LANDMARKS = 1024
+# Below it sums of whole numbers are exact.
+_EXACT = 2.0**53
 
 
 def fits_in_any_order(graph: DataflowGraph, costs: CostModel, device: np.ndarray) -> bool:
@@ -62,7 +64,7 @@ def most_bytes(graph: DataflowGraph, costs: CostModel, device: np.ndarray, call:
         ended, work = count, graph.work_vertices
         then, before = np.concatenate([work + ended, targets]), np.concatenate([work, sources + ended])
         crossed = graph.edge_tensor[call[graph.sources] != call[graph.targets]]
-        last[np.isin(tensor, crossed)] = -1
+        last[np.isin(tensor, crossed) | (maker < 0)] = -1
     most = np.zeros(costs.num_devices)
     for d in range(costs.num_devices):
         mine, gain = on == d, np.zeros(count + ended)
@@ -112,10 +114,12 @@ def _heaviest_closure(then: np.ndarray, before: np.ndarray, gain: np.ndarray) ->
 
     flow, source, sink = max_flow.SimpleMaxFlow(), len(gain), len(gain) + 1
     more, less = np.flatnonzero(gain > 0), np.flatnonzero(gain < 0)
-    whole = int(gain[more].sum())
+    whole = gain[more].sum()
+    if whole >= _EXACT:
+        return np.inf
     tail = np.concatenate([np.full(len(more), source), less, then]).astype(np.int32)
     head = np.concatenate([more, np.full(len(less), sink), before]).astype(np.int32)
-    capacity = np.concatenate([gain[more], -gain[less], np.full(len(then), whole + 1)]).astype(np.int64)
+    capacity = np.concatenate([gain[more], np.minimum(-gain[less], whole), np.full(len(then), whole + 1)]).astype(np.int64)
     flow.add_arcs_with_capacity(tail, head, capacity)
     if flow.solve(source, sink) != flow.OPTIMAL:
         return float(whole)

@@ -17,13 +17,15 @@ _CONTROL_FLOW = frozenset(("While", "If", "Case", "StatefulPartitionedCall"))
 # Of what draws numbers from a seed that it is given ("Stateless..."), XLA draws others; these only share the beginning of its name.
 _DRAW_NOTHING = frozenset(("StatelessWhile", "StatelessIf", "StatelessCase"))
 _PURE = frozenset(("VarHandleOp", "Placeholder"))
+_PRODUCTS, _SHAPED = frozenset(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum")), frozenset(("Identity", "Reshape"))
 
 
 def modes(folder: str | Path) -> tuple[str, ...]:
     """The ways there are for a captured function: one that updates variables cannot be frozen, and XLA leaves out assertions and more."""
     model = captured_model(folder).original
     wanted = (PLAIN, XLA) if model.meta["updates"] else MODES
-    return wanted if all(map(_kept_by_xla, _operations(model))) else wanted[:-1]
+    bodies = (model.nodes, *({node.name: node for node in f.node_def} for f in model.library.library.function))
+    return wanted if all(map(_kept_by_xla, _operations(model))) and not any(map(_ends_xla, bodies)) else wanted[:-1]
 
 
 def _operations(model: CapturedModel) -> set[str]:
@@ -37,6 +39,24 @@ def _kept_by_xla(operation: str) -> bool:
     harmless = operation.startswith("Resource") or "Variable" in operation or operation in _PURE or operation in _CONTROL_FLOW
     draws = operation.startswith("Stateless") and operation not in _DRAW_NOTHING
     return not draws and not operation.startswith("CheckNumerics") and (definition is None or not definition.is_stateful or harmless)
+
+
+def _ends_xla(nodes: Mapping[str, Any]) -> bool:
+    """Whether a product is multiplied by itself. Where the result is then reduced, XLA of TensorFlow 2.21 ends the process, in its pass
+    `dot-library-passes`."""
+
+    def made_by(tensor: str) -> Any:
+        node = nodes.get(tensor.partition(":")[0])
+        while node is not None and node.op in _SHAPED:
+            node = nodes.get(node.input[0].partition(":")[0])
+        return node
+
+    for node in nodes.values():
+        if node.op in _PRODUCTS and len(node.input) == 2:
+            first, second = map(made_by, node.input)
+            if None not in (first, second) and first.op == second.op in _PRODUCTS and list(first.input) == list(second.input):
+                return True
+    return False
 
 
 class Alone:

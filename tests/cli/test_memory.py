@@ -41,7 +41,8 @@ def test_devices_get_their_limits(cli, tmp_path):
                               "p.json: memory_bytes: expected none, as the devices of cpu:2 have, got 6kB; it was made with other limits "
                               "of memory: give --memory 6kB, or place again"),
                              (("info", graph, "--memory", "1GB"), "--memory: expected --topology T beside it, got none"),
-                             (("info", graph, "--topology", "cpu:2", "--memory", "1,2,3"), "a number > 0, or 2 of them, one a device")):
+                             (("info", graph, "--topology", "cpu:2", "--memory", "1,2,3"),
+                              "--memory: expected a size, or one for each of the 2 devices of cpu:2, got 3")):
         refused = cli(*arguments)
         assert refused.code == 2
         assert words in refused.err

@@ -89,6 +89,7 @@ def test_a_chain_in_one_call_by_hand():
     """Its input stays to the end, and what lies at its side may run beside it."""
     graph, device = chain(), np.array([-1, *[0] * 7])
     assert most_bytes(graph, build_costs(graph, p100x4()), device, device).tolist() == [31, 0, 0, 0]
+    assert most_bytes(graph, build_costs(graph, p100x4()), device, np.zeros(8, int)).tolist() == [31, 0, 0, 0]  # its caller has it
     halves = np.array([-1, 0, 0, 0, 1, 1, 1, 1])  # the third stays, as the second call takes it
     assert most_bytes(graph, build_costs(graph, p100x4()), device, halves).tolist() == [41, 0, 0, 0]
 
@@ -99,6 +100,15 @@ def test_calls_are_larger_where_no_order_within_them_exceeds_the_limit(limit, ca
     costs = build_costs(graph, p100x4().with_memory(float(limit)))
     merged = merge_calls(graph, costs, Assignment(device, dispatch="b_level"))
     assert len(merged.graph.work_vertices) == calls
+
+
+@pytest.mark.parametrize("size", [2e15, 2e18, 1e19, 1e300])
+def test_bytes_beyond_whole_numbers_count_all(size):
+    nodes = [{"id": i, "exec_s": 1, "output_bytes": size if i < 12 else 1} for i in range(18)]
+    graph = graph_from_records(nodes, [{"source": i, "target": 12 + i // 2} for i in range(12)], {"name": "huge"})
+    costs, device = build_costs(graph, p100x4()), np.zeros(18, np.int32)
+    assert (most_bytes(graph, costs, device) == held_bytes(graph, costs, device)).all()
+    assert not always_fits(graph, build_costs(graph, p100x4().with_memory(2 * size)))
 
 
 def test_copies_and_results_by_hand():

@@ -61,3 +61,22 @@ def test_xla_is_no_way_where_it_would_leave_something_out(tmp_path, function):
 def test_xla_is_no_way_where_it_would_draw_other_numbers(tmp_path, function):
     capture(tf.function(function), Spec([3]), model_folder=tmp_path / "model")
     assert XLA not in modes(tmp_path / "model")
+
+
+def _squared(made, transposed=False):
+    return tf.reduce_sum(tf.matmul(made, made, transpose_b=transposed))
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: _squared(x @ x), lambda x: _squared(x @ x, True), lambda x: tf.reduce_max((x @ x) @ (x @ x)),
+    lambda x: _squared(tf.reshape(x @ x, (4, 4))), tf.function(lambda x: _squared(tf.identity(x @ x)))])
+def test_xla_is_no_way_where_it_would_end_the_process(tmp_path, function):
+    """TensorFlow 2.21: a segmentation fault while it compiles, at sizes from 256 on."""
+    capture(function, tf.ones((4, 4)), model_folder=tmp_path / "model")
+    assert modes(tmp_path / "model") == (PLAIN, FROZEN)
+
+
+@pytest.mark.parametrize("function", [lambda x: _squared(x), lambda x: _squared(tf.tanh(x @ x)), lambda x: tf.reduce_sum((x @ x) @ x)])
+def test_xla_is_a_way_for_other_products(tmp_path, function):
+    capture(function, tf.ones((4, 4)), model_folder=tmp_path / "model")
+    assert modes(tmp_path / "model") == MODES

@@ -120,6 +120,23 @@ def test_a_model_larger_than_its_devices_is_distributed(tmp_path):
         assert_says(refusal(ConfigError, placed.export, tmp_path / "out"), "export: expected an assignment that fits", "memory_bytes")
 
 
+def test_arrays_that_a_function_closes_over_leave_their_devices():
+    arrays = [np.random.default_rng(i).normal(size=(SIDE, SIDE)).astype(np.float32) / 8 for i in range(DEPTH)]
+
+    def layers(x):
+        for array in arrays:
+            x = tf.tanh(x @ array) + x
+        return x, arrays[0]
+
+    limit = 3 * WEIGHT_BYTES
+    with doppler_tf.distribute(layers, rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=limit) as placed:
+        (found, kept), (expected, first) = placed(rows(1)), layers(rows(1))
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_array_equal(kept, first)
+        assert placed.assignment.offload.loads
+        assert (placed.trace.peak_tensor_bytes[:-1] <= limit).all()
+
+
 @pytest.mark.thorough  # tests/cli/test_distribution.py has small ones
 def test_batches_in_flight_of_a_model_larger_than_its_devices():
     """Two at once, the last one alone; each takes the count of the one before."""

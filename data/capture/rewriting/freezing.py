@@ -1,5 +1,5 @@
-"""Variables that the function only reads are constants: what depends on them alone is computed now, and batch norms become part of the
-convolution before them.
+"""Variables that the function only reads are constants, and large constants are weights like these: what depends on them alone is computed
+now, and batch norms become part of the convolution before them.
 
 TensorFlow's own optimizer does the same inside of one function. Here it is done before the function is cut into pieces, so that a batch
 norm and its convolution are not parted.
@@ -7,8 +7,9 @@ norm and its convolution are not parted.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -36,13 +37,21 @@ def freeze(program: Program, effects: Effects, handles: Mapping[str, tf.Tensor])
     fixed = {key: v for key, v in program.variables.items() if v.name not in touched and not v.open_shape and v.name in handles}
     if sum(v.size_bytes for v in fixed.values()) >= MOST_BYTES:
         return program, effects
-    if not fixed:
-        return _without_norms(program, effects)
+    program, effects = _with_constants_as_weights(program, effects)
     values = {v.name: tf.raw_ops.ReadVariableOp(resource=handles[v.name], dtype=v.dtype) for v in fixed.values()}
     marked = {key: replace(v, frozen=True) for key, v in fixed.items()}
-    program = replace(program, variables={**program.variables, **marked}, weights=values)
+    program = replace(program, variables={**program.variables, **marked}, weights={**program.weights, **values})
     program, effects = fold_weights(program, effects)
     return _without_norms(program, effects)
+
+
+def _with_constants_as_weights(program: Program, effects: Effects) -> tuple[Program, Effects]:
+    """Arrays that the function closes over, as large as weights, so that they count as memory and can leave a device."""
+    rewriter = _Rewriter(program, effects)
+    for name, node in program.nodes.items():
+        if node.op == "Const" and not _stays_constant(*_type_of(node.attr["value"].tensor)):
+            rewriter.replace((name, 0), rewriter.value((name, 0)))
+    return rewriter.finished(())
 
 
 def fold_weights(program: Program, effects: Effects) -> tuple[Program, Effects]:
@@ -102,6 +111,17 @@ def _layout(op: tf.Operation) -> bytes:
     return b"NCHW" if op.get_attr("data_format").startswith(b"NC") else b"NHWC"
 
 
+def _type_of(value: tf.compat.v1.TensorProto) -> tuple[list[int], tf.DType]:
+    return [each.size for each in value.tensor_shape.dim], tf.as_dtype(value.dtype)
+
+
+def _stays_constant(shape: Iterable[int], dtype: tf.DType) -> bool:
+    """Whether a value is no weight: it is small, or its type is one of which variables are not."""
+    size = math.prod(shape) * dtype.size
+    number = dtype.is_floating or dtype.is_complex or dtype.is_integer or dtype.is_bool
+    return size <= _SMALL_BYTES or not number or (dtype.is_integer and size <= MOST_CONSTANT_BYTES)
+
+
 class _Rewriter:
     """Changes operations and what they read, as long as it is collected."""
 
@@ -143,9 +163,8 @@ class _Rewriter:
         return replace(program, variables=self._variables, weights=self._weights), replace(self._effects, reads=self._reads)
 
     def _made(self, name: str, value: tf.Tensor, of: Node) -> str:
-        size = value.shape.num_elements() * value.dtype.size
         before = {}
-        if size <= _SMALL_BYTES or (value.dtype.is_integer and size <= MOST_CONSTANT_BYTES):
+        if _stays_constant(value.shape, value.dtype):
             before[name] = constant(name, np.asarray(value), value.dtype, of.origin)
         else:
             placeholder, shape = f"{name}/variable", tuple(value.shape)

@@ -188,6 +188,25 @@ def test_types_and_sizes_of_every_kind(tmp_path):
     checked(tmp_path, compute, Spec([2, 64]))
 
 
+@pytest.mark.parametrize("pieces", [None, 2])
+def test_arrays_that_a_function_closes_over_are_weights(tmp_path, pieces):
+    """But for small ones, integers of which shapes may be inferred, texts, and what loops close over."""
+    w, narrow, flags = drawn(64, 64).numpy(), drawn(64, 64, dtype=tf.bfloat16).numpy(), np.array([True, False] * 600)
+    table, numbers, short, texts = np.arange(20_000), drawn(20, 20).numpy() * 1j, np.arange(4_000), np.array(["a", "bcd"] * 1_000)
+
+    def compute(x):
+        y = tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, tf.tanh(y @ w)), (0, x @ w))[1]
+        some = tf.gather(table, [3, 9]) + tf.gather(tf.constant(short), tf.argmax(x, 1))
+        return (y, tf.where(flags, 1.0, tf.reduce_sum(y)), tf.cast(tf.cast(y, tf.bfloat16) @ narrow, tf.float32), w,
+                tf.cast(some, tf.float32) + tf.cast(tf.strings.length(texts)[:2], tf.float32), tf.math.abs(numbers) * y[0, 0])
+
+    graph = checked(tmp_path, compute, Spec([2, 64]), pieces=pieces)
+    shapes = [tuple(x["shape"]) for x in graph.attributes["captured"]["weights"] if x["frozen"]]
+    assert (64, 64) in shapes or (64, 32) in shapes
+    assert {(1200,), (20, 20)} <= set(shapes)
+    assert not {(4_000,), (2_000,)} & set(shapes)
+
+
 def test_nothing_is_frozen_unless_asked_for(tmp_path):
     graph = checked(tmp_path, FOLDED["bias"], IMAGE, freeze_variables=False)
     assert norms(graph) == 1

@@ -1,5 +1,4 @@
-"""Variables that the function only reads are constants, and large constants are weights like these: what depends on them alone is computed
-now, and batch norms become part of the convolution before them.
+"""Variables that are only read, and large constants, are weights: what depends on them alone is computed now, norms join convolutions.
 
 TensorFlow's own optimizer does the same inside of one function. Here it is done before the function is cut into pieces, so that a batch
 norm and its convolution are not parted.

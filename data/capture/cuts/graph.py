@@ -51,8 +51,8 @@ class _Builder:
 
     def build(self, name: str, model_folder: Path, grouping: bool) -> DataflowGraph:
         if not self.wiring.core:
-            raise ConfigError(f"{self.where}: expected a function that computes, got one that only returns its inputs and variables; "
-                              "there is nothing to place: call it as it is")
+            raise ConfigError(f"{self.where}: expected a function that computes, got one that only returns arguments, variables and "
+                              "constants; there is nothing to place: call it as it is")
         self._check_outputs()
         groups = indivisible(self.wiring, self.graph)
         if grouping:

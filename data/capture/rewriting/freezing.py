@@ -6,6 +6,7 @@ norm and its convolution are not parted.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import tensorflow as tf
 
-from data.capture.program import SHAPES, Node, Program, Tensor, Variable, constant, shape_attr, type_attr
+from data.capture.program import SHAPES, Node, Program, Tensor, Variable, constant, shape_attr, type_attr, unique
 from data.capture.rewriting.effects import Effects
 from data.capture.rewriting.folding import MOST_BYTES as MOST_CONSTANT_BYTES
 from data.capture.rewriting.folding import foldable, values_of
@@ -34,22 +35,28 @@ def freeze(program: Program, effects: Effects, handles: Mapping[str, tf.Tensor])
     """
     touched = {variable for versions in (*effects.takes.values(), *effects.writes.values()) for variable, _ in versions}
     fixed = {key: v for key, v in program.variables.items() if v.name not in touched and not v.open_shape and v.name in handles}
-    if sum(v.size_bytes for v in fixed.values()) >= MOST_BYTES:
+    read, their_effects = _with_constants_as_weights(program, effects)
+    variables = {**read.variables, **{key: replace(v, frozen=True) for key, v in fixed.items()}}
+    if sum(v.size_bytes for v in variables.values() if v.frozen) >= MOST_BYTES:
         return program, effects
-    program, effects = _with_constants_as_weights(program, effects)
     values = {v.name: tf.raw_ops.ReadVariableOp(resource=handles[v.name], dtype=v.dtype) for v in fixed.values()}
-    marked = {key: replace(v, frozen=True) for key, v in fixed.items()}
-    program = replace(program, variables={**program.variables, **marked}, weights={**program.weights, **values})
-    program, effects = fold_weights(program, effects)
-    return _without_norms(program, effects)
+    return _without_norms(*fold_weights(replace(read, variables=variables, weights={**read.weights, **values}), their_effects))
 
 
 def _with_constants_as_weights(program: Program, effects: Effects) -> tuple[Program, Effects]:
-    """Arrays that the function closes over, as large as weights, so that they count as memory and can leave a device."""
-    rewriter = _Rewriter(program, effects)
+    """Arrays that the function closes over, as large as weights, so that they count as memory and can leave a device.
+
+    TensorFlow makes one for each use; equal ones become one weight. Those that are returned stay constants.
+    """
+    rewriter, made = _Rewriter(program, effects), dict[bytes, Tensor]()
     for name, node in program.nodes.items():
-        if node.op == "Const" and not _stays_constant(*_type_of(node.attr["value"].tensor)):
-            rewriter.replace((name, 0), rewriter.value((name, 0)))
+        x = name, 0
+        if node.op != "Const" or x in program.outputs or _stays_constant(*_type_of(node.attr["value"].tensor)):
+            continue
+        content = hashlib.sha256(node.attr["value"].SerializeToString(deterministic=True)).digest()
+        if content not in made:
+            made[content] = rewriter.made(unique(f"{name}/value", program.nodes), rewriter.value(x), node)
+        rewriter.instead[x] = made[content]
     return rewriter.finished(())
 
 
@@ -122,13 +129,13 @@ def _stays_constant(shape: Iterable[int], dtype: tf.DType) -> bool:
 
 
 class _Rewriter:
-    """Changes operations and what they read, as long as it is collected."""
+    """Changes operations and what they read, as long as it is collected. Attributes: instead: what is taken in place of a tensor."""
 
     def __init__(self, program: Program, effects: Effects):
         self._program, self._effects = program, effects
         self._nodes, self._reads = dict(program.nodes), dict(effects.reads)
         self._variables, self._weights = dict(program.variables), dict(program.weights)
-        self._instead: dict[Tensor, Tensor] = {}
+        self.instead: dict[Tensor, Tensor] = {}
 
     def value(self, x: Tensor) -> tf.Tensor | None:
         """What a tensor is known to be."""
@@ -139,29 +146,30 @@ class _Rewriter:
 
     def replace(self, x: Tensor, value: tf.Tensor) -> None:
         """Who takes the tensor takes this value."""
-        self._instead[x] = (self._made(f"{x[0]}/folded_{x[1]}", value, self._program.nodes[x[0]]), 0)
+        self.instead[x] = self.made(f"{x[0]}/folded_{x[1]}", value, self._program.nodes[x[0]])
 
     def feed(self, name: str, position: int, value: tf.Tensor) -> None:
         """The operation takes this value at this position."""
         node = self._nodes[name]
         inputs = list(node.inputs)
-        inputs[position] = (self._made(f"{name}/folded_{position}", value, node), 0)
+        inputs[position] = self.made(f"{name}/folded_{position}", value, node)
         self._nodes[name] = replace(node, inputs=inputs)
 
     def become(self, node: Node, last: tf.Tensor) -> None:
         """An operation is replaced by one of the same name, whose last input is this value."""
-        made = self._made(f"{node.name}/folded_{len(node.inputs)}", last, node)
-        self._nodes[node.name] = replace(node, inputs=[*node.inputs, (made, 0)])
+        made = self.made(f"{node.name}/folded_{len(node.inputs)}", last, node)
+        self._nodes[node.name] = replace(node, inputs=[*node.inputs, made])
 
     def finished(self, gone) -> tuple[Program, Effects]:
         """Args: gone: names of the operations that are not needed any more."""
         if self._nodes == self._program.nodes:
             return self._program, self._effects
         nodes = {name: node for name, node in self._nodes.items() if name not in gone}
-        program = self._program.with_nodes(nodes, self._instead)
+        program = self._program.with_nodes(nodes, self.instead)
         return replace(program, variables=self._variables, weights=self._weights), replace(self._effects, reads=self._reads)
 
-    def _made(self, name: str, value: tf.Tensor, of: Node) -> str:
+    def made(self, name: str, value: tf.Tensor, of: Node) -> Tensor:
+        """A constant or a weight of this value. Args: of: the operation that stands for its place in the user's program."""
         before = {}
         if _stays_constant(value.shape, value.dtype):
             before[name] = constant(name, np.asarray(value), value.dtype, of.origin)
@@ -173,4 +181,4 @@ class _Rewriter:
             self._variables[placeholder] = Variable(name, placeholder, shape, value.dtype, frozen=True)
             self._weights[name], self._reads[name] = value, (name, 0)
         self._nodes = before | self._nodes
-        return name
+        return name, 0

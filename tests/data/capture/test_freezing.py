@@ -207,6 +207,13 @@ def test_arrays_that_a_function_closes_over_are_weights(tmp_path, pieces):
     assert not {(4_000,), (2_000,)} & set(shapes)
 
 
+def test_one_array_is_one_weight_however_often_it_is_used(tmp_path):
+    w = drawn(64, 64).numpy()
+    graph = checked(tmp_path, lambda x: (x @ w, tf.nn.relu(x) @ w.copy(), w), Spec([8, 64]), grouping=False)
+    assert [x["shape"] for x in graph.attributes["captured"]["weights"]] == [[64, 64]]
+    checked(tmp_path, lambda x: (tf.constant(w), x), Spec([8, 64]))  # nothing computes, and yet there is something to run
+
+
 def test_nothing_is_frozen_unless_asked_for(tmp_path):
     graph = checked(tmp_path, FOLDED["bias"], IMAGE, freeze_variables=False)
     assert norms(graph) == 1

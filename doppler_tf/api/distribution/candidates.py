@@ -130,7 +130,7 @@ class Candidate:
                       if (most_bytes(graph, costs, finalists[name].device, found.vertex) <= room_bytes).all()}
             whole = np.zeros(graph.num_vertices, np.int32)
             for b, row in enumerate(batches.vertex if in_flight > 1 else ()):
-                whole[row] = b
+                whole[row[row >= 0]] = b
             self.alone = bool(most_bytes(graph, costs, np.zeros_like(whole), whole)[0] <= room_bytes[0])
         different: dict[tuple, str] = {}
         for name in sorted(merged, key=lambda name: merged[name].makespan_s):

@@ -39,7 +39,7 @@ def merge_calls(graph: DataflowGraph, costs: CostModel, assignment: Assignment, 
     """
     short = may_run_short(graph, costs, assignment.device)
     merged = _merged(graph, costs, assignment, fetch, costs.slots > 1)
-    if short.any() and (most_bytes(graph, costs, assignment.device, merged.vertex) > costs.memory_bytes).any():
+    if assignment.after is None and short.any() and (most_bytes(graph, costs, assignment.device, merged.vertex) > costs.memory_bytes).any():
         merged = _merged(graph, costs, assignment, fetch, (costs.slots > 1) | short)
     return merged
 

@@ -52,8 +52,9 @@ def _ends_xla(nodes: Mapping[str, Any]) -> bool:
         return node
 
     for node in nodes.values():
-        if node.op in _PRODUCTS and len(node.input) == 2:
-            first, second = map(made_by, node.input)
+        operands = [x for x in node.input if not x.startswith("^")]
+        if node.op in _PRODUCTS and len(operands) == 2:
+            first, second = map(made_by, operands)
             if None not in (first, second) and first.op == second.op in _PRODUCTS and list(first.input) == list(second.input):
                 return True
     return False

@@ -191,3 +191,13 @@ def test_kernels_become_steps():
     assert made.params["outputs"] == [[2, 0]]
     steps = [[(o["from"], o["output"], o["slice"]) for o in step["operands"]] for step in made.params["steps"]]
     assert steps == [[(0, 0, ((0, 1),))], [(1, 0, None), (0, 0, None), (1, 0, ((1, 2),))]]
+
+
+def test_what_draws_from_a_seed_is_a_call_of_its_own():
+    """In another call its numbers would begin anew."""
+    plain, seeded = ({"op": "captured", "operands": [], "params": params} for params in ({}, {"seeded": True}))
+    nodes = [{"id": v, "exec_s": 1e-3, "output_bytes": 8, "kernel": seeded if v == 2 else plain} for v in range(5)]
+    graph = graph_from_records(nodes, [{"source": v, "target": v + 1} for v in range(4)], {"name": "chain"})
+    costs = build_costs(graph, cpu(1))
+    merged = merge_calls(graph, costs, assignment_from_devices(graph, costs, [0] * 5))
+    assert merged.vertex.tolist() == [0, 0, 1, 2, 2]

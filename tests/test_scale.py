@@ -20,7 +20,7 @@ from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment
 from doppler_tf.schedule.simulator import simulate
 from doppler_tf.schedule.trace import by_link, memory_profiles
 from doppler_tf.schedule.validation import validate_trace
-from tests.strategies import Case, cases, cases_short_of_memory, makespan_or_inf
+from tests.strategies import Case, cases, makespan_or_inf
 
 COUNT = 3_000
 
@@ -97,12 +97,6 @@ def test_long_queues_beside_full_memory_agree_to_the_last_bit(shape, rule, share
 def test_heaps_agree_with_the_simulator(case):
     """Queues become heaps at the first entry, as else long ones alone do."""
     assert fast(case, patience=-1) == simulate(case.graph, case.costs, case.assignment, case.rule, case.noise).makespan_s
-
-
-@given(case=cases_short_of_memory())
-def test_memory_trees_agree_with_the_simulator(case):
-    """Queues become trees at the first entry, as else long ones alone do."""
-    assert fast(case, patience=-1) == makespan_or_inf(case)
 
 
 @every_shape

@@ -1,4 +1,4 @@
-"""Additions to Numba: a disk cache that notices changes in several files, prefetching of cache lines, copies that compile fast."""
+"""Additions to Numba: a disk cache that notices changes in several files, functions without a way in, copies that compile fast."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 _HERE = Path(__file__).parent
 
@@ -40,18 +37,3 @@ def copy_to(target, source):
     """Copies an array into one of its shape. Numba takes 3 s to compile `target[:] = source`, whose error message has both shapes."""
     for i in np.ndindex(source.shape):
         target[i] = source[i]
-
-
-@intrinsic
-def prefetch(typing_context, array, index):
-    """Fetches `array[index]` into the caches, in compiled code. An index out of bounds has no effect."""
-
-    def generate(context, builder, signature, arguments):
-        kind, byte, number = signature.args[0], ir.IntType(8).as_pointer(), ir.IntType(32)
-        place = cgutils.get_item_pointer(context, builder, kind, context.make_array(kind)(context, builder, arguments[0]), [arguments[1]])
-        llvm = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), [byte, number, number, number]),
-                                              "llvm.prefetch.p0")
-        builder.call(llvm, [builder.bitcast(place, byte), number(0), number(3), number(1)])  # to read, into all caches, data
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate

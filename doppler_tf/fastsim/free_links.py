@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled, prefetch
-from doppler_tf.fastsim.queues import AHEAD, ENTRY, LANE, VERTEX, edge_cost, heap, pop, push, take, touch, wait
+from doppler_tf.fastsim.compiled import compiled
+from doppler_tf.fastsim.queues import ENTRY, LANE, VERTEX, edge_cost, heap, pop, push, take, touch, wait
 
 
 @compiled
@@ -154,8 +154,6 @@ def simulate(devices, prepared, limit_s, tail, waited_for, begun_s):
                             return makespan
                         load[d] -= vertices[v].exec_s / slots[d]
                     push(events, 0, running, now + vertices[v].exec_s, v)
-                    prefetch(edges, vertices[v].first)
-                    prefetch(vertices, v + AHEAD)
                     running += 1
             noted = 0
             for j in range(later):

@@ -18,8 +18,8 @@ class Prepared(NamedTuple):
 
     Attributes:
       priority: float64 [1 or B, N], queue keys unless `fifo`.
-      patience: queues start as sorted arrays. After this many entries were moved or passed in one simulation, they become heaps.
-        patience_limited: the same if memory may run short; they then become tournament trees.
+      patience: queues start as sorted arrays. After this many entries were moved in one simulation, they become heaps, unless memory
+        may run short.
       ptr: int32 [N + 1], edges: EDGE [E], by producer, then by tensor; maker: int32 [T], the producer of each tensor.
       incoming: int32 [N], edges from work vertices, -1 for inputs.
       exec_s: float64 [N, D]; latency_s, bandwidth: float64 [D, D], 0 where there is no link; partial: whether a link is missing; factor:
@@ -29,7 +29,7 @@ class Prepared(NamedTuple):
         [0, 0, 0]: nothing.
       limited: whether memory can run short in some assignment.
       in_ptr: int32 [N + 1], in_tensor: int32 [E], by consumer.
-      item_bytes: float64 [N + T], of all outputs of each vertex, then of each tensor; by_bytes: int32 [N + T], these items by their bytes.
+      item_bytes: float64 [N + T], of all outputs of each vertex, then of each tensor.
       memory_bytes: float64 [D]; results: int32, the tensors that stay.
       topological: int32 [N], vertices; least_tail: float64 [N], a lower bound of `tail` over all assignments. Both are empty for batches,
         which need no bounds.
@@ -38,7 +38,6 @@ class Prepared(NamedTuple):
     priority: np.ndarray
     fifo: bool
     patience: int
-    patience_limited: int
     ptr: np.ndarray
     edges: np.ndarray
     maker: np.ndarray
@@ -60,7 +59,6 @@ class Prepared(NamedTuple):
     item_bytes: np.ndarray
     memory_bytes: np.ndarray
     results: np.ndarray
-    by_bytes: np.ndarray
     topological: np.ndarray
     least_tail: np.ndarray
 

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled, copy_to, inner, prefetch
-from doppler_tf.fastsim.memory_trees import Trees, first_in_tree, leave_tree, plant, wait_in_tree
-from doppler_tf.fastsim.queues import AHEAD, DEVICE, ENTRY, LANE, SHIFT, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
-
-
-@inner
-def _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker):
-    """Turns sorted queues into trees (if memory is limited) or heaps, which are faster for long queues."""
-    if limited:
-        plant(trees, vertices, lanes, queue, by_bytes, edges, maker)
-    else:
-        heap(queue, lanes)
-    return True
+from doppler_tf.fastsim.compiled import compiled, copy_to, inner
+from doppler_tf.fastsim.queues import DEVICE, ENTRY, LANE, SHIFT, VERTEX, edge_cost, heap, pop, push, take, take_fitting, touch, wait
 
 
 @inner(forceinline=True)
@@ -62,12 +51,10 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
     """
     priority, fifo, link_slots = prepared.priority, prepared.fifo, prepared.link_slots
     link_lane, shared, shares = prepared.link_lane, prepared.shared, prepared.shares
-    patience = prepared.patience_limited if limited else prepared.patience
-    if limited and shared:  # trees are for lanes that lead to one device
-        patience = np.iinfo(np.int64).max
+    patience = np.iinfo(np.int64).max if limited else prepared.patience  # what fits is not always the first
     ptr, edges, incoming, in_ptr, in_tensor = prepared.ptr, prepared.edges, prepared.incoming, prepared.in_ptr, prepared.in_tensor
     exec_s, latency_s, bandwidth, factor, slots = prepared.exec_s, prepared.latency_s, prepared.bandwidth, prepared.factor, prepared.slots
-    item_bytes, memory_bytes, by_bytes, maker = prepared.item_bytes, prepared.memory_bytes, prepared.by_bytes, prepared.maker
+    item_bytes, memory_bytes, maker = prepared.item_bytes, prepared.memory_bytes, prepared.maker
     batch, count = devices.shape
     tensor_bytes = item_bytes[count:]
     num_devices = len(slots)
@@ -85,9 +72,6 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
     since, freed = np.empty(len(waited_for)), np.empty(num_lanes, np.int64)
     memory_left = memory_bytes.copy()
     uses = np.empty((len(maker) if limited else 0, num_devices), np.int32)
-    leaves = np.empty((len(item_bytes) if limited else 0, num_devices), np.int32)
-    keys = np.empty((len(maker) if limited else 0, num_devices))
-    trees = Trees(np.empty(2 * places if limited else 0, np.int32), np.empty(places if limited else 0, np.int32), leaves, keys)
     for b in range(batch):
         device, rank = devices[b], priority[b if len(priority) > 1 else 0]
         # Each lane gets a region of the queue, with a place for each vertex of the device or transfer of the link.
@@ -140,13 +124,11 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                 d = device[v]
                 if fifo:
                     vertices[v].key = now
-                if long and limited:
-                    wait_in_tree(trees, vertices, lanes[d], v, d)
-                else:
-                    moved += wait(queue, lanes[d], vertices[v].key, v << SHIFT | d, long)
+                moved += wait(queue, lanes[d], vertices[v].key, v << SHIFT | d, long)
                 noted = touch(lanes, touched, noted, d)
                 if moved > patience and not long:
-                    long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
+                    heap(queue, lanes)
+                    long = True
         seen[:], blocked[:], owed_s[:] = -1, False, 0.0
         if recording:
             waited_for[:count], waited_for[-1], since[:count], freed[:] = -1, -1, 0.0, -1
@@ -203,19 +185,15 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                                 other = vertices[edges[j].vertex]
                                 if other.device == d:
                                     key = min(key, other.key)
-                        if limited:
-                            keys[t, d] = key
                     else:
                         continue
                     if recording:
                         waited_for[begun], since[begun] = ended, now
-                    if long and limited:
-                        wait_in_tree(trees, vertices, lanes[k], item, d)
-                    else:
-                        moved += wait(queue, lanes[k], key, item << SHIFT | d, long)
+                    moved += wait(queue, lanes[k], key, item << SHIFT | d, long)
                     noted = touch(lanes, touched, noted, k)
                     if moved > patience and not long:
-                        long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
+                        heap(queue, lanes)
+                        long = True
                 if limited:
                     if home < 0:
                         uses[tensor, source] -= 1
@@ -232,7 +210,8 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                                 if blocked[home]:
                                     noted = _unblock(lanes, link_lane, touched, noted, blocked, home)
             if moved > patience and not long:
-                long = _lengthen(limited, trees, vertices, lanes, queue, by_bytes, edges, maker)
+                heap(queue, lanes)
+                long = True
             # 2. Start everything that can start: devices by index, then links. In this order they compete for memory, and what devices owe
             # is summed, which decides its last bit.
             if limited or owing:
@@ -242,18 +221,10 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                 lane = lanes[k]
                 lane.touched = False
                 while lane.free:
-                    if long and limited:
-                        d = k if k < num_devices else (k - num_devices) % num_devices
-                        item = first_in_tree(trees, vertices, lane, item_bytes, memory_left[d], d)
-                        if item >= 0:
-                            leave_tree(trees, vertices, lane, item, d)
-                        else:
-                            blocked[d] = True
-                    elif lane.head == lane.tail:
+                    if lane.head == lane.tail:
                         break
                     elif limited:
-                        entry, passed = take_fitting(queue, lane, item_bytes, memory_left)
-                        moved += passed
+                        entry = take_fitting(queue, lane, item_bytes, memory_left)
                         item, d = entry >> SHIFT, entry & DEVICE
                         if entry < 0:
                             for i in range(lane.head, lane.tail if shared else lane.head + 1):
@@ -279,8 +250,6 @@ def simulate(devices, prepared, limited, limit_s, tail, waited_for, begun_s):
                                 return makespan
                             load[k] -= vertices[item].exec_s / slots[k]
                         push(events, 0, running, now + vertices[item].exec_s, item << SHIFT | d)
-                        prefetch(edges, vertices[item].first)
-                        prefetch(vertices, item + AHEAD)
                     else:
                         tensor = item - count
                         p = tensor if single else maker[tensor]

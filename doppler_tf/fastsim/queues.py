@@ -17,9 +17,6 @@ VERTEX = np.dtype([("key", np.float64), ("exec_s", np.float64), ("first", np.int
 LANE = np.dtype([("base", np.int64), ("head", np.int64), ("tail", np.int64), ("free", np.int64), ("touched", np.bool_),
                  ("blocked", np.bool_)], align=True)
 
-# The vertex this many indices ahead of a starting vertex is prefetched, because it is likely to become ready soon.
-AHEAD = 384
-
 # The item of an entry is a vertex v < N, or a tensor t as N + t, times 2^SHIFT, plus the device where it starts or to which it is sent.
 SHIFT = 20
 DEVICE = (1 << SHIFT) - 1
@@ -106,15 +103,15 @@ def take(queue, lane, heaped):
 
 @inner(forceinline=True)
 def take_fitting(queue, lane, item_bytes, left):
-    """Removes the first item of a sorted lane that fits into the bytes left on its device; returns it (-1: none) and how many it passed."""
+    """Removes the first item of a sorted lane that fits into the bytes left on its device, and returns it; -1: none."""
     for at in range(lane.head, lane.tail):
         item = queue[at].item
         if item_bytes[item >> SHIFT] <= left[item & DEVICE]:
             for i in range(at, lane.head, -1):
                 queue[i].key, queue[i].item = queue[i - 1].key, queue[i - 1].item
             lane.head += 1
-            return item, at - lane.head + 1
-    return -1, lane.tail - lane.head
+            return item
+    return -1
 
 
 @inner(forceinline=True)

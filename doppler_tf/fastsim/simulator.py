@@ -25,8 +25,8 @@ _THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else
 _POOL = ThreadPoolExecutor(_THREADS, "fastsim")
 # Below this many vertices and edges, passing rows to threads takes longer than simulating them.
 _SERIAL_SIZE = 2_000
-# Entries moved in sorted queues, per vertex and edge, before queues become heaps or, under a memory limit, trees. They are slower at first.
-_PATIENCE, _PATIENCE_LIMITED = 32, 256
+# Entries moved in sorted queues, per vertex and edge, before queues become heaps, which are slower at first.
+_PATIENCE = 32
 # Arguments for batches, whose simulations are never abandoned and record no waiting.
 _COMPLETE = np.inf, np.empty(0), np.empty(0, np.int32), np.empty(0)
 
@@ -38,9 +38,8 @@ class FastSimulator:
                  patience: int | None = None):
         """Args:
           dispatch: `fifo`, `b_level` or `order`; noise: factors on the modelled times.
-          patience: entries moved in sorted queues, by vertex and edge, before queues become heaps, or under a memory limit trees; None: 32,
-            under a limit 256, as heaps and trees cost more. It changes no makespan. Where memory may run short and links share cards,
-            queues stay sorted arrays.
+          patience: entries moved in sorted queues, by vertex and edge, before queues become heaps; None: 32. It changes no makespan.
+            Where memory may run short, queues stay sorted arrays.
         """
         if dispatch not in DISPATCH_RULES:
             raise field_error(ConfigError, "dispatch", "", "rule", f"one of {', '.join(DISPATCH_RULES)}", dispatch)
@@ -53,7 +52,6 @@ class FastSimulator:
         self._size = graph.num_vertices + graph.num_edges
         self._prepared = Prepared(
             priority=rank[None], fifo=dispatch == "fifo", patience=self._size * (_PATIENCE if patience is None else patience),
-            patience_limited=self._size * (_PATIENCE_LIMITED if patience is None else patience),
             ptr=out.ptr.astype(np.int32), edges=edge_records(graph, out, costs), maker=graph.tensor_producer, incoming=incoming,
             exec_s=np.ascontiguousarray(costs.exec_s),
             latency_s=np.where(topology.linked, topology.latency_s, 0.0), bandwidth=topology.bandwidth_bytes_per_s,
@@ -65,7 +63,6 @@ class FastSimulator:
             limited=not always_fits(graph, costs),
             in_ptr=into.ptr.astype(np.int32), in_tensor=graph.edge_tensor[into.edge], item_bytes=item_bytes,
             memory_bytes=costs.memory_bytes, results=graph.results,
-            by_bytes=np.argsort(item_bytes, kind="stable").astype(np.int32),
             topological=np.empty(0, np.int32), least_tail=np.empty(0))
         if noise is not None:
             self._take(noise)

@@ -117,21 +117,23 @@ def _by_messages(graph: DataflowGraph, assignment: Assignment, trace: Trace, sin
     for v, start_s in zip(trace.vertex[rows].tolist(), trace.start_s[rows].tolist(), strict=True):
         d = int(device[v])
         call, since_s = last.get(d, (None, 0.0))
-        token = _is_token(graph, v)
-        if call is None or singly[d] or needs_s[v] > since_s or token:
+        apart = _is_apart(graph, v)
+        if call is None or singly[d] or needs_s[v] > since_s or apart:
             call, since_s = [], start_s
             calls.append(call)
         call.append(v)
-        if sends[v] or token:
+        if sends[v] or apart:
             last.pop(d, None)
         else:
             last[d] = call, since_s
     return calls
 
 
-def _is_token(graph: DataflowGraph, v: int) -> bool:
-    """Whether a vertex says that a batch is done. Calls of several batches stay apart."""
-    return graph.kernel[v] is not None and graph.kernel[v].op == TOKEN
+def _is_apart(graph: DataflowGraph, v: int) -> bool:
+    """Whether a vertex must be a call of its own: it says that a batch is done, as calls of several batches stay apart, or it draws random
+    numbers from a seed, with which each other call would begin anew."""
+    kernel = graph.kernel[v]
+    return kernel is not None and (kernel.op == TOKEN or "seeded" in kernel.params)
 
 
 def _pairs(graph: DataflowGraph, costs: CostModel, calls: Sequence[Sequence[int]], tried: Merged,
@@ -172,7 +174,7 @@ def _pairs(graph: DataflowGraph, costs: CostModel, calls: Sequence[Sequence[int]
     found = []
     for i, j in behind.items():
         u, v = calls[i][-1], calls[j][0]
-        if (u, v) in refused or singly[device[i]] or _is_token(graph, u) or _is_token(graph, v):
+        if (u, v) in refused or singly[device[i]] or _is_apart(graph, u) or _is_apart(graph, v):
             continue
         begins_s = max([start_s[i], *(at_s for u, at_s in arrives[j].items() if u != i)])
         ends_s = begins_s + end_s[i] - start_s[i] + end_s[j] - start_s[j] - launch_s[device[i]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from runtime.models.captured import CapturedModel, captured_model, register_functions
+from runtime.models.checks import Check, checks
 
 PLAIN, FROZEN, XLA = "plain", "frozen", "xla"
 MODES = (PLAIN, FROZEN, XLA)
@@ -25,7 +26,14 @@ def modes(folder: str | Path) -> tuple[str, ...]:
     model = captured_model(folder).original
     wanted = (PLAIN, XLA) if model.meta["updates"] else MODES
     bodies = (model.nodes, *({node.name: node for node in f.node_def} for f in model.library.library.function))
-    return wanted if all(map(_kept_by_xla, _operations(model))) and not any(map(_ends_xla, bodies)) else wanted[:-1]
+    looked_at = checks(model)
+    checked = looked_at is not None and not (looked_at and model.meta["updates"])  # not after an update
+    return wanted if checked and all(map(_kept_by_xla, _operations(model))) and not any(map(_ends_xla, bodies)) else wanted[:-1]
+
+
+def is_checked(folder: str | Path) -> bool:
+    """Whether TensorFlow looks at values while it runs a function, and XLA would not."""
+    return checks(captured_model(folder).original) != []
 
 
 def _operations(model: CapturedModel) -> set[str]:
@@ -64,7 +72,8 @@ class Alone:
     """The whole function as one `tf.function` on TensorFlow's default device.
 
     `plain` has its variables, `frozen` has constants in their place (as `convert_variables_to_constants_v2` makes them), and `xla` is
-    the frozen one compiled by XLA, or the plain one where variables are updated.
+    the frozen one compiled by XLA, or the plain one where variables are updated. Where a check of TensorFlow's fails that XLA does not
+    make, `plain` is called and raises.
 
     Attributes:
       variables: those that the function has, in `plain` and where it updates them; `updates` are the names of those that it updates.
@@ -72,14 +81,15 @@ class Alone:
 
     def __init__(self, folder: str | Path, mode: str):
         """Raises FormatError: the folder is missing or damaged."""
-        model = captured_model(folder).original
+        model, self._folder = captured_model(folder).original, folder
+        self._checks = (checks(model) or []) if mode == XLA else []
         self.variables = {name: tf.Variable(model.weight(name), trainable=False) for name in model.placeholders}
         self._names = [x["name"] for x in model.meta["outputs"]]
         self._direct = {x["tensor"]: x["name"] for x in model.meta["arguments"]}
         self._outputs, self._arguments = [x["tensor"] for x in model.meta["outputs"]], [x["name"] for x in model.meta["arguments"]]
         self.updates: list[str] = model.meta["updates"]
         frozen = mode != PLAIN and not model.meta["updates"]
-        self._function = _function(model, self.variables, frozen, mode == XLA)
+        self._function = _function(model, self.variables, frozen, mode == XLA, self._checks)
         if frozen:
             self.variables = {}
         captured = self._function.captured_inputs  # the tensors that come are of these types: nobody need look at the signature again
@@ -87,12 +97,15 @@ class Alone:
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """One call. Args: arguments: tensors by name. Returns: results by name."""
-        made = iter(self._call(*[arguments[name] for name in self._arguments]))
+        flat = self._call(*[arguments[name] for name in self._arguments])
+        if self._checks and not flat[-1]:
+            return Alone(self._folder, PLAIN)(arguments)
+        made = iter(flat)
         return {name: arguments[self._direct[tensor]] if tensor in self._direct else next(made)
                 for name, tensor in zip(self._names, self._outputs, strict=True)}
 
 
-def _function(model: CapturedModel, variables: Mapping[str, tf.Variable], frozen: bool, jit: bool):
+def _function(model: CapturedModel, variables: Mapping[str, tf.Variable], frozen: bool, jit: bool, looked_at: Sequence[Check]):
     graph = model.library
     resources = {placeholder: name for name, placeholder in model.placeholders.items()}
     reads = {}
@@ -110,10 +123,12 @@ def _function(model: CapturedModel, variables: Mapping[str, tf.Variable], frozen
         moved = {x["tensor"]: tensor for x, tensor in zip(model.meta["arguments"], tensors, strict=True)}
         if frozen:
             moved |= {value: tf.constant(model.weight(name)) for value, name in reads.items()}
-        made = {value: moved[value] for value in computed if value in moved}
-        rest = [value for value in computed if value not in moved]
+        wanted = dict.fromkeys([*computed, *(check.tensor for check in looked_at)])
+        made = {value: moved[value] for value in wanted if value in moved}
+        rest = [value for value in wanted if value not in moved]
         made |= dict(zip(rest, model.imported(graph, moved, variables, rest), strict=True))
-        return [tf.identity(made[value]) for value in computed]
+        hold = [tf.reduce_all([check.holds(made[check.tensor]) for check in looked_at])] if looked_at else []
+        return [*(tf.identity(made[value]) for value in computed), *hold]
 
     register_functions(graph)
     specs = [tf.TensorSpec(x["shape"], x["dtype"]) for x in model.meta["arguments"]]

@@ -65,6 +65,20 @@ def test_a_model_gives_what_it_gave(in_flight, tmp_path):
     np.testing.assert_allclose(sorted(found.items())[0][1], model(batch(1))["joined"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_seed_gives_each_batch_its_own_numbers(in_flight):
+    """Each call that is built for itself would begin the sequence anew."""
+    x = tf.ones((3, 4))
+
+    @tf.function
+    def noisy(x):
+        return tf.nn.relu(x) + tf.random.normal((3, 4), seed=3) * tf.reduce_mean(x)
+
+    with doppler_tf.distribute(noisy, x, topology="cpu:2", budget_s=None, in_flight=in_flight, executor="engine") as placed:
+        found = [placed(x), *placed.map([x] * 5), placed(x), *placed.map([x] * 3)]
+    assert len({float(y[0, 0]) for y in found}) == len(found)
+
+
 @pytest.mark.parametrize("in_flight", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_training_step_has_the_losses_of_the_original(in_flight):
     tf_keras.utils.set_random_seed(0)

@@ -1,13 +1,14 @@
 """A captured function by TensorFlow alone: each way gives what the original gives."""
 
 import gc
+import re
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from data.capture import capture
-from runtime.models.alone import FROZEN, MODES, PLAIN, XLA, Alone, modes
+from runtime.models.alone import FROZEN, MODES, PLAIN, XLA, Alone, is_checked, modes
 from runtime.models.captured import original_function
 from tests.captured_models import MODELS, Spec, close, draw
 
@@ -61,6 +62,52 @@ def test_xla_is_no_way_where_it_would_leave_something_out(tmp_path, function):
 def test_xla_is_no_way_where_it_would_draw_other_numbers(tmp_path, function):
     capture(tf.function(function), Spec([3]), model_folder=tmp_path / "model")
     assert XLA not in modes(tmp_path / "model")
+
+
+_TABLE = tf.range(10.0)
+
+
+def _rows_of(table):
+    return lambda i: tf.nn.embedding_lookup(table, i)
+
+
+@pytest.mark.parametrize(("function", "fine", "bad", "told"), [
+    (lambda i: tf.gather(_TABLE, i + 1), [0, 8], [0, 9], "indices[1] = 10 is not in [0, 10)"),
+    (lambda i: tf.gather(tf.reshape(_TABLE, (2, 5)), i, axis=1), [0, 4], [-1, 0], "indices[0] = -1 is not in [0, 5)"),
+    (_rows_of(tf.Variable(tf.ones((10, 3)))), [0, 9], [10, 0], "= 10 is not in [0, 10)"),
+    (lambda i: 7 // i, [1, -2], [1, 0], "Integer division by zero"), (lambda i: 7 % i, [1, -2], [0, 1], "Integer division by zero")])
+def test_what_xla_does_not_check_is_checked(tmp_path, function, fine, bad, told):
+    """XLA would take the last row, or make up a quotient."""
+    graph = capture(function, tf.constant(fine), model_folder=tmp_path / "model")
+    name = graph.attributes["captured"]["inputs"][0]["name"]
+    assert modes(tmp_path / "model") == MODES
+    assert is_checked(tmp_path / "model")
+    alone, plain = Alone(tmp_path / "model", XLA), Alone(tmp_path / "model", PLAIN)
+    for _ in range(2):
+        np.testing.assert_array_equal(alone({name: tf.constant(fine)})["output"], plain({name: tf.constant(fine)})["output"])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(told)):
+            alone({name: tf.constant(bad)})
+
+
+@pytest.mark.parametrize("function", [
+    lambda i: tf.slice(_TABLE, [i], [2]), lambda i: _TABLE[i], lambda i: tf.scatter_nd([[i]], [1.0], [3]),
+    lambda i: tf.math.unsorted_segment_sum(_TABLE[:1], [i], 2),
+    lambda i: tf.map_fn(lambda j: tf.gather(_TABLE, i + j), tf.range(2), tf.float32)])
+def test_xla_is_no_way_where_it_would_not_check_more_than_a_range(tmp_path, function):
+    capture(tf.function(function), tf.constant(1), model_folder=tmp_path / "model")
+    assert XLA not in modes(tmp_path / "model")
+
+
+def test_xla_is_no_way_where_an_update_would_come_before_a_check(tmp_path):
+    count = tf.Variable(0, name="count")
+    capture(lambda i: tf.gather(_TABLE, count.assign_add(i)), tf.constant(1), model_folder=tmp_path / "model")
+    assert modes(tmp_path / "model") == (PLAIN,)
+
+
+def test_constant_indices_and_floats_need_no_check(tmp_path):
+    capture(lambda x: tf.gather(x, [1, 0]) / x[0] + x[:1], Spec([2]), model_folder=tmp_path / "model")
+    assert modes(tmp_path / "model") == MODES
+    assert not is_checked(tmp_path / "model")
 
 
 def _squared(made, transposed=False):

@@ -113,7 +113,8 @@ class _Builder:
                 **({"pin": pin} if (pin := self._pin(piece.core)) else {}),
                 "kernel": {"op": "captured", "operands": operands,
                            "params": {"nodes": list(piece.nodes), "inputs": list(piece.inputs), "outputs": list(piece.outputs),
-                                      **({"weights": dict(piece.weights)} if piece.weights else {})}}}
+                                      **({"weights": dict(piece.weights)} if piece.weights else {}),
+                                      **({} if set(self.effects.seeded).isdisjoint(piece.core) else {"seeded": True})}}}
 
     def _edges(self, g: int, piece: Piece, ids: dict[Source, int], pieces: Sequence[Piece]) -> list[dict]:
         """One edge for each tensor, and one without bytes from each vertex that must only have run before."""

@@ -32,6 +32,7 @@ class Effects:
       last: the version of each variable at the end, where that is not 0.
       ordered: operations that draw random numbers, print, assert or more, in the order in which they must run.
       lasting: operations that run even if nobody takes their outputs.
+      seeded: operations that go on with a sequence of random numbers which a seed begins.
     """
 
     reads: dict[str, Version] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Effects:
     last: dict[str, int] = field(default_factory=dict)
     ordered: list[str] = field(default_factory=list)
     lasting: list[str] = field(default_factory=list)
+    seeded: list[str] = field(default_factory=list)
 
 
 # What passes a resource on inside of a function.
@@ -49,6 +51,8 @@ _PASSES = frozenset(("Identity", "Switch", "Enter", "Exit", "NextIteration"))
 _UNORDERED = frozenset((Kind.PURE, Kind.CHECK, Kind.VARIABLE, Kind.CALL))
 # Kinds that are as well left out if nobody takes their outputs.
 _PASSING = frozenset((Kind.PURE, Kind.RANDOM, Kind.VARIABLE, Kind.CALL))
+# Attributes that hold a seed; 0 in all of them stands for none.
+_SEEDS = ("seed", "seed2")
 
 
 class Library:
@@ -62,6 +66,11 @@ class Library:
     def operations(self, node: Node) -> dict[str, Kind]:
         """The operations in the functions that an operation calls, however deep, and what each does."""
         return {op: kind for name in library_functions(node.attr) for op, kind in self._operations_of(name).items()}
+
+    def seeded(self, node) -> bool:
+        """Whether an operation, or one in the functions that it calls, draws random numbers from a seed of its own."""
+        return (kind_of(node.op, node.attr) is Kind.RANDOM and any(node.attr[key].i for key in _SEEDS if key in node.attr)) or any(
+            self.seeded(inner) for name in library_functions(node.attr) for inner in self._functions[name].node_def)
 
     def written(self, node: Node) -> set[int]:
         """Positions among the inputs of a loop or branch of the variables that it may update."""
@@ -146,6 +155,8 @@ def find_effects(program: Program, library: Library, where: str) -> Effects:
             effects.ordered.append(node.name)
         if kinds - _PASSING:
             effects.lasting.append(node.name)
+        if library.seeded(node):
+            effects.seeded.append(node.name)
     effects.last.update({name: count for name, count in version.items() if count})
     return effects
 

@@ -228,4 +228,5 @@ def effects_of(effects: Effects, program: Program) -> Effects:
 
     return replace(effects, reads=left(effects.reads), takes=left(effects.takes), writes=left(effects.writes),
                    ordered=[name for name in effects.ordered if name in program.nodes],
-                   lasting=[name for name in effects.lasting if name in program.nodes])
+                   lasting=[name for name in effects.lasting if name in program.nodes],
+                   seeded=[name for name in effects.seeded if name in program.nodes])

@@ -62,12 +62,12 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     calls that XLA compiles where TensorFlow alone, compiled so, is faster than these.
     """
     ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
-    modes = import_quietly("runtime.models.alone").modes(first.folder)
+    alone = import_quietly("runtime.models.alone")
     shared = cluster is None and not first.limited and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
     ours = _ours(found, in_flight, devices, cluster, executor)
     contest = _Contest([first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight))
     lonely = {f"TensorFlow alone, {mode}": _Option(first, next(iter(first.patterns.values())), None, partial(
-        ways.LonelyWay, first.folder, mode, in_flight)) for mode in modes}
+        ways.LonelyWay, first.folder, mode, in_flight)) for mode in alone.modes(first.folder)}
     finals: dict[str, _Option] = {}
     if ours:
         options = ours if first.limited else {name: option.built(calls.TENSORS if shared else calls.CONSTANTS)
@@ -81,7 +81,7 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     compiled = f"TensorFlow alone, {calls.XLA}"
     if ours and compiled in lonely and cluster is None and first.alone and not first.limited and executor != ways.THEIRS:
         compiled_s, ours_s = contest.seconds({**lonely, **finals}, [compiled, best])
-        if compiled_s < ours_s:
+        if compiled_s < ours_s and not alone.is_checked(first.folder):
             finals |= _compiled(found, in_flight, devices)
         if compiled not in finals:
             contest.drop(compiled)

@@ -6,8 +6,8 @@ import threading
 
 import numpy as np
 
-from doppler_tf.fastsim.compiled import compiled, copy_to, prefetch
-from doppler_tf.fastsim.queues import AHEAD, ENTRY, edge_cost, edge_records, pop, push
+from doppler_tf.fastsim.compiled import compiled, copy_to
+from doppler_tf.fastsim.queues import ENTRY, edge_cost, edge_records, pop, push
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.mending import legal
@@ -95,10 +95,7 @@ def _schedule(choice_tie, device_tie, vertices, prepared, in_edges, consumer, un
             waiting += 1
     while waiting:
         p = pop(candidates, 0, waiting)
-        vertex, later = vertices[p], vertices[min(p + AHEAD // 2, count - 1)]
-        prefetch(vertices, p + AHEAD)
-        prefetch(in_edges, later.first_in)
-        prefetch(consumer, later.first_out)
+        vertex = vertices[p]
         waiting -= 1
         v = vertex.name
         copy_to(start, device_end)

@@ -16,7 +16,7 @@ from doppler_tf.errors import ConfigError, FormatError, UserError, field_error
 IN_FILE = re.compile(r"(.+\.py):([\w.]+)")
 # Files whose lines are not the user's.
 LIBRARIES = re.compile(r"site-packages/(tensorflow|tf_keras|keras|tf_agents|tensorflow_\w+)/|lib/python3\.\d+/\w+\.py|<|"
-                       rf"__autograph_generated_file|{re.escape(str(Path(__file__).parent))}/")
+                       rf"__autograph_generated_file|{re.escape(str(Path(__file__).parents[1]))}/(agents|data|doppler_tf|runtime)/")
 
 
 def run_file(path: Path) -> ModuleType:

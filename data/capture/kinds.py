@@ -35,13 +35,13 @@ class Kind(Enum):
     DEVICES = ("talks to other devices or processes (a collective, a send, a receive)",
                "capture the function of one replica, outside of a distribution strategy; doppler_tf places it on devices")
     TPU = ("runs on TPUs or is made by XLA", "export the model for CPU and GPU")
-    FILES = ("reads or writes files", "do that outside of the function, or allow it (--allow-unsafe) if you trust the function")
-    NETWORK = ("uses the network", "do that outside of the function, or allow it (--allow-unsafe) if you trust the function")
-    PYTHON = ("calls Python", "write it with operations of TensorFlow, or allow it (--allow-unsafe) if you trust the function")
+    FILES = ("reads or writes files", "do that outside of the function, or `capture --allow-unsafe` if you trust the function")
+    NETWORK = ("uses the network", "do that outside of the function, or `capture --allow-unsafe` if you trust the function")
+    PYTHON = ("calls Python", "write it with operations of TensorFlow, or `capture --allow-unsafe` if you trust the function")
     WORLD = ("touches what is outside of the function (the clock, the session, hidden state, the process)",
-             "take it out of the function, or allow it (--allow-unsafe) if you trust the function")
+             "take it out of the function, or `capture --allow-unsafe` if you trust the function")
     CUSTOM = ("comes from another package and may touch files, the network, Python or hidden state",
-              "take it out of the function, or allow it (--allow-unsafe) if you trust the package")
+              "take it out of the function, or `capture --allow-unsafe` if you trust the package")
     UNREGISTERED = ("is not registered in this process", "import the package that registers it before")
 
 

@@ -240,7 +240,7 @@ def test_every_way_gives_the_same_and_keeps_variables(executor, in_flight):
         assert placed.chosen in placed.ways
         assert all(name.startswith(executor) for name in placed.ways)
         assert f"{placed.chosen} (chosen)" in placed.report()
-        assert placed.variables == {}
+        assert placed.variables == {"seen": 0}
         found = list(placed.map([rows(4, seed) for seed in range(3)]))
         equal(found, [tf.constant(rows(4, seed)) @ tf.ones([3, 3]) * (seed + 1.0) for seed in range(3)])
         assert placed.variables["seen"] == 3

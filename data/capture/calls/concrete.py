@@ -87,8 +87,8 @@ class Concrete:
             captured = [handles.get(names.get(id(handle)), handle) for handle in traced.captured_inputs]
             flat = traced.inference_fn.call_flat(*call.tensors.values(), *captured)
         except Exception as error:  # whatever the user's code or an operation raises
-            raise ConfigError(f"{signature.where}: {call.misfit}, with which the original fails, too: {_reason(error)}{raised_at(error)}; "
-                              "give it what it takes") from error
+            raise ConfigError(f"{signature.where}: {call.misfit}, with which the original fails as a tf.function, too: {_reason(error)}"
+                              f"{raised_at(error)}; give it what it takes") from error
         return signature.pack(traced, flat)
 
 

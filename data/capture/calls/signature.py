@@ -15,6 +15,8 @@ from tensorflow.python.util import nest
 from data.capture.calls.structure import adopt_dataclasses, leaves
 from doppler_tf.errors import ConfigError, field_error
 
+# What to do with a model of Keras 3.
+EXPORT = "save it with model.export(FOLDER) and capture the folder"
 # What a Python function may return beside tensors; it stays as it is.
 _VALUES = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 _Parameter = inspect.Parameter
@@ -129,6 +131,8 @@ def signature_of(function: Any, where: str) -> Signature:
         return _of_traced(function, where)
     if not callable(function):
         raise field_error(ConfigError, where, "", "function", "a tf.function, a Keras model or another callable", function)
+    if any(cls.__module__.partition(".")[0] == "keras" for cls in type(function).__mro__):
+        raise ConfigError(f"{where}: expected a model of Keras 2 (tf_keras) in Python code, got one of Keras 3; {EXPORT}")
     if is_keras(function):
         return _of_keras(function, where)
     if not hasattr(function, "get_concrete_function"):

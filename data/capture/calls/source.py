@@ -13,7 +13,7 @@ from typing import Any, get_origin, get_type_hints
 
 import tensorflow as tf
 
-from data.capture.calls.signature import signature_of
+from data.capture.calls.signature import EXPORT, signature_of
 from data.capture.calls.structure import adopt_dataclasses, leaves
 from data.python_files import IN_FILE, attribute_of, run_file
 from doppler_tf.errors import ConfigError, FormatError, field_error
@@ -21,7 +21,6 @@ from doppler_tf.errors import ConfigError, FormatError, field_error
 _TYPES = {"f16": tf.float16, "bf16": tf.bfloat16, "f32": tf.float32, "f64": tf.float64, "i8": tf.int8, "i16": tf.int16, "i32": tf.int32,
           "i64": tf.int64, "u8": tf.uint8, "u16": tf.uint16, "u32": tf.uint32, "u64": tf.uint64, "bool": tf.bool, "c64": tf.complex64}
 _SPEC = re.compile(r"(\w[\w./:-]*)=(\w+)\[([\d,\s]*)\]")
-EXPORT = "save it with model.export(FOLDER) and capture the folder"
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,6 @@ def _from_saved_model(folder: Path, signature: str | None, specs: Mapping[str, t
 
 def _from_file(path: Path, name: str, specs: Mapping[str, tf.TensorSpec], batch: int | None, text: str) -> Source:
     function = attribute_of(_module(path), name, path, "function", callable)
-    if any(kind.__module__.partition(".")[0] == "keras" for kind in type(function).__mro__):
-        raise ConfigError(f"{text}: expected a model of Keras 2 (tf_keras) in Python code, got one of Keras 3; {EXPORT}")
     if not callable(function):
         raise field_error(ConfigError, text, "", name, "a function, a tf.function or a model", function)
     return _bound(function, specs, batch, text, name)

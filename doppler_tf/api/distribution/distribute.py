@@ -16,7 +16,7 @@ from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeadlockError, field_error
 from doppler_tf.graph.topology import cpu
 from doppler_tf.notes import note
-from doppler_tf.schema import check_budget, check_integer
+from doppler_tf.schema import check, check_budget, check_integer
 
 if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
@@ -77,6 +77,10 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     for name, value, least in (("in_flight", in_flight, 1), ("pieces", 1 if pieces is None else pieces, 1), ("seed", seed, 0)):
         check_integer(value, least, "distribute", name)
     check_budget(budget_s, "distribute")
+    for name, value in (("keep_devices", keep_devices), ("freeze_variables", freeze_variables)):
+        check(value, bool, ConfigError, "distribute", "", name)
+    if folder is not None and not (isinstance(folder, str | Path) and str(folder)):
+        raise field_error(ConfigError, "distribute", "", "folder", "a path, or None for a temporary one", folder)
     runtime, ways = import_quietly("runtime"), import_quietly("runtime.models.ways")
     kinds = (ways.ENGINE, ways.THEIRS, ways.ALONE)
     if executor is not None and executor not in kinds:

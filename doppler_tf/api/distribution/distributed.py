@@ -52,7 +52,7 @@ class Distributed(ShowsItself):
         self._fingerprints = import_quietly("runtime.models.fingerprints").Fingerprints(traced.handles, candidate.program.updates)
         self._one_run_at_a_time = threading.Lock()
         self._copies: dict[str, tf.Variable] = {}
-        self._told = self._called = False
+        self._told = self._told_of_tapes = self._called = self._closed = False
 
     @property
     def assignment(self) -> Assignment:
@@ -61,8 +61,9 @@ class Distributed(ShowsItself):
 
     @property
     def variables(self) -> Mapping[str, np.ndarray]:
-        """See the class. Empty before the first call; may be set."""
-        return MappingProxyType({name: np.asarray(value) for name, value in self._way.variables.items()} if self._called else {})
+        """See the class. May be set, some or all of them: `placed.variables = {name: value}`."""
+        present = self._way.variables if self._called else {}
+        return MappingProxyType({name: np.asarray(present.get(name, self._program.value(name))) for name in self._program.updates})
 
     @variables.setter
     def variables(self, values: Mapping[str, Any]) -> None:
@@ -85,15 +86,19 @@ class Distributed(ShowsItself):
         return ways_table(self.ways, self.chosen)
 
     def __call__(self, /, *arguments, **keywords):
-        """One call, with the arguments of the original; returns what the original returns.
+        """One call, with the arguments of the original; returns what the original returns. Gradients do not pass through it.
 
         A call with tensors of other shapes or types than the example's is run by the original, on one device, which is told once. So
         results are never missing, and variables go on as they would.
 
         Raises:
-          ConfigError: the original cannot be called so, or the structure or a Python value is not the example's.
+          ConfigError: the original cannot be called so, or the structure or a Python value is not the example's; another function is
+            being traced; it is closed.
         """
-        return next(self._results([self._traced.call(arguments, keywords)]))
+        self._check()
+        call = self._traced.call(arguments, keywords)
+        self._warn_of_gradients(call)
+        return next(self._results([call]))
 
     def map(self, batches: Iterable) -> Iterator:
         """Calls the function with each batch in turn, `in_flight` of them at once, and yields results in order.
@@ -104,8 +109,13 @@ class Distributed(ShowsItself):
           batches: a tuple holds the positional arguments of a call, a dict with the names of parameters its keywords unless the only
             argument is a dict, and anything else is the only argument.
         """
+        self._check()
+        if not isinstance(batches, Iterable):
+            raise field_error(ConfigError, self.graph.name, "map", "batches", "an iterable of batches", batches)
+        return self._mapped(iter(batches))
+
+    def _mapped(self, rest: Iterator) -> Iterator:
         waiting, failed = [], None
-        rest = iter(batches)
         while failed is None:
             try:
                 waiting.append(self._call_of(next(rest)))
@@ -113,6 +123,7 @@ class Distributed(ShowsItself):
                 break
             except Exception as error:  # whatever the user's iterable raises, and calls that do not fit
                 failed = error
+            self._check()
             if waiting and (failed is not None or len(waiting) == self._way.together or waiting[-1].misfit):
                 yield from self._results(waiting)
                 waiting = []
@@ -125,6 +136,7 @@ class Distributed(ShowsItself):
 
         Raises ConfigError: it keeps tensors on the host, which a SavedModel cannot say. FormatError: it cannot be written.
         """
+        self._check()
         if self.assignment.offload is not None:
             raise ConfigError(f"{self.graph.name}: export: expected an assignment that fits in the devices' memory, as a SavedModel cannot "
                               "say when tensors leave a device, got a plan with a host; give more memory_bytes")
@@ -132,16 +144,39 @@ class Distributed(ShowsItself):
         return Path(folder)
 
     def close(self) -> None:
-        """Ends all threads and removes a temporary folder."""
+        """Ends all threads and removes a temporary folder. Nothing can be called afterwards."""
+        self._closed = True
         self._way.close()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    def __reduce__(self):
+        raise ConfigError(f"{self.graph.name}: expected no copy of a distributed function, which has threads and tensors on devices; "
+                          "export() writes one that other processes load")
 
     def __enter__(self) -> Distributed:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+    def _check(self) -> None:
+        """Raises ConfigError: it is closed, or called where there are no values yet."""
+        import tensorflow as tf
+
+        if self._closed:
+            raise ConfigError(f"{self.graph.name}: closed: expected calls before close(), or within the `with` block; distribute it again")
+        if not tf.executing_eagerly():
+            raise ConfigError(f"{self.graph.name}: expected a call with values, got one while another function is traced; call it outside "
+                              "of a tf.function or Dataset.map (map() takes a data set), or distribute the whole")
+
+    def _warn_of_gradients(self, call: Call) -> None:
+        from tensorflow.python.eager import record
+
+        if not self._told_of_tapes and record.should_record_backprop(list(call.tensors.values())):
+            self._told_of_tapes = True
+            warnings.warn(f"{self.graph.name}: called under a GradientTape, but gradients do not pass through it and are None; distribute "
+                          "the function that computes the gradients, too", stacklevel=3)
 
     def _fitting(self, name: str, value: Any) -> np.ndarray:
         """The value in the variable's type. Raises ConfigError: it has another shape, or a type that would lose something."""

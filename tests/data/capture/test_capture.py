@@ -108,7 +108,8 @@ def test_sampled_losses_draw_in_order(tmp_path):
 
 
 @pytest.mark.parametrize(("function", "seeded"), [
-    (lambda x: x * tf.random.normal([2], seed=7), True), (lambda x: x + tf.raw_ops.RandomStandardNormal(shape=[2], dtype=tf.float32), False),
+    (lambda x: x * tf.random.normal([2], seed=7), True),
+    (lambda x: x + tf.raw_ops.RandomStandardNormal(shape=[2], dtype=tf.float32), False),
     (lambda x: tf.random.stateless_normal([2], [1, 2]) - x, False),
     (lambda x: tf.cond(x[0] > 0, lambda: x + tf.random.normal([2], seed=3), lambda: x), True)])
 def test_what_goes_on_with_a_seeds_numbers_is_told(tmp_path, function, seeded):

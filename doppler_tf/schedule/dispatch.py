@@ -17,7 +17,7 @@ from doppler_tf.schedule.assignment import DISPATCH_RULES, Assignment, Transfers
 from doppler_tf.schedule.memory import MORE_MEMORY, may_run_short, never_fits, size_text
 from doppler_tf.schedule.ranks import b_levels
 from doppler_tf.schedule.trace import Trace
-from doppler_tf.schedule.waiting import FittingQueue, Queue, SharedQueue
+from doppler_tf.schedule.waiting import Entry, Queue
 
 
 class VertexEnded(NamedTuple):
@@ -69,6 +69,9 @@ class Dispatcher:
     devices that share their memory a transfer ends at the instant at which it could start, and no event tells of its end.
 
     What follows from the assignment alone is worked out once. `begin` starts another run and forgets the one before.
+
+    Attributes:
+      limited: whether the memory of a device may run out.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, rule: str | None = None):
@@ -95,6 +98,7 @@ class Dispatcher:
         self._slots: list[int] = costs.slots.tolist()
         self._slots_of_link = len(self._sent) + 1 if link_slots is None else link_slots
         self._limited = may_run_short(graph, costs, assignment.device).tolist()
+        self.limited = any(self._limited)
         self._vertex_bytes: list[float] = costs.output_bytes.tolist()
         self._links_to = [np.unique(lanes[np.arange(devices) != d, d]).tolist() if self._limited[d] else [] for d in range(devices)]
         self._held_by = self._index_after(assignment.after)
@@ -104,18 +108,12 @@ class Dispatcher:
     def _forget(self) -> None:
         """Sets everything to where it is before a run."""
         graph, costs = self._graph, self._costs
-        count, devices, transfers = graph.num_vertices, costs.num_devices, len(self._sent)
+        count, transfers = graph.num_vertices, len(self._sent)
         self._inputs_missing, self._entry_uses = self._inputs_of.copy(), self._uses_of.copy()
         self._waits_missing = self._waits_of.copy()
         self._device_slots, self._link_slots = self._slots.copy(), [self._slots_of_link] * self._num_links
-        self._device_queue = [Queue() for _ in range(devices)]
+        self._device_queue = [Queue() for _ in self._slots]
         self._link_queue = [Queue() for _ in range(self._num_links)]
-        if self.limited:
-            work = graph.work_vertices
-            on = np.array(self._device)[work]
-            self._device_queue = [self._queue(work[on == d], costs.output_bytes, d) for d in range(devices)]
-            self._link_queue = [self._lane_queue(members) for members in _grouped(
-                np.array(self._link, np.int64), np.arange(transfers), self._num_links)]
         self._memory_left: list[float] = (costs.memory_bytes - self._inputs_bytes).tolist()
         self._dirty_devices: set[int] = set()
         self._dirty_links: set[int] = set()
@@ -161,23 +159,6 @@ class Dispatcher:
         self._inputs_of: list[int] = np.bincount(graph.targets[waiting], minlength=count).tolist()
         self._inputs_bytes = np.bincount(input_device, self._costs.tensor_bytes[input_tensor], self._costs.num_devices)
         self._first_tensor: list[int] = graph.tensor_ptr.tolist()
-
-    def _queue(self, items: np.ndarray, item_bytes: np.ndarray, d: int) -> Queue | FittingQueue:
-        """A queue for these vertices or tensors, which take place on device d."""
-        return FittingQueue(dict(zip(items.tolist(), item_bytes[items].tolist(), strict=True)), d) if self._limited[d] else Queue()
-
-    def _lane_queue(self, transfers: list[int]) -> Queue | FittingQueue | SharedQueue:
-        """The queue of these transfers, which have one lane."""
-        if not transfers:
-            return Queue()
-        tensor, destination = self.transfers.tensor[transfers], self.transfers.destination[transfers]
-        queues = {d: self._queue(tensor[destination == d], self._costs.tensor_bytes, d) for d in np.unique(destination).tolist()}
-        return SharedQueue(queues, self._destination) if len(queues) > 1 else next(iter(queues.values()))
-
-    @property
-    def limited(self) -> bool:
-        """Whether the memory of a device may run out."""
-        return any(self._limited)
 
     @property
     def done(self) -> bool:
@@ -286,8 +267,7 @@ class Dispatcher:
         instructions: list[Instruction] = []
         for d in sorted(self._dirty_devices):
             queue = self._device_queue[d]
-            while self._device_slots[d] and (entry := queue.fitting(self._memory_left)) is not None:
-                queue.remove(entry)
+            while self._device_slots[d] and (entry := queue.take(self._vertex_fits if self._limited[d] else None)) is not None:
                 v = entry[1]
                 self._device_slots[d] -= 1
                 self._memory_left[d] -= self._vertex_bytes[v]
@@ -295,8 +275,7 @@ class Dispatcher:
                 instructions.append(StartVertex(v, d))
         for link in sorted(self._dirty_links):
             queue = self._link_queue[link]
-            while self._link_slots[link] and (entry := queue.fitting(self._memory_left)) is not None:
-                queue.remove(entry)
+            while self._link_slots[link] and (entry := queue.take(self._copy_fits if self.limited else None)) is not None:
                 _, tensor, t = entry
                 d = self._destination[t]
                 self._link_slots[link] -= 1
@@ -306,6 +285,13 @@ class Dispatcher:
         self._dirty_devices.clear()
         self._dirty_links.clear()
         return instructions
+
+    def _vertex_fits(self, entry: Entry) -> bool:
+        return self._vertex_bytes[entry[1]] <= self._memory_left[self._device[entry[1]]]
+
+    def _copy_fits(self, entry: Entry) -> bool:
+        d = self._destination[entry[2]]
+        return not self._limited[d] or self._entry_bytes[entry[1]] <= self._memory_left[d]
 
     def stuck(self) -> str:
         """The text of a deadlock message: which vertex waits, where, how much is resident and how much is needed."""

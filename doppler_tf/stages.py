@@ -28,8 +28,9 @@ _MOST_FOR_ALL = 50_000
 # The most simulations, and vertices and edges in them, to improve what was constructed: a tenth of a second, as much as a tenth of the
 # default budget of a search.
 _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
-# Stages end at these shares of the budget of seconds: the tied search, and after one what constructs assignments. All others may use it up.
-_TIED, _CONSTRUCTED = 0.5, 0.75
+# Each stage takes at most half of the seconds that are left for it and later ones: the tied search, and after it, or without one, what
+# constructs assignments. But without a tied search each method makes one assignment, as long as there is time.
+_TIED, _AFTER_TIED, _WITHOUT = 0.5, 0.75, 0.5
 # One assignment each, a second at most for 100,000 vertices.
 _QUICK = [name for name in FAST if name in DETERMINISTIC and name not in YARDSTICKS]
 # Vertices that are partitioned again and again where nobody says how often.
@@ -87,11 +88,12 @@ def usual(problem: Problem, asked: Asked) -> Iterable[str]:
 
 def construct(pool: Pool, asked: Asked, names: Iterable[str]) -> None:
     """Constructive heuristics and policies, each at least once if there is nothing else."""
-    graph, costs, share = pool.problem.graph, pool.problem.costs, _CONSTRUCTED if pool.members else 1.0
+    graph, costs = pool.problem.graph, pool.problem.costs
+    first, further = (_AFTER_TIED, _AFTER_TIED) if pool.members else (1.0, _WITHOUT)
     for name in names:
         if name in pool.members:
             continue
-        if pool.members and asked.left_s(share) <= 0:
+        if pool.members and asked.left_s(first) <= 0:
             break
         if name in asked.learned:
             made = asked.learned[name](graph, costs, asked.samples or learned_samples(graph), asked.seed)
@@ -100,7 +102,7 @@ def construct(pool: Pool, asked: Asked, names: Iterable[str]) -> None:
         drawn = []
         for assignment in made:
             drawn.append(assignment)
-            if asked.left_s(share) <= 0:
+            if asked.left_s(further) <= 0:
                 break
         pool.take(name, drawn)
 

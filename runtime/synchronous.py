@@ -9,7 +9,7 @@ import numpy as np
 
 from doppler_tf.errors import AssignmentError
 from doppler_tf.graph.costs import CostModel
-from doppler_tf.graph.dataflow import DataflowGraph
+from doppler_tf.graph.dataflow import DataflowGraph, longest_paths
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.dispatch import Dispatcher, Instruction
 from runtime.backend import Backend
@@ -32,7 +32,8 @@ class LevelDispatcher(Dispatcher):
                                   f"run it without barriers")
         super().__init__(graph, costs, assignment, "fifo")
         self.rule = "levels"
-        level = _work_levels(graph)
+        edges = graph.work_edges  # `graph.levels` counts inputs, which would add a needless barrier
+        level = longest_paths(graph.sources[edges], graph.targets[edges], graph.num_vertices)
         work, producer = graph.work_vertices, self.transfers.producer
         self._level: list[int] = level.tolist()
         # By level: how many vertices and transfers. The last entry is a sentinel that never opens.
@@ -64,18 +65,6 @@ class LevelDispatcher(Dispatcher):
             for v in self._held[self._open_level]:
                 self._enqueue_vertex(v, now_s)
         return super()._start(now_s)
-
-
-def _work_levels(graph: DataflowGraph) -> np.ndarray:
-    """int64 [N]: levels of the graph without its inputs. `graph.levels` counts inputs, which would add a needless barrier."""
-    level = np.zeros(graph.num_vertices, np.int64)
-    depth = np.zeros(graph.num_vertices, np.int64)
-    for i, members in enumerate(graph.levels):
-        depth[members] = i
-    edges = graph.work_edges[np.argsort(depth[graph.sources[graph.work_edges]], kind="stable")]
-    for p, v in zip(graph.sources[edges].tolist(), graph.targets[edges].tolist(), strict=True):
-        level[v] = max(level[v], level[p] + 1)
-    return level
 
 
 class SynchronousExecutor(Engine):

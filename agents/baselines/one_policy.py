@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from agents.baselines.ordered import OrderedGraphs, depths, episodes_in_order, orders
+from agents.baselines.ordered import OrderedGraphs, episodes_in_order, orders
 from agents.episodes.episode import EpisodeState, Options, PaddedGraphs, device_options, padded_graphs
 from agents.episodes.features import GraphArrays
 from agents.policies.losses import EpisodeLogProbability, LogProbability
@@ -73,7 +73,7 @@ def critical_path_graphs(arrays: Sequence[GraphArrays]) -> OrderedGraphs:
     ranks = []
     for a in arrays:
         # Depth counts where a producer that costs nothing has the b-level of its consumer.
-        keys = np.stack([-b_levels(a.graph, a.costs).value_s[a.graph.work_vertices], depths(a)], axis=1)
+        keys = np.stack([-b_levels(a.graph, a.costs).value_s[a.graph.work_vertices], a.graph.level[a.graph.work_vertices]], axis=1)
         rank = np.full(a.num_vertices, a.num_vertices, np.int32)
         rank[:a.num_work] = np.unique(keys, axis=0, return_inverse=True)[1].ravel()
         ranks.append(rank)

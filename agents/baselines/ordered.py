@@ -32,18 +32,9 @@ def topological_graphs(arrays: Sequence[GraphArrays], groups: Callable[[GraphArr
     """Vertices by depth, then by index; groups: of one graph, bool [N, R, N]."""
     ranks = [np.arange(a.num_vertices, dtype=np.int32) for a in arrays]
     for a, rank in zip(arrays, ranks, strict=True):
-        rank[np.argsort(depths(a), kind="stable")] = np.arange(a.num_work)
+        rank[np.argsort(a.graph.level[a.graph.work_vertices], kind="stable")] = np.arange(a.num_work)
     made = [groups(a) for a in arrays] if groups else np.zeros([1, 0, 0, 0], bool)
     return OrderedGraphs(padded_graphs(arrays), tf.constant(np.concatenate(ranks)), tf.constant(np.concatenate(made)))
-
-
-def depths(arrays: GraphArrays) -> np.ndarray:
-    """int [M]: the topological level of each work vertex."""
-    graph = arrays.graph
-    level = np.empty(graph.num_vertices, np.int64)
-    for number, members in enumerate(graph.levels):
-        level[members] = number
-    return level[graph.work_vertices]
 
 
 def orders(graphs: OrderedGraphs, graph: tf.Tensor, seed: tf.Tensor, greedy: tf.Tensor) -> tf.Tensor:

@@ -12,7 +12,7 @@ from agents.policies.agent import UpdateInfo
 from agents.policies.driver import FusedDriver
 from agents.policies.trajectories import seconds_of
 from agents.training import summaries
-from agents.training.polishing import Polish
+from agents.training.polishing import polish
 from agents.training.shards import Shards, Workers
 from agents.training.stages import Training
 from agents.training.task import Task
@@ -26,7 +26,7 @@ class SimulatedStage:
 
     def __init__(self, training: Training, workers: Workers | None = None):
         """Args: workers: which make the batches and learn from them; None: this process does."""
-        self._training, self._polish = training, Polish(training)
+        self._training = training
         agent, observers = training.learner.agent, [training.best]
         if workers is None:
             self._driver = FusedDriver(training.environment, agent.collect_policy, observers, training.task.is_greedy)
@@ -44,7 +44,7 @@ class SimulatedStage:
         started = time.perf_counter()
         experience = self._driver.run((self._training.task.config.seed, step))
         self._training.best.require_memory(experience)
-        self._polish(experience, step)
+        polish(self._training, experience, step)
         report = self.learn(experience, progress)
         rate = float(self._training.task.weights.sum()) / (time.perf_counter() - started)
         return {name: {**scalars, summaries.RATE: rate} for name, scalars in report.items()}

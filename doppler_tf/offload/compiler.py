@@ -8,7 +8,6 @@ byte is ever counted twice, whatever else runs meanwhile. And as all of that com
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -89,8 +88,8 @@ class _Compiler:
         exec_s = costs.exec_s[np.arange(graph.num_vertices), assignment.device]
         self.end_s: list[float] = np.where(graph.is_input, 0.0, start_s + exec_s).tolist()
         position = np.argsort(graph.topological_order)
-        order = np.lexsort((position, start_s))
-        self.sequence = _topological(graph, [v for v in order.tolist() if not graph.is_input[v]])
+        order = np.lexsort((position, start_s))  # a topological one, as no vertex starts before what it takes from
+        self.sequence: list[int] = order[~graph.is_input[order]].tolist()
         self.turn = np.full(graph.num_vertices, -1)
         self.turn[self.sequence] = np.arange(len(self.sequence))
         self.first_tensor: list[int] = graph.tensor_ptr.tolist()
@@ -337,22 +336,3 @@ def _numbered(graph: DataflowGraph, device: np.ndarray, count: int) -> dict[tupl
     crossing = ~graph.is_input[graph.sources] & (device[graph.sources] != device[graph.targets])
     keys = np.unique(graph.edge_tensor[crossing].astype(np.int64) * count + device[graph.targets[crossing]])
     return {(int(key // count), int(key % count)): graph.num_vertices + i for i, key in enumerate(keys)}
-
-
-def _topological(graph: DataflowGraph, order: Sequence[int]) -> list[int]:
-    """The order itself where it is topological; else the topological order that comes closest (ties and zero costs)."""
-    rank = np.zeros(graph.num_vertices)
-    rank[order] = np.arange(len(order))
-    missing = np.bincount(graph.targets[graph.work_edges], minlength=graph.num_vertices)
-    out = graph.successors
-    heap = [(rank[v], v) for v in graph.work_vertices.tolist() if not missing[v]]
-    heapq.heapify(heap)
-    found = []
-    while heap:
-        _, v = heapq.heappop(heap)
-        found.append(v)
-        for w in out.vertex[out.ptr[v]:out.ptr[v + 1]].tolist():
-            missing[w] -= 1
-            if not missing[w]:
-                heapq.heappush(heap, (rank[w], w))
-    return found

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -22,7 +22,7 @@ from doppler_tf.schedule.trace import Trace
 from runtime.calls import CONSTANTS
 from runtime.merged import MergedExecutor
 from runtime.models.alone import Alone
-from runtime.models.captured_program import CapturedProgram
+from runtime.models.captured_program import CapturedBatches, CapturedProgram
 from runtime.tensorflow_graph import TensorFlowGraph
 from runtime.tensors import TensorFlowExecutor
 
@@ -64,12 +64,13 @@ class Way(Protocol):
 
 
 class _OurWay:
-    """What the ways on our engine share."""
+    """What the ways on our engine share: for each number of calls in one run what is prepared once."""
 
     executor = ENGINE
 
-    def __init__(self) -> None:
-        self.variables: Mapping[str, Any] = {}
+    def __init__(self, together: int):
+        self.together, self.variables = together, dict[str, Any]()
+        self._prepared: dict[int, _Prepared] = {}
         self._recorded: Callable[[], Trace] | None = None
 
     @property
@@ -77,26 +78,21 @@ class _OurWay:
         """As Way's; of the graph with host where there is one."""
         return None if self._recorded is None else self._recorded()
 
-
-class EngineWay(_OurWay):
-    """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
-
-    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
-                 devices: Sequence[str], cluster: Cluster | None = None, build: str = CONSTANTS):
-        """Args: build: as CapturedCall's."""
-        super().__init__()
-        self._build = build
-        self.pattern, self._program, self._graph, self._costs = list(pattern), program, graph, costs
-        self._in_flight, self._devices, self._cluster, self.together = in_flight, devices, cluster, together(in_flight)
-        self._prepared: dict[int, _Prepared] = {}
-
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
         """As Way's."""
-        if len(calls) not in self._prepared:
-            self._prepared[len(calls)] = _Prepared(self._program, self._graph, self._costs, self.pattern, len(calls), self._in_flight,
-                                                   self._devices, self._cluster, self._build)
-        self._recorded, results, variables = self._prepared[len(calls)].run(calls, self.variables)
-        self.variables = {**self.variables, **variables}
+        results, variables = [], self.variables
+        while len(results) < len(calls):
+            count = self._at_once(len(calls) - len(results))
+            if count not in self._prepared:
+                self._prepared[count] = self._prepare(count)
+            program, executor, ran, kept = self._prepared[count]
+            given = program.given(calls[len(results):len(results) + count], variables)
+            executor.feed(given)
+            self._recorded, made = executor.run(*ran), executor.tensors
+            found, updated = program.results({**made, **{t: made[there] for t, there in kept.items()}}, given)
+            results += found
+            variables = {**variables, **updated}
+        self.variables = variables
         return results
 
     def close(self) -> None:
@@ -105,22 +101,38 @@ class EngineWay(_OurWay):
             each.executor.close()
         self._prepared = {}
 
+    def _at_once(self, left: int) -> int:
+        """How many of the calls that are left the next run takes."""
+        return left
 
-class _Prepared:
-    """What runs so many calls on the engine."""
+    def _prepare(self, count: int) -> _Prepared:
+        raise NotImplementedError
 
-    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], calls: int,
-                 in_flight: int, devices: Sequence[str], cluster: Cluster | None, build: str):
-        self._batches = repeat_graph(graph, costs.topology, calls, in_flight)
-        self._program, self._assignment = program.repeated(self._batches, 0), self._batches.assignment(pattern)
-        self.executor = MergedExecutor(self._program.inputs, self._program.fetch, devices, cluster, build=build)
 
-    def run(self, calls: Sequence[Tensors],
-            variables: Mapping[str, Any]) -> tuple[Callable[[], Trace], list[dict[str, tf.Tensor]], dict[str, Any]]:
-        given = self._program.given(calls, variables)
-        self.executor.feed(given)
-        recorded = self.executor.run(self._batches.graph, self._batches.costs, self._assignment)
-        return recorded, *self._program.results(self.executor.tensors, given)
+class _Prepared(NamedTuple):
+    """What runs a number of calls: arguments of the executor's `run`, and where results are kept on the host."""
+
+    program: CapturedBatches
+    executor: MergedExecutor | TensorFlowExecutor
+    ran: tuple[DataflowGraph, CostModel, Assignment]
+    kept: Mapping[int, int]
+
+
+class EngineWay(_OurWay):
+    """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
+
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
+                 devices: Sequence[str], cluster: Cluster | None = None, build: str = CONSTANTS):
+        """Args: build: as CapturedCall's."""
+        super().__init__(together(in_flight))
+        self._program, self._graph, self._costs, self._pattern, self._in_flight = program, graph, costs, list(pattern), in_flight
+        self._options = {"devices": devices, "cluster": cluster, "build": build}
+
+    def _prepare(self, count: int) -> _Prepared:
+        batches = repeat_graph(self._graph, self._costs.topology, count, self._in_flight)
+        program = self._program.repeated(batches, 0)
+        executor = MergedExecutor(program.inputs, program.fetch, **self._options)
+        return _Prepared(program, executor, (batches.graph, batches.costs, batches.assignment(self._pattern)), {})
 
 
 class LimitedWay(_OurWay):
@@ -129,51 +141,22 @@ class LimitedWay(_OurWay):
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, plans: Mapping[int, Assignment]):
         """Args: graph: one whose kernels take their weights as operands; plans: by number of calls; one of a single call among them."""
-        super().__init__()
-        self._program, self._graph, self._costs, self._plans, self.together = program, graph, costs, plans, max(plans)
+        super().__init__(max(plans))
+        self._program, self._graph, self._costs, self._plans = program, graph, costs, plans
         self._values = {v: tf.constant(value) for v, value in program.inputs.items()}  # in the host's memory, once
-        self._planned: dict[int, _Planned] = {}
 
-    def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
-        """As Way's."""
-        results, variables = [], self.variables
-        while len(results) < len(calls):
-            count = self.together if len(calls) - len(results) >= self.together else 1
-            if count not in self._planned:
-                self._planned[count] = _Planned(self._program, self._values, self._graph, self._costs, self._plans[count], count)
-            self._recorded, found, made = self._planned[count].run(calls[len(results):len(results) + count], variables)
-            results += found
-            variables = {**variables, **made}
-        self.variables = variables
-        return results
+    def _at_once(self, left: int) -> int:
+        return self.together if left >= self.together else 1
 
-    def close(self) -> None:
-        """As Way's."""
-        for each in self._planned.values():
-            each.engine.close()
-        self._planned = {}
-
-
-class _Planned:
-    """What runs so many calls at once within the devices' memory."""
-
-    def __init__(self, program: CapturedProgram, values: Mapping[int, tf.Tensor], graph: DataflowGraph, costs: CostModel,
-                 assignment: Assignment, calls: int):
-        """Args: values: of the inputs of one call."""
-        batches = repeat_graph(graph, costs.topology, calls, calls)
-        if calls > 1:  # else they are the same, but for names
+    def _prepare(self, count: int) -> _Prepared:
+        graph, costs, batches = self._graph, self._costs, repeat_graph(self._graph, self._costs.topology, count, count)
+        if count > 1:  # else they are the same, but for names
             graph, costs = batches.graph, batches.costs
-        self._program, self._ran = program.repeated(batches, 0), offloaded(graph, costs, assignment)
-        self._kept = kept_on_host(graph, self._ran[0])
-        self.engine = TensorFlowExecutor({int(batches.vertex[0, v]): value for v, value in values.items()},
-                                         [self._kept.get(t, t) for t in self._program.fetch])
-
-    def run(self, calls: Sequence[Tensors],
-            variables: Mapping[str, Any]) -> tuple[Callable[[], Trace], list[dict[str, tf.Tensor]], dict[str, Any]]:
-        given = self._program.given(calls, variables)
-        self.engine.feed(given)
-        recorded, made = self.engine.run(*self._ran), self.engine.tensors
-        return recorded, *self._program.results({**made, **{t: made[there] for t, there in self._kept.items()}}, given)
+        program, ran = self._program.repeated(batches, 0), offloaded(graph, costs, self._plans[count])
+        kept = kept_on_host(graph, ran[0])
+        executor = TensorFlowExecutor({int(batches.vertex[0, v]): value for v, value in self._values.items()},
+                                      [kept.get(t, t) for t in program.fetch])
+        return _Prepared(program, executor, ran, kept)
 
 
 class TheirWay:

@@ -9,7 +9,7 @@ import pytest
 
 from agents.config import METHOD_NAMES, TrainConfig
 from agents.training import summaries
-from agents.training.polishing import Polish
+from agents.training.polishing import polish
 from agents.training.simulated import SimulatedStage
 from agents.training.stages import Training
 from agents.training.task import Task
@@ -33,7 +33,7 @@ def after_a_batch(training, step=0):
     experience = training.driver.run((0, step))
     training.best(experience)
     before = [episode.makespan_s for episode in training.best.episodes]
-    Polish(training)(experience, step)
+    polish(training, experience, step)
     return before, [episode.makespan_s for episode in training.best.episodes]
 
 
@@ -62,7 +62,7 @@ def test_a_best_episode_at_the_bound_is_left_alone(chains, monkeypatch):
     monkeypatch.setattr("agents.training.polishing.climb", lambda *args: pytest.fail("there is nothing to find"))
     while training.best.episodes[0].makespan_s > 3.0:
         training.best(training.driver.run((0, int(training.learner.updates.assign_add(1)))))
-    Polish(training)(training.driver.run((0, 0)), 0)
+    polish(training, training.driver.run((0, 0)), 0)
 
 
 def test_climbs_are_judged_by_the_costs_that_hold_now():

@@ -15,7 +15,7 @@ from doppler_tf.api.calibration import profiled
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError, DeadlockError, DeviceLostError, ExecutionError, StalledError
 from doppler_tf.finalists import baselines, batch_baselines, finalists_of, simulated_makespans
-from doppler_tf.graph.costs import build_costs
+from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.frozen import with_weights_as_operands
 from doppler_tf.graph.topology import Topology
@@ -23,9 +23,10 @@ from doppler_tf.heuristics import Problem
 from doppler_tf.offload.planning import in_any_order
 from doppler_tf.placement import place, place_batches
 from doppler_tf.schedule.any_order import most_bytes
-from doppler_tf.schedule.assignment import AUTO
+from doppler_tf.schedule.assignment import AUTO, Assignment
 from doppler_tf.schedule.batches import Batches, repeat_graph
 from doppler_tf.schedule.memory import never_fits
+from doppler_tf.schedule.merged_graph import Merged
 from doppler_tf.schedule.merging import merge_calls
 
 if TYPE_CHECKING:
@@ -125,19 +126,24 @@ class Candidate:
         merged = {name: merge_calls(graph, free, a, self.program.repeated(batches, seed).fetch if in_flight > 1 else self.program.fetch)
                   for name, a in finalists.items()}
         if memory_bytes is not None:
-            room_bytes = costs.memory_bytes - self._beside_flight_bytes(batches)
-            merged = {name: found for name, found in merged.items()
-                      if (most_bytes(graph, costs, finalists[name].device, found.vertex) <= room_bytes).all()}
-            whole = np.zeros(graph.num_vertices, np.int32)
-            for b, row in enumerate(batches.vertex if in_flight > 1 else ()):
-                whole[row[row >= 0]] = b
-            self.alone = bool(most_bytes(graph, costs, np.zeros_like(whole), whole)[0] <= room_bytes[0])
+            merged = self._in_any_order(batches, graph, costs, merged, finalists)
         different: dict[tuple, str] = {}
         for name in sorted(merged, key=lambda name: merged[name].makespan_s):
             different.setdefault((merged[name].vertex.tobytes(), merged[name].assignment.device.tobytes()), name)
         self.patterns = {name: [finalists[name]] if in_flight == 1 else batches.pattern(finalists[name]) for name in different.values()}
         self.predicted_s = {name: merged[name].makespan_s / in_flight for name in different.values()}
         return bool(merged)
+
+    def _in_any_order(self, batches: Batches, graph: DataflowGraph, costs: CostModel, merged: Mapping[str, Merged],
+                      finalists: Mapping[str, Assignment]) -> dict[str, Merged]:
+        """Those larger calls that exceed no limit in any order of execution. Tells the same of each batch as one call (`alone`)."""
+        room_bytes = costs.memory_bytes - self._beside_flight_bytes(batches)
+        whole = np.zeros(graph.num_vertices, np.int32)
+        for b, row in enumerate(batches.vertex if batches.in_flight > 1 else ()):
+            whole[row[row >= 0]] = b
+        self.alone = bool(most_bytes(graph, costs, np.zeros_like(whole), whole)[0] <= room_bytes[0])
+        return {name: found for name, found in merged.items()
+                if (most_bytes(graph, costs, finalists[name].device, found.vertex) <= room_bytes).all()}
 
     def _beside_flight_bytes(self, batches: Batches) -> float:
         """Bytes of the arguments and results of those calls of a run that are not in flight."""

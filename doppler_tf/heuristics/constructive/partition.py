@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from doppler_tf.heuristics.constructive.balancing import linear_sum_assignment
@@ -58,37 +60,49 @@ def _balanced_parts(exec_s: np.ndarray, shares: np.ndarray) -> np.ndarray:
 
 def _metis_parts(problem: Problem, exec_s: np.ndarray, seed: int) -> np.ndarray:
     """int64 [U]: METIS's part of each unit."""
-    from scipy.sparse import csr_array
-
-    graph, unit_of, edges = problem.graph, problem.units.unit_of, problem.graph.work_edges
-    ends = unit_of[graph.sources[edges]], unit_of[graph.targets[edges]]
-    across = ends[0] != ends[1]
-    one_way = csr_array((problem.costs.mean_transfer_s[edges][across], (ends[0][across], ends[1][across])), (len(exec_s), len(exec_s)))
-    transfer_s, unit_s, shares = (one_way + one_way.T).tocsr(), exec_s.mean(axis=1), problem.work_shares
-    if len(unit_s) > _MANY_UNITS * len(shares) and unit_s.max() < shares.min() * unit_s.sum() / 2:
-        return _metis(transfer_s, unit_s, shares, seed)
-    part = np.zeros(len(unit_s), np.int64)
-    halves = [(np.arange(len(unit_s)), 0, len(shares))]
+    unit_of, edges, count = problem.units.unit_of, problem.graph.work_edges, len(exec_s)
+    a, b = unit_of[problem.graph.sources[edges]].astype(np.int64), unit_of[problem.graph.targets[edges]].astype(np.int64)
+    across = a != b
+    keys, place = np.unique(np.concatenate([(a * count + b)[across], (b * count + a)[across]]), return_inverse=True)
+    transfer_s = np.bincount(place, np.tile(problem.costs.mean_transfer_s[edges][across], 2), len(keys))
+    pairs, unit_s, shares = _Pairs(keys // count, keys % count, transfer_s), exec_s.mean(axis=1), problem.work_shares
+    if count > _MANY_UNITS * len(shares) and unit_s.max() < shares.min() * unit_s.sum() / 2:
+        return _metis(pairs, unit_s, shares, seed)
+    part = np.zeros(count, np.int64)
+    halves = [(np.arange(count), pairs, 0, len(shares))]
     while halves:  # METIS's recursion, which ends at an empty half
-        members, first, end = halves.pop()
+        members, pairs, first, end = halves.pop()
         if end - first == 1 or not members.size:
             part[members] = first
             continue
         middle = (first + end) // 2
         both = np.array([shares[first:middle].sum(), shares[middle:end].sum()])
-        second = _metis(transfer_s[members][:, members], unit_s[members], both / both.sum(), seed) == 1
-        halves += [(members[~second], first, middle), (members[second], middle, end)]
+        half = _metis(pairs, unit_s[members], both / both.sum(), seed)
+        halves += [(members[half == k], pairs.within(half == k), *ends) for k, ends in enumerate(((first, middle), (middle, end)))]
     return part
 
 
-def _metis(transfer_s, unit_s: np.ndarray, shares: np.ndarray, seed: int) -> np.ndarray:
-    """int64 [U]: the parts in one call. Args: transfer_s: sparse [U, U], between units; shares: of the work, by part."""
+class _Pairs(NamedTuple):
+    """Units with transfers between them: each pair both ways, in order, and the seconds of its transfers."""
+
+    first: np.ndarray
+    second: np.ndarray
+    transfer_s: np.ndarray
+
+    def within(self, kept: np.ndarray) -> _Pairs:
+        """Those between the units that are kept, which are counted anew. Args: kept: bool, by unit."""
+        number, rows = np.cumsum(kept) - 1, kept[self.first] & kept[self.second]
+        return _Pairs(number[self.first[rows]], number[self.second[rows]], self.transfer_s[rows])
+
+
+def _metis(pairs: _Pairs, unit_s: np.ndarray, shares: np.ndarray, seed: int) -> np.ndarray:
+    """int64 [U]: the parts in one call. Args: shares: of the work, by part."""
     import pymetis
 
-    transfer_s.sort_indices()
-    found = pymetis.part_graph(len(shares), xadj=transfer_s.indptr.tolist(), adjncy=transfer_s.indices.tolist(),
-                               vweights=_integers(unit_s).tolist(), eweights=np.maximum(_integers(transfer_s.data), 1).tolist(),
-                               tpwgts=shares.tolist(), recursive=len(shares) <= 8, options=pymetis.Options(seed=seed))
+    begin = np.concatenate([[0], np.cumsum(np.bincount(pairs.first, minlength=len(unit_s)))])
+    found = pymetis.part_graph(len(shares), xadj=begin.tolist(), adjncy=pairs.second.tolist(), vweights=_integers(unit_s).tolist(),
+                               eweights=np.maximum(_integers(pairs.transfer_s), 1).tolist(), tpwgts=shares.tolist(),
+                               recursive=len(shares) <= 8, options=pymetis.Options(seed=seed))
     return np.array(found.vertex_part, np.int64)
 
 

@@ -91,9 +91,9 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
       graph, topology: as in `build_costs`; or ready-made costs; or a `Problem` alone, which keeps its rule and is quicker a second time.
       method: a heuristic's name, a name in `learned`, or `auto`: all that construct assignments (above 50,000 vertices the fast ones)
         and all in `learned`, then hill climbing for about a tenth of a second; with a `budget_s` instead annealing, hill climbing and
-        CP-SAT for the seconds left (see `search_together`). If the graph repeats itself, a tied search comes first and takes half of
-        the budget, and the other searches the last quarter. Without a budget it takes about a second, if the graph is too large for
-        hill climbing.
+        CP-SAT for the second half of the seconds (see `search_together`). If the graph repeats itself, a tied search comes first and
+        takes half of the budget, and the other searches the last quarter. Without a budget it takes about a second, if the graph is
+        too large for hill climbing.
       samples: how many assignments each randomised method may try, the first is kept among equals; None: 50, of a policy 64, and
         fewer of a policy where a graph has more than 20,000 vertices (12 at 100,000). Of a search: how many simulations; None:
         about a second's worth, or as many as `budget_s` lets it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import networkx as nx
@@ -11,12 +12,13 @@ import pytest
 from hypothesis import given
 
 from data.layered import Layered, layered_graph
+from doppler_tf import stages
 from doppler_tf.errors import ConfigError, DeadlockError
 from doppler_tf.formats.graph_json import read_graph
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Topology, ideal, preset
-from doppler_tf.heuristics import CONSTRUCTIVE, SEARCHES, Budget, Pool, Problem, heft
+from doppler_tf.heuristics import CONSTRUCTIVE, HEURISTICS, SEARCHES, Budget, Pool, Problem, heft
 from doppler_tf.heuristics.search import portfolio as portfolio_module
 from doppler_tf.heuristics.search.portfolio import TOGETHER, search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
@@ -311,3 +313,16 @@ def test_repeated_layers_are_searched_where_the_whole_graph_could_not_be(monkeyp
     placed = place(stack(12), ideal(2), samples=50, budget_s=30.0)
     assert "tied_search" in placed.makespans_s
     assert not {"annealing", "local_search"} & set(placed.makespans_s)
+
+
+def test_slow_draws_leave_half_of_the_seconds_to_searches(monkeypatch):
+    def slow(problem, rng):
+        time.sleep(0.05)
+        return CONSTRUCTIVE["critical_path"](problem, rng)
+
+    graph, topology = layered_graph(Layered(60, 6, 2.0, 2, 6, 1e10, 8e6, 0.5), 0), preset("p100x4")
+    place(graph, topology, budget_s=0.5)  # compiles
+    monkeypatch.setattr(stages, "HEURISTICS", {**HEURISTICS, "critical_path": slow})
+    placed = place(graph, topology, budget_s=2.0)
+    assert {"annealing", "local_search"} <= placed.simulations.keys()
+    assert "heft" in placed.makespans_s  # each method makes one

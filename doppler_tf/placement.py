@@ -29,6 +29,7 @@ from doppler_tf.stages import (
     Policy,
     bound_by_memory,
     construct,
+    construct_all,
     improve,
     mend,
     over_host,
@@ -36,7 +37,6 @@ from doppler_tf.stages import (
     steadiest,
     tie_repeats,
     under_noise,
-    usual,
 )
 
 OFFLOAD = (AUTO, "never")
@@ -142,7 +142,7 @@ def _searched(problem: Problem, asked: Asked, method: str, if_short: float = 1.0
         construct(pool, asked, (method,))
     else:
         tie_repeats(pool, asked)
-        construct(pool, asked, (*usual(problem, asked), *asked.learned))
+        construct_all(pool, asked)
     mend(pool)
     known_s, bound = pool.members[pool.leader].makespan_s, if_short < 1.0 and bound_by_memory(pool)
     if method == AUTO:

@@ -28,9 +28,10 @@ _MOST_FOR_ALL = 50_000
 # The most simulations, and vertices and edges in them, to improve what was constructed: a tenth of a second, as much as a tenth of the
 # default budget of a search.
 _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
-# Each stage takes at most half of the seconds that are left for it and later ones: the tied search, and after it, or without one, what
-# constructs assignments. But without a tied search each method makes one assignment, as long as there is time.
-_TIED, _AFTER_TIED, _WITHOUT = 0.5, 0.75, 0.5
+# Each stage takes at most half of the seconds that are left for it and later ones: the tied search until this share of the budget, and
+# after it, or without one, what constructs assignments until these: no further method begins, none makes a further assignment. So
+# without a tied search each method makes one, as long as there is time.
+_TIED, _AFTER_TIED, _UNTIED = 0.5, (0.75, 0.75), (1.0, 0.5)
 # One assignment each, a second at most for 100,000 vertices.
 _QUICK = [name for name in FAST if name in DETERMINISTIC and name not in YARDSTICKS]
 # Vertices that are partitioned again and again where nobody says how often.
@@ -81,15 +82,18 @@ def tie_repeats(pool: Pool, asked: Asked) -> None:
             pool.enter("tied_search", found)
 
 
-def usual(problem: Problem, asked: Asked) -> Iterable[str]:
-    """The constructive methods of the portfolio."""
-    return FAST if asked.budget_s is None and problem.graph.num_vertices > _MOST_FOR_ALL else CONSTRUCTIVE
+def construct_all(pool: Pool, asked: Asked) -> None:
+    """The constructive methods of the portfolio, and all policies; with a budget, searches get the seconds that are left."""
+    large = asked.budget_s is None and pool.problem.graph.num_vertices > _MOST_FOR_ALL
+    construct(pool, asked, (*(FAST if large else CONSTRUCTIVE), *asked.learned), *(_AFTER_TIED if pool.members else _UNTIED))
 
 
-def construct(pool: Pool, asked: Asked, names: Iterable[str]) -> None:
-    """Constructive heuristics and policies, each at least once if there is nothing else."""
+def construct(pool: Pool, asked: Asked, names: Iterable[str], first: float = 1.0, further: float = 1.0) -> None:
+    """Constructive heuristics and policies, each at least once if there is nothing else.
+
+    Args: first, further: the shares of the budget at which no further method begins, and at which none makes a further assignment.
+    """
     graph, costs = pool.problem.graph, pool.problem.costs
-    first, further = (_AFTER_TIED, _AFTER_TIED) if pool.members else (1.0, _WITHOUT)
     for name in names:
         if name in pool.members:
             continue

@@ -316,8 +316,10 @@ def test_repeated_layers_are_searched_where_the_whole_graph_could_not_be(monkeyp
 
 
 def test_slow_draws_leave_half_of_the_seconds_to_searches(monkeypatch):
+    calls = []
+
     def slow(problem, rng):
-        time.sleep(0.05)
+        calls.append(time.sleep(0.05))
         return CONSTRUCTIVE["critical_path"](problem, rng)
 
     graph, topology = layered_graph(Layered(60, 6, 2.0, 2, 6, 1e10, 8e6, 0.5), 0), preset("p100x4")
@@ -326,3 +328,6 @@ def test_slow_draws_leave_half_of_the_seconds_to_searches(monkeypatch):
     placed = place(graph, topology, budget_s=2.0)
     assert {"annealing", "local_search"} <= placed.simulations.keys()
     assert "heft" in placed.makespans_s  # each method makes one
+    calls.clear()
+    place(graph, topology, "critical_path", budget_s=1.0)  # which has no searches to leave time for
+    assert len(calls) > 12

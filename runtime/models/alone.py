@@ -83,6 +83,7 @@ class Alone:
         """Raises FormatError: the folder is missing or damaged."""
         model, self._folder = captured_model(folder).original, folder
         self._checks = (checks(model) or []) if mode == XLA else []
+        self._plain: Alone | None = None
         self.variables = {name: tf.Variable(model.weight(name), trainable=False) for name in model.placeholders}
         self._names = [x["name"] for x in model.meta["outputs"]]
         self._direct = {x["tensor"]: x["name"] for x in model.meta["arguments"]}
@@ -99,7 +100,8 @@ class Alone:
         """One call. Args: arguments: tensors by name. Returns: results by name."""
         flat = self._call(*[arguments[name] for name in self._arguments])
         if self._checks and not flat[-1]:
-            return Alone(self._folder, PLAIN)(arguments)
+            self._plain = self._plain or Alone(self._folder, PLAIN)
+            return self._plain(arguments)
         made = iter(flat)
         return {name: arguments[self._direct[tensor]] if tensor in self._direct else next(made)
                 for name, tensor in zip(self._names, self._outputs, strict=True)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,7 +64,7 @@ class Way(Protocol):
         """Ends all threads."""
 
 
-class _OurWay:
+class _OurWay(ABC):
     """What the ways on our engine share: for each number of calls in one run what is prepared once."""
 
     executor = ENGINE
@@ -105,8 +106,9 @@ class _OurWay:
         """How many of the calls that are left the next run takes."""
         return left
 
+    @abstractmethod
     def _prepare(self, count: int) -> _Prepared:
-        raise NotImplementedError
+        """What runs so many calls."""
 
 
 class _Prepared(NamedTuple):

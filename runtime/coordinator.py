@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,8 +37,8 @@ class Coordinator:
         self._session, self._workers = session, workers
         self._residency = Residency(plan.input_bytes)
         self._host = plan.costs.topology.host_device
-        self._loads = plan.loads(self._host)  # they hand a tensor on, which needs no memory of its own where none needs it afterwards
-        self._still_needed = Counter([*self._loads.values(), *plan.graph.results.tolist()])
+        self._loads = plan.loads  # they hand a tensor on, which needs no memory of its own where none needs it afterwards
+        self._still_needed = dict(plan.uses)
         self._instant = frozenset[tuple[int, int]]() if plan.dispatcher.limited else frozenset(
             (s, d) for s, d, _ in plan.links if session.is_instant(s, d))
         vertices, transfers = plan.graph.num_vertices, len(plan.dispatcher.transfers.producer)

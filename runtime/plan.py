@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from doppler_tf.graph.costs import CostModel
@@ -19,6 +21,7 @@ class Plan:
       input_bytes: float64 [D], inputs are resident where they are used, from the start.
       devices: (device, threads) of those that run a vertex.
       links: (source, destination, threads) of those that a tensor crosses.
+      loads: the tensor that each load on the host hands on; none without a host. uses: of each such tensor, how many there are.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, dispatcher: Dispatcher):
@@ -31,11 +34,10 @@ class Plan:
         self.devices = [(d, min(count, int(costs.slots[d]))) for d, count in zip(used.tolist(), vertices.tolist(), strict=True)]
         crossed, copies = np.unique(np.stack([transfers.source, transfers.destination]), axis=1, return_counts=True)
         self.links = [(s, d, min(count, link_slots or 1)) for (s, d), count in zip(crossed.T.tolist(), copies.tolist(), strict=True)]
-
-    def loads(self, host: int | None) -> dict[int, int]:
-        """The tensor that each load on the host hands on; none without a host."""
-        on_host = [] if host is None else np.flatnonzero(self.assignment.device[self.graph.targets] == host)
-        return dict(zip(self.graph.targets[on_host].tolist(), self.graph.edge_tensor[on_host].tolist(), strict=True))
+        host = costs.topology.host_device
+        on_host = [] if host is None else np.flatnonzero(assignment.device[graph.targets] == host)
+        self.loads: dict[int, int] = dict(zip(graph.targets[on_host].tolist(), graph.edge_tensor[on_host].tolist(), strict=True))
+        self.uses = Counter([*self.loads.values(), *graph.results.tolist()]) if self.loads else Counter[int]()
 
 
 def _input_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:

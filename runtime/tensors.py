@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
 from collections import Counter
@@ -158,9 +159,8 @@ class TensorFlowBackend:
             sources = [next((placed[v, other] for other in near if (v, other) in placed), None) for v in new]
             try:
                 tensors = [self._input(layout.graph, v) if source is None else source for v, source in zip(new, sources, strict=True)]
-                # One operation for all, as each takes 15 us. `tf.identity_n` would hold Python's lock until the machine has answered.
-                types = [tensor.dtype.as_datatype_enum for tensor in tensors]
-                copies = execute_on(devices[d], "IdentityN", tensors, ("T", types), len(tensors))
+                copies = tensors if all(_on_this_cpu(name) for name in (devices[d], *(tensor.device for tensor in tensors))) else _sent(
+                    tensors, devices[d])
                 for tensor in copies if server is not None else ():
                     _size_bytes(tensor)  # a lost server raises here: the shape is asked for after the call
             except tf.errors.OpError as error:
@@ -187,7 +187,7 @@ class _Layout:
       kept: the device of every tensor that outlives a run; inputs_stay: whether the backend keeps inputs that a session frees.
       calls: by build, of each vertex that is no input; operands: the tensors that each takes.
       size_bytes: by tensor.
-      loaded: the tensor that each load on the host hands on.
+      loaded: the tensor that each load on the host hands on; loads: how many loads each such tensor has.
     """
 
     def __init__(self, graph: DataflowGraph, assignment: Assignment, devices: Sequence[str], host: int | None, fetch: Collection[int],
@@ -212,6 +212,7 @@ class _Layout:
         self.operands = [None if kernel is None else [self.first_tensor[operand.vertex] + operand.output for operand in kernel.operands]
                          for kernel in graph.kernel]
         self.loaded = {v: self.operands[v][0] for v, d in enumerate(self.device) if d == host}
+        self.loads = Counter(self.loaded.values())
         self.calls: dict[str, dict[int, KernelCall]] = {}
 
     def names(self, build: str) -> Sequence[str]:
@@ -237,13 +238,13 @@ class TensorFlowSession:
         self.kept = layout.kept
         self._staying = frozenset(self._resident) if layout.inputs_stay else frozenset()
         self._is_served = [server_of(device) is not None for device in devices]
-        self._on_this_cpu = ["CPU" in device and not served for device, served in zip(devices, self._is_served, strict=True)]
+        self._on_this_cpu = list(map(_on_this_cpu, devices))
         self.check_s = None if cluster is None else CHECK_S
         held_bytes = layout.embedded_bytes.copy()
         for tensor, d in self._resident:
             held_bytes[d] += self._size_bytes[tensor]
         self._residency = Residency(held_bytes)
-        self._host, self._loaded, self._loads_left = layout.host, layout.loaded, Counter(layout.loaded.values())
+        self._host, self._loaded, self._loads_left = layout.host, layout.loaded, dict(layout.loads)
         self._over = False
         self._lock = threading.Lock()  # guards the resident tensors; no kernel and no copy runs while it is held
         self._arriving: dict[tuple[int, str | None], threading.Lock] = {}  # by tensor and server
@@ -361,6 +362,18 @@ def _raise_if_lost(error: tf.errors.OpError, names: Sequence[str], cluster: Clus
             cluster.lose(servers[gone])
             where = cluster.place(names[gone])
         raise DeviceLostError(f"{where} does not answer", gone) from error
+
+
+def _sent(tensors: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
+    """Copies on a device. One operation for all, as each takes 15 us. `tf.identity_n` would hold Python's lock until another machine has
+    answered."""
+    return execute_on(device, "IdentityN", list(tensors), ("T", [tensor.dtype.as_datatype_enum for tensor in tensors]), len(tensors))
+
+
+@functools.cache  # each run asks
+def _on_this_cpu(device: str) -> bool:
+    """Whether a device is a logical CPU of this process. These share tensors."""
+    return "CPU" in device and server_of(device) is None
 
 
 def _size_bytes(tensor: tf.Tensor) -> int:

@@ -187,7 +187,8 @@ def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], 
 def _compiled(fitting: Pool, found: Pool, asked: Asked) -> Placement:
     """The best of what fits and of what was found, compiled so that it fits with the host."""
     problem = fitting.problem
-    pool = Pool(problem, max(found.bound_s, crossing_bound_s(problem.graph, problem.costs)))
+    # What a search has proved holds for runs without a host.
+    pool = Pool(problem, max(problem.bounds.best_s, crossing_bound_s(problem.graph, problem.costs)))
     for name, each in fitting.members.items():
         if np.isfinite(each.makespan_s):
             pool.put(name, *each)

@@ -14,15 +14,18 @@ _HERE = Path(__file__).parent
 
 
 # For functions that only compiled functions call. A way in from Python takes Numba up to a second to compile; without it, Python's call
-# ends the process.
-inner = functools.partial(numba.njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# ends the process. Without `_nrt` a function counts no references to its arrays, for which list schedulers took five sixths of their time.
+# One that allocates needs it: `inner(_nrt=True)`.
+inner = functools.partial(numba.njit, nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True, _nrt=False)
 
 
-def compiled(function: Callable) -> Callable:
+def compiled(function: Callable | None = None, allocates: bool = True) -> Callable:
     """Compiles a function that calls functions of other files, in this folder or its own. Numba's own cache notices changes only in the
-    function's file."""
+    function's file. Args: allocates: whether it makes arrays; see `inner`."""
+    if function is None:
+        return functools.partial(compiled, allocates=allocates)
     function.__qualname__ += f"_{_sources(Path(function.__code__.co_filename).parent)}"
-    return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True)(function)
+    return numba.njit(cache=True, nogil=True, no_cfunc_wrapper=True, _nrt=allocates)(function)
 
 
 @functools.cache

@@ -63,7 +63,7 @@ class Prepared(NamedTuple):
     least_tail: np.ndarray
 
 
-@inner
+@inner(_nrt=True)
 def held_bytes(device, p):
     """float64 [D]: the bytes of all tensors that are ever on each device. Args: device: int32 [N]; p: Prepared."""
     ptr, edges, incoming, item_bytes, count = p.ptr, p.edges, p.incoming, p.item_bytes, len(device)

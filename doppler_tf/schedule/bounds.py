@@ -35,7 +35,12 @@ class Bounds:
 
 
 def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
-    """All bounds; near-linear in vertices and edges times devices, and times the kinds of links that end at a device."""
+    """All bounds; near-linear in vertices and edges times devices, and times the kinds of links that end at a device.
+
+    If a host takes what does not fit, they hold for plans with it, too.
+    """
+    if costs.topology.host is not None and costs.tensor_bytes.sum() > costs.memory_bytes.min():
+        costs = _by_host(costs)
     path_s = _longest(graph, costs, joins=False)
     bounds = _work_bound(graph, costs), path_s, max(path_s, _longest(graph, costs, joins=True))
     return Bounds(*(bound * (1 - rounding(graph, costs)) for bound in bounds))
@@ -94,6 +99,20 @@ def _longest(graph: DataflowGraph, costs: CostModel, joins: bool) -> float:
                             costs.explicit_transfer_s[edge], costs.edge_bytes[edge], _link_kinds(costs.topology), costs.slots, joins)
     # The bound ignores colocation groups. Ignoring a constraint can only lower it, so that it stays valid.
     return float(latest)
+
+
+def _by_host(costs: CostModel) -> CostModel:
+    """Costs by which no transfer takes longer than the second half of its way by the host: a plan may send a tensor so."""
+    topology = costs.topology
+    latency_s, bandwidth = topology.with_host.latency_s[-1:, :-1], topology.with_host.bandwidth_bytes_per_s[-1:, :-1]
+    linked = bandwidth > 0
+    links = replace(topology, bandwidth_bytes_per_s=np.maximum(topology.bandwidth_bytes_per_s, bandwidth),
+                    latency_s=np.where(topology.links & linked, np.minimum(topology.latency_s, latency_s),
+                                       np.where(topology.links, topology.latency_s, latency_s)))
+    with np.errstate(divide="ignore"):
+        least_s = np.where(linked, latency_s + costs.edge_bytes[:, None] / bandwidth, np.inf).min(axis=1)
+    return replace(costs, topology=links, explicit_transfer_s=np.fmin(costs.explicit_transfer_s, np.where(
+        np.isnan(costs.explicit_transfer_s), np.nan, least_s)))
 
 
 class _LinkKinds(NamedTuple):

@@ -253,3 +253,21 @@ def test_noise_is_told_not_to_count(monkeypatch):
     monkeypatch.setattr("doppler_tf.placement.note", told.append)
     place(layers(), devices(12, HOST), noise=0.1)
     assert told == ["layers: kept in part on the host, so assignments are judged without noise"]
+
+
+@pytest.mark.parametrize(("bandwidth", "explicit"), [(500.0, {}), (1e5, {"transfer_s": 1.0})])
+def test_the_bound_holds_where_the_way_by_the_host_is_faster_than_the_link(bandwidth, explicit):
+    """A plan sends the tensor of `a` by the host, as `d0` has no room for it beside that of `b`."""
+    sizes = {"a": (10, "d0", 1e-3), "b": (40, "d0", 1e-3), "c": (10, "d0", 1e-3), "big": (50, "d1", 5e-3), "bc": (1, "d1", 1e-3),
+             "d": (1, "d1", 1e-3)}
+    nodes = [{"id": name, "output_bytes": size, "pin": pin, "exec_s": seconds} for name, (size, pin, seconds) in sizes.items()]
+    edges = [{"source": s, "target": t} for s, t in (("a", "b"), ("b", "c"), ("big", "bc"), ("bc", "d"))]
+    graph = graph_from_records(nodes, [*edges, {"source": "a", "target": "d", **explicit}], {"name": "by_host"})
+    devices = [{"name": "d0", "memory_bytes": 50}, {"name": "d1", "memory_bytes": 52}]
+    topology = Topology.from_json({"name": "t", "devices": devices, "links": {"bandwidth_bytes_per_s": bandwidth},
+                                   "host": {"bandwidth_bytes_per_s": 1e5}})
+    placed = place(graph, topology)
+    assert placed.assignment.offload is not None
+    assert placed.makespan_s == pytest.approx(7.1e-3)
+    assert placed.lower_bound_s == pytest.approx(7e-3)
+    assert validate_trace(graph, topology, placed.assignment, simulate(graph, topology, placed.assignment)).valid

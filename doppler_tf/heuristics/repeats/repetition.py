@@ -166,7 +166,7 @@ def _counterparts(v, own, colours, outward, inward, shift, back, fit):
     return count, at
 
 
-@inner
+@inner(_nrt=True)
 def _nearest(v, fit, count, step, outward, inward, seen):
     """Of the first `count` vertices in `fit` the one closest to v by edges. Of several, the one whose number is closest to v + step.
 

@@ -154,7 +154,7 @@ def _at(device, d, sent_s, cost, p, outward):
     return sent_s + transfer_s, transfer_s
 
 
-@compiled
+@compiled(allocates=False)
 def read_move(unit, a, b, sets, p, devices, schedule, x):
     """Fills `x`, float64 [F], with what is known of the move of a unit from device a to b. Args: as in `propose`."""
     begun_s, tail_s, _, work_s, link_s, on_chain, scales_s = schedule
@@ -211,7 +211,7 @@ def read_move(unit, a, b, sets, p, devices, schedule, x):
     x[17], x[18] = first_s / max(makespan_s, 1e-300), on_chain[unit]
 
 
-@compiled
+@compiled(allocates=False)
 def score(proposals, x, hidden, deeper):
     """The network's output, larger for moves that more probably shorten the run. Args: x: float64 [F]; hidden, deeper: float64 [H]."""
     copy_to(hidden, proposals.first_bias)

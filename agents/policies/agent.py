@@ -16,7 +16,7 @@ from agents.policies.losses import EpisodeLogProbability, LogProbability, imitat
 from agents.policies.networks import DualNetwork
 from agents.policies.policy import DualPolicy, EpisodePolicy
 from agents.policies.rollout import Episodes, Rollout, log_probability
-from agents.policies.trajectories import compact, episodes_of
+from agents.policies.trajectories import compact, episodes_of, returns_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class ReinforceAgent(tf_agent.TFAgent):
         # Without an elite, episodes of weight 0 take its place: every update has the same shapes and shares one compiled function.
         elite = Episodes(*(value[:self._elite_rows] for value in episodes)) if elite is None else episodes_of(elite, vertices)
         scalars = (tf.constant(value, tf.float32) for value in (entropy, elite_weight, imitation))
-        info = self._update(self.collect_policy.graphs, episodes, tf.reduce_sum(experience.reward, axis=1), weights, elite, *scalars)
+        info = self._update(self.collect_policy.graphs, episodes, returns_of(experience), weights, elite, *scalars)
         return tf_agent.LossInfo(info.loss, info)
 
     def gradients(self, episodes: Episodes, elite: Episodes, lesson: Lesson) -> Gradients:

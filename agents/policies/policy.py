@@ -17,6 +17,8 @@ from agents.policies.rollout import Choice, Rollout, after_placing, choose, devi
 from doppler_tf.errors import ConfigError
 
 NUM_FEATURES = len(DEVICE_FEATURES["relational"])
+# From the seed of an episode to that of the next one in its row of a run: far from those that people choose.
+_EPISODE = 1_000_003
 
 
 class EpisodePolicy(tf_policy.TFPolicy):
@@ -84,14 +86,15 @@ class DualPolicy(EpisodePolicy):
         after = place_vertex(self.graphs, state, choice.vertex, choice.device, choice.start_s)
         race = run_on(self.graphs, tables, after, race, choice.vertex)
         return policy_step.PolicyStep({"vertex": choice.vertex, "device": choice.device},
-                                      {"placed": placed, "seed": policy_state["seed"], "now": race.now, "end": race.end,
-                                       "soonest": race.soonest}, info)
+                                      {"placed": placed, "seed": _next(policy_state["seed"], time_step.is_last()), "now": race.now,
+                                       "end": race.end, "soonest": race.soonest}, info)
 
     def _taken_up(self, tables: Tables, state: EpisodeState, first: tf.Tensor, policy_state: dict[str, tf.Tensor]
                   ) -> tuple[Race, tf.Tensor]:
         """Race and sums after the last step; initial ones where an episode begins."""
         greedy = tf.fill(tf.shape(state.graph), self.greedy)
-        fresh = start_race(self.graphs, tables, state, policy_state["seed"][0], greedy)
+        seed = tf.transpose(policy_state["seed"])[:, :, None]  # of each row, beside the vertices of a row
+        fresh = start_race(self.graphs, tables, state, seed, greedy)
         now, end, soonest, placed = (
             tf.where(tf.reshape(first, [-1] + [1] * (new.shape.rank - 1)), new, policy_state[name]) for name, new in
             (("now", fresh.now), ("end", fresh.end), ("soonest", fresh.soonest), ("placed", tf.gather(tables.plc_empty, state.graph))))
@@ -105,3 +108,8 @@ class DualPolicy(EpisodePolicy):
         sel = masked_log_probability(tf.gather(tf.reshape(tables.sel_logit, [-1, size]), state.graph), mask, choice.vertex)
         logits = device_logits(self._network, self.graphs, tables, state, placed, choice.vertex, choice.features)
         return tf.stack([sel.chosen, masked_log_probability(logits, choice.mask, choice.device).chosen], axis=1)
+
+
+def _next(seed: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
+    """int32 [B, 2]: the seeds, others where an episode has ended, as drivers go on with the state in the episode after it."""
+    return seed + tf.cast(last, tf.int32)[:, None] * tf.constant([_EPISODE, 0])

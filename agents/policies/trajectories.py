@@ -68,6 +68,17 @@ def episodes_of(experience: Trajectory, num_vertices: int) -> Episodes:
         padding = [[0, 0], [0, steps - value.shape[1]]] + [[0, 0]] * (value.shape.rank - 2)
         return tf.pad(value, padding, constant_values=fill)
 
-    info = experience.policy_info
-    return Episodes(experience.observation["graph"][:, 0], fit(experience.action["vertex"], steps), fit(experience.action["device"], 0),
+    info, inside = experience.policy_info, _inside(experience)
+    return Episodes(experience.observation["graph"][:, 0], fit(tf.where(inside, experience.action["vertex"], steps), steps),
+                    fit(tf.where(inside, experience.action["device"], 0), 0),
                     fit(info["features"], 0.0), fit(info["mask"], True))
+
+
+def returns_of(experience: Trajectory) -> tf.Tensor:
+    """float32 [B]: the return of the episode with which each row begins."""
+    return tf.reduce_sum(tf.where(_inside(experience), experience.reward, 0.0), axis=1)
+
+
+def _inside(experience: Trajectory) -> tf.Tensor:
+    """bool [B, T]: the steps of the episode with which each row begins. Drivers may begin others after a short one."""
+    return tf.cumsum(tf.cast(experience.next_step_type == StepType.LAST, tf.int32), axis=1, exclusive=True) == 0

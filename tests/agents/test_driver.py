@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tf_agents.drivers.dynamic_episode_driver import DynamicEpisodeDriver
+from tf_agents.drivers.py_driver import PyDriver
+from tf_agents.policies.py_tf_eager_policy import PyTFEagerPolicy
 
 from agents.config import TrainConfig
 from agents.episodes.environment import AssignmentEnvironment
@@ -17,7 +19,7 @@ from agents.policies.agent import DopplerAgent
 from agents.policies.driver import FusedDriver
 from agents.policies.policy import DualPolicy
 from agents.policies.rollout import Rollout, log_probability
-from agents.policies.trajectories import episodes_of, seconds_of
+from agents.policies.trajectories import episodes_of, returns_of, seconds_of
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import ideal
@@ -60,6 +62,27 @@ def test_same_trajectories_as_the_standard_driver(random_graph, learning, count,
     np.testing.assert_array_equal(seconds_of(fused), makespans)
     np.testing.assert_allclose(reward[:, -1], -makespans / arrays[0].scale_s, rtol=1e-6)
     np.testing.assert_array_equal(reward[:, :-1], 0.0)
+
+
+def test_episodes_of_a_row_that_follow_each_other_differ(random_graph, learning):
+    """And what is learned from a row is its first episode, whose return `returns_of` tells."""
+    graph = random_graph(8, 0)
+    arrays, encoded, network = learning([graph])
+    environment = AssignmentEnvironment(arrays, [FastSimulator(graph, build_costs(graph, ideal(3))).makespans], batch_size=2)
+    seen = []
+    policy = PyTFEagerPolicy(DualPolicy(network, encoded), use_tf_function=True, batch_time_steps=False)
+    PyDriver(environment, policy, [seen.append], max_episodes=12).run(environment.reset(), policy.get_initial_state(2))
+    rows = tf.nest.map_structure(lambda *steps: tf.stack(steps, axis=1), *seen)
+    period = 9  # with the step between two episodes
+    made = [tuple(rows.action[key][b, e * period:e * period + 8].numpy().tobytes() for key in ("vertex", "device"))
+            for b in range(2) for e in range(6)]
+    assert len(set(made)) == 12
+    rewards = rows.reward.numpy()
+    assert (rewards[:, 7] < 0).all()
+    np.testing.assert_allclose(returns_of(rows), rewards[:, 7])
+    first = episodes_of(rows, 12)
+    np.testing.assert_array_equal(first.order[:, :8], rows.action["vertex"][:, :8])
+    np.testing.assert_array_equal(first.order[:, 8:], 11)
 
 
 def test_trajectories_are_whole_episodes(random_graph, learning):

@@ -37,8 +37,7 @@ class Coordinator:
         self._session, self._workers = session, workers
         self._residency = Residency(plan.input_bytes)
         self._host = plan.costs.topology.host_device
-        self._loads = plan.loads  # they hand a tensor on, which needs no memory of its own where none needs it afterwards
-        self._still_needed = dict(plan.uses)
+        self._loads = plan.loads  # they hand a tensor on, which takes the place of the operand when they end
         self._instant = frozenset[tuple[int, int]]() if plan.dispatcher.limited else frozenset(
             (s, d) for s, d, _ in plan.links if session.is_instant(s, d))
         vertices, transfers = plan.graph.num_vertices, len(plan.dispatcher.transfers.producer)
@@ -182,7 +181,7 @@ class Coordinator:
         if self._failure is not None:
             return
         ended = [self._noted(completion) for completion in completions]
-        loaded = [c.tag.vertex for c in completions if isinstance(c.tag, StartVertex) and self._takes_its_place(c.tag.vertex)]
+        loaded = [c.tag.vertex for c in completions if isinstance(c.tag, StartVertex) and c.tag.vertex in self._loads]
         self._issue(self._dispatcher.advance(self._traced_s(perf_counter()), ended), loaded)
 
     def _release(self, completion: Completion) -> None:
@@ -202,9 +201,7 @@ class Coordinator:
             if self._stopped:
                 return
             if isinstance(instruction, StartVertex):
-                if instruction.vertex in self._loads:
-                    self._still_needed[self._loads[instruction.vertex]] -= 1
-                if not self._takes_its_place(instruction.vertex):
+                if instruction.vertex not in self._loads:
                     self._residency.add(instruction.device, self._plan.vertex_bytes[instruction.vertex])
                 call = partial(self._session.run_vertex, *instruction)
                 self._submit((instruction.device, instruction.device), instruction, call, given)
@@ -222,10 +219,6 @@ class Coordinator:
             self._news.set()
         elif not self._submitted_s:
             raise DeadlockError(self._dispatcher.stuck())
-
-    def _takes_its_place(self, vertex: int) -> bool:
-        """Whether it is a load that has begun, and nobody needs its operand afterwards."""
-        return vertex in self._loads and not self._still_needed[self._loads[vertex]]
 
     def _submit(self, lane: tuple[int, int], task: StartVertex | StartTransfer, call: Callable[[], None], given: list[Task]) -> None:
         self._submitted_s[task] = perf_counter()

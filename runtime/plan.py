@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from doppler_tf.graph.costs import CostModel
@@ -21,7 +19,7 @@ class Plan:
       input_bytes: float64 [D], inputs are resident where they are used, from the start.
       devices: (device, threads) of those that run a vertex.
       links: (source, destination, threads) of those that a tensor crosses.
-      loads: the tensor that each load on the host hands on; none without a host. uses: of each such tensor, how many there are.
+      loads: those on the host, each of which hands a tensor on; none without a host.
     """
 
     def __init__(self, graph: DataflowGraph, costs: CostModel, assignment: Assignment, dispatcher: Dispatcher):
@@ -35,9 +33,7 @@ class Plan:
         crossed, copies = np.unique(np.stack([transfers.source, transfers.destination]), axis=1, return_counts=True)
         self.links = [(s, d, min(count, link_slots or 1)) for (s, d), count in zip(crossed.T.tolist(), copies.tolist(), strict=True)]
         host = costs.topology.host_device
-        on_host = [] if host is None else np.flatnonzero(assignment.device[graph.targets] == host)
-        self.loads: dict[int, int] = dict(zip(graph.targets[on_host].tolist(), graph.edge_tensor[on_host].tolist(), strict=True))
-        self.uses = Counter([*self.loads.values(), *graph.results.tolist()]) if self.loads else Counter[int]()
+        self.loads = frozenset[int]() if host is None else frozenset(graph.targets[assignment.device[graph.targets] == host].tolist())
 
 
 def _input_bytes(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> np.ndarray:

@@ -109,7 +109,7 @@ def _by_host(costs: CostModel) -> CostModel:
     links = replace(topology, bandwidth_bytes_per_s=np.maximum(topology.bandwidth_bytes_per_s, bandwidth),
                     latency_s=np.where(topology.links & linked, np.minimum(topology.latency_s, latency_s),
                                        np.where(topology.links, topology.latency_s, latency_s)))
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         least_s = np.where(linked, latency_s + costs.edge_bytes[:, None] / bandwidth, np.inf).min(axis=1)
     return replace(costs, topology=links, explicit_transfer_s=np.fmin(costs.explicit_transfer_s, np.where(
         np.isnan(costs.explicit_transfer_s), np.nan, least_s)))

@@ -15,6 +15,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.given import GraphLike, TopologyLike
 from doppler_tf.heuristics import HEURISTICS, SEARCHES, Pool, Problem
 from doppler_tf.heuristics.judging import by_order
+from doppler_tf.heuristics.pool import Candidate
 from doppler_tf.notes import note
 from doppler_tf.offload.planning import crossing_bound_s, roomy
 from doppler_tf.schedule.any_order import fits_in_any_order
@@ -43,6 +44,8 @@ OFFLOAD = (AUTO, "never")
 # Where memory makes the best so long, searches end at the first share of the budget, and those without limits at the second of what is
 # left. The rest is for compiling.
 _FITTING, _WITHOUT_LIMITS = 0.2, 0.5
+# A note tells what safety in any order of execution costs, if it is more than this share of the makespan.
+_WORTH_A_NOTE = 0.01
 # What is found within the limits: candidates, the one that is chosen, means under noise, and whether memory makes it so long.
 _Fitting = tuple[Pool, str, Mapping[str, float] | None, bool]
 
@@ -103,8 +106,9 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
         last improvements of searches are judged by the mean of 20 noisy simulations. None: with `auto`, the steadiest of a search
         (see `Pool`) replaces the best if it loses less without noise than it gains under noise of 1%.
       offload: `auto`: where the topology has a host, and something is found that would end before all that fits in the devices' memory,
-        what is found without limits is compiled so that it fits with the host (see `plan_offload`), in the last four fifths of
-        `budget_s`. It is taken if it ends first. What fits, but perhaps not in every order of execution, is compiled so that it does.
+        what is found without limits is compiled so that it fits with the host (see `fastest_plan`), in the last four fifths of
+        `budget_s`. It is taken if it ends first. What fits, but perhaps not in every order of execution, is compiled so that it does;
+        a note tells what that costs.
         `never`: it must fit in the order of its simulated run.
 
     Raises:
@@ -174,27 +178,32 @@ def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], 
     if problem.never_fits is None:
         with contextlib.suppress(DeadlockError) if host else contextlib.nullcontext():
             pool, name, means_s, bound = fit(host)
+    plans: dict[str, Candidate] = {}
     if host and bound:
-        planned = _compiled(pool, search(asked.part(_WITHOUT_LIMITS)), asked)
-        if planned.assignment.offload is not None:
-            return planned
+        within = {member: each for member, each in pool.members.items() if np.isfinite(each.makespan_s)}
+        both = _compiled(problem, within, search(asked.part(_WITHOUT_LIMITS)), asked)
+        plans = {member: each for member, each in both.members.items() if each.assignment.offload is not None}
+        if both.leader in plans:
+            return _answer(both, asked, both.leader)
     if host and not fits_in_any_order(problem.graph, problem.costs, pool.members[name].assignment.device):
         with contextlib.suppress(DeadlockError):
-            return _compiled(Pool(problem), pool, asked)
+            safe, fitting_s = _compiled(problem, plans, pool, asked), pool.members[name].makespan_s
+            if safe.best[0] > fitting_s * (1 + _WORTH_A_NOTE):
+                note(f"{problem.graph.name}: {1e3 * safe.best[0]:.4g} ms in any order of execution; {1e3 * fitting_s:.4g} ms fits in "
+                     f"memory in the simulated order alone, which offload \"never\" (--offload never) takes")
+            return _answer(safe, asked, safe.leader)
     return _answer(pool, asked, name, means_s)
 
 
-def _compiled(fitting: Pool, found: Pool, asked: Asked) -> Placement:
-    """The best of what fits and of what was found, compiled so that it fits with the host."""
-    problem = fitting.problem
+def _compiled(problem: Problem, known: Mapping[str, Candidate], found: Pool, asked: Asked) -> Pool:
+    """What is known, and what was found, compiled so that it fits with the host."""
     # What a search has proved holds for runs without a host.
     pool = Pool(problem, max(problem.bounds.best_s, crossing_bound_s(problem.graph, problem.costs)))
-    for name, each in fitting.members.items():
-        if np.isfinite(each.makespan_s):
-            pool.put(name, *each)
+    for name, each in known.items():
+        pool.put(name, *each)
     over_host(pool, found, asked)
     pool.simulations = found.simulations
-    return _answer(pool, asked, pool.leader)
+    return pool
 
 
 def place_batches(batches: Batches, method: str = "auto", samples: int | None = None, seed: int = 0, dispatch: str = AUTO,

@@ -18,7 +18,7 @@ from doppler_tf.heuristics.search.budget import default_budget
 from doppler_tf.heuristics.search.local_search import PATIENCE
 from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
-from doppler_tf.offload.planning import best_sequence, plan_offload, without_limits
+from doppler_tf.offload.planning import best_sequence, fastest_plan, without_limits
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
@@ -145,7 +145,7 @@ def over_host(pool: Pool, found: Pool, asked: Asked) -> None:
         if makespan_s >= pool.best[0] or (pool.members and asked.left_s() <= 0):
             break
         try:
-            pool.put(f"{name}, offloaded", *plan_offload(graph, costs, assignment))
+            pool.put(f"{name}, offloaded", *fastest_plan(graph, costs, assignment))
             free_s[f"{name}, offloaded"] = makespan_s
         except DeadlockError as error:
             failed = failed or error

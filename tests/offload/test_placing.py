@@ -22,7 +22,7 @@ from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Host, Topology, preset
 from doppler_tf.heuristics import HEURISTICS, Problem
-from doppler_tf.offload.planning import crossing_bound_s, plan_offload
+from doppler_tf.offload.planning import crossing_bound_s, fastest_plan, plan_offload
 from doppler_tf.placement import place
 from doppler_tf.report.description import describe_memory
 from doppler_tf.schedule.any_order import fits_in_any_order
@@ -73,6 +73,36 @@ def test_what_fits_in_one_order_alone_is_compiled_for_every_order():
         ran = offloaded(graph, costs, placed.assignment)
         noise = draw_noise(ran[0].num_vertices, ran[1].num_devices, 0.5, seed)
         assert np.isfinite(Simulator(noise=noise).execute(*ran).makespan_s)
+
+
+def tree(parts: list[tuple[int, int, list[int]]]):
+    """Vertices of (seconds, bytes, those that they take from)."""
+    nodes = [{"id": v, "exec_s": seconds, "output_bytes": size} for v, (seconds, size, _) in enumerate(parts)]
+    return graph_from_records(nodes, [{"source": u, "target": v} for v, part in enumerate(parts) for u in part[2]], {"name": "tree"})
+
+
+def test_what_fits_in_one_order_keeps_that_order_at_no_cost():
+    """The plan along the run without limits takes half as long again as the run that fits."""
+    graph, topology = tree([(3, 3, []), (1, 4, [0]), (1, 2, [1]), (1, 2, [0]), (1, 2, [3])]), devices(8, HOST)
+    costs = build_costs(graph, topology)
+    assignment = HEURISTICS["heft"](Problem(graph, costs), np.random.default_rng(0))
+    assert not fits_in_any_order(graph, costs, assignment.device)
+    assert simulate(graph, topology, assignment).makespan_s == pytest.approx(6.3)
+    assert plan_offload(graph, costs, assignment)[0] == pytest.approx(9.25)
+    makespan_s, planned = fastest_plan(graph, costs, assignment)
+    assert makespan_s == pytest.approx(6.3)
+    ran = offloaded(graph, costs, planned)
+    assert validate_trace(*ran, Simulator().execute(*ran)).valid
+
+
+def test_a_note_tells_what_safety_in_any_order_costs(caplog):
+    graph = tree([(2, 3, []), (4, 4, [0]), (4, 3, [1]), (4, 4, [0]), (2, 3, [3]), (2, 3, [3]), (2, 2, [5]), (4, 1, [4])])
+    caplog.set_level("INFO", logger="doppler_tf")
+    placed = place(graph, devices(8, HOST), samples=3)
+    assert placed.assignment.offload is not None
+    alone = place(graph, devices(8, HOST), samples=3, offload="never")
+    assert alone.makespan_s < placed.makespan_s
+    assert f"{1e3 * placed.makespan_s:.4g} ms in any order of execution; {1e3 * alone.makespan_s:.4g} ms fits" in caplog.text
 
 
 def test_what_fits_in_one_order_alone_does_not_run_beside_a_plan():

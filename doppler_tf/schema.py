@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Collection, Mapping
 from functools import cache
 from numbers import Integral, Real
@@ -57,8 +58,8 @@ def check_integer(value: Any, least: int, where: str, field: str) -> None:
 
 def check_budget(value: Any, where: str) -> None:
     """Raises ConfigError unless `budget_s` is a number of seconds, or None."""
-    if value is not None and not (isinstance(value, Real) and not isinstance(value, bool) and value >= 0):
-        raise field_error(ConfigError, where, "", "budget_s", "a number of seconds >= 0 or None", value)
+    if value is not None and not (isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max):
+        raise field_error(ConfigError, where, "", "budget_s", "a finite number of seconds >= 0 or None", value)
 
 
 def refuse_slips(record: Mapping, known: Collection[str], error: type[DopplerError], where: str, before: str = "") -> None:

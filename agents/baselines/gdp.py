@@ -44,7 +44,7 @@ class GdpNetwork(tf.Module):
         self.pool = [dense(hidden, next(seeds), "sigmoid") for _ in range(rounds)]
         self.join = [dense(hidden, next(seeds), "relu") for _ in range(rounds)]
         self.transformer = [_Attention(hidden, seeds) for _ in range(LAYERS)]
-        self.norm = tf.keras.layers.LayerNormalization()
+        self.norm = tf.keras.layers.LayerNormalization(dtype=tf.float32)
         self.vertex, self.device = dense(hidden, next(seeds), scale=0.01), dense(hidden, next(seeds))
         self.temperature = temperatures()
         self._make()
@@ -110,7 +110,7 @@ class _Attention(tf.Module):
         super().__init__(name="attention")
         self.query, self.key, self.value, self.out = (dense(hidden, next(seeds), use_bias=False) for _ in range(4))
         self.inner, self.outer = dense(2 * hidden, next(seeds), "relu"), dense(hidden, next(seeds))
-        self.norms = [tf.keras.layers.LayerNormalization() for _ in range(2)]
+        self.norms = [tf.keras.layers.LayerNormalization(dtype=tf.float32) for _ in range(2)]
 
     def __call__(self, hidden: tf.Tensor, real: tf.Tensor) -> tf.Tensor:
         """float32 [G, n, S, hidden] from such, n segments of S vertices; real: bool [G, n, S]."""

@@ -37,8 +37,9 @@ class Tables(NamedTuple):
 
 
 def dense(width: int, seed: int, activation=None, use_bias: bool = True, scale: float = 1.0) -> tf.keras.layers.Layer:
+    """A dense layer of float32, whatever Keras's global policy."""
     initializer = tf.keras.initializers.VarianceScaling(scale, "fan_avg", "uniform", seed=seed)
-    return tf.keras.layers.Dense(width, activation, use_bias, kernel_initializer=initializer)
+    return tf.keras.layers.Dense(width, activation, use_bias, kernel_initializer=initializer, dtype=tf.float32)
 
 
 def trainable(*layers: tf.Module) -> list[tf.Variable]:
@@ -120,13 +121,13 @@ class Encoder(tf.Module):
 
         def convolution(receiver: int) -> tfgnn.keras.layers.SimpleConv:
             return tfgnn.keras.layers.SimpleConv(dense(hidden, next(seeds), "relu"), "mean", receiver_tag=receiver,
-                                                 sender_edge_feature=tfgnn.HIDDEN_STATE)
+                                                 sender_edge_feature=tfgnn.HIDDEN_STATE, dtype=tf.float32)
 
         class _BothDirections(tf.keras.layers.Layer):
             """Neighbours along and against one edge set, pooled into one tensor."""
 
             def __init__(self):
-                super().__init__()
+                super().__init__(dtype=tf.float32)
                 self._along, self._against = convolution(tfgnn.TARGET), convolution(tfgnn.SOURCE)
 
             def call(self, graph, edge_set_name):
@@ -135,7 +136,8 @@ class Encoder(tf.Module):
 
         self._rounds = [
             tfgnn.keras.layers.GraphUpdate(node_sets={_VERTEX: tfgnn.keras.layers.NodeSetUpdate(
-                {_EDGE: _BothDirections()}, tfgnn.keras.layers.NextStateFromConcat(dense(hidden, next(seeds), "relu")))})
+                {_EDGE: _BothDirections()}, tfgnn.keras.layers.NextStateFromConcat(dense(hidden, next(seeds), "relu"), dtype=tf.float32),
+                dtype=tf.float32)}, dtype=tf.float32)
             for _ in range(rounds)]
         self.layers = [self._embed_vertex, self._embed_edge, *self._rounds]
 

@@ -135,7 +135,8 @@ def _checked_episodes(problem: Problem, device: tf.Tensor, order: tf.Tensor) -> 
     """Devices and orders [K, N], once they are episodes of the problem."""
     vertices, devices = (tf.shape(problem.exec_s)[axis] for axis in (0, 1))
     shape = tf.stack([tf.shape(device)[0], vertices])
-    with tf.control_dependencies([_require(tf.shape(device) == shape, "device: expected shape", shape, "got", tf.shape(device)),
+    with tf.control_dependencies([_require(shape[0] >= 1, "device: expected at least one row, got", shape[0]),
+                                  _require(tf.shape(device) == shape, "device: expected shape", shape, "got", tf.shape(device)),
                                   _require(tf.shape(order) == shape, "order: expected shape", shape, "got", tf.shape(order))]):
         device, order = tf.identity(device), tf.identity(order)
     sorted_order = tf.sort(order, axis=1)

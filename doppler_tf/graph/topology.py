@@ -151,9 +151,10 @@ class Topology:
         count = self.num_devices
         each = memory_bytes.tolist() if isinstance(memory_bytes, np.ndarray) else memory_bytes
         limits = tuple(each) if isinstance(each, list | tuple) else (each,) * count
-        fine = all(x is None or (isinstance(x, Real) and not isinstance(x, bool) and 0 < x < math.inf) for x in limits)
+        fine = all(x is None or (isinstance(x, Real) and not isinstance(x, bool) and 0 < x <= _MAX) for x in limits)
         if len(limits) != count or not fine:
-            raise field_error(TopologyError, self.name, "", "memory_bytes", f"a number > 0, or {count} of them, one a device", memory_bytes)
+            expected = f"a finite number > 0, or {count} of them, one a device"
+            raise field_error(TopologyError, self.name, "", "memory_bytes", expected, memory_bytes)
         whole = [int(x) if x is not None and x == int(x) else x for x in limits]  # as in files, so that the hash is theirs
         return replace(self, devices=tuple(replace(each, memory_bytes=x) for each, x in zip(self.devices, whole, strict=True)))
 

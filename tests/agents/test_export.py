@@ -160,7 +160,8 @@ def test_bad_questions_are_named(model, asked, message):
 @pytest.mark.parametrize(("device", "order", "message"), [
     ([[0, 2]], [[0, 1]], "device: expected devices from 0 to"), ([[0, 1]], [[1, 0]], "order: expected each vertex after its producers"),
     ([[0, 1]], [[0, 0]], "order: expected each vertex once"), ([[0]], [[0]], "device: expected shape"),
-    ([[0, 1]], [[0, 1], [0, 1]], "order: expected shape")])
+    ([[0, 1]], [[0, 1], [0, 1]], "order: expected shape"),
+    (np.zeros((0, 2)), np.zeros((0, 2)), "device: expected at least one row, got] [0]")])
 def test_bad_episodes_are_named(model, device, order, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(message)):
         ask(model, by_hand(), "score", device=device, order=order)

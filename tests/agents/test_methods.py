@@ -79,6 +79,18 @@ def test_the_names_are_those_of_the_config_and_each_is_tested_here():
     assert {*METHOD_NAMES} == {"doppler", "joint", "per_step", "gdp", *(each.values[0] for each in LIKE_OTHERS)}
 
 
+@pytest.mark.parametrize("policy", ["mixed_float16", "float64"])
+@pytest.mark.parametrize("name", METHODS)
+def test_networks_are_of_float32_whatever_keras_global_policy(name, policy):
+    before = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        network = METHODS[name].network(TrainConfig(method=name, hidden=16, rounds=1))
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
+    assert {variable.dtype for variable in network.trainable_variables} == {tf.float32}
+
+
 @pytest.mark.parametrize("name", [name for name, method in METHODS.items() if not method.stepwise])
 def test_a_policy_of_whole_episodes_refuses_single_steps(name, prepared):
     method, _, arrays, encoded, network, rollout = prepared(name)

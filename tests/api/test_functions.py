@@ -174,7 +174,7 @@ def test_values_are_refused_as_options_are(graph):
         for seed in ("x", -1, 1.0, True, None):
             with pytest.raises(ConfigError, match="seed: expected an integer >= 0, got"):
                 call(seed)
-    with pytest.raises(ConfigError, match="distribute: budget_s: expected a number of seconds >= 0 or None, got 'long'"):
+    with pytest.raises(ConfigError, match="distribute: budget_s: expected a finite number of seconds >= 0 or None, got 'long'"):
         doppler_tf.distribute(len, 1, budget_s="long")
 
 

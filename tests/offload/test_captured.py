@@ -194,10 +194,11 @@ def test_where_only_some_orders_fit_the_engine_keeps_the_limits():
 
 @pytest.mark.parametrize(("options", "error", "words"), [
     ({"memory_bytes": 1e6, "executor": "TensorFlow alone"}, ConfigError, "memory_bytes: expected no executor but engine beside it"),
-    ({"memory_bytes": -1}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them, one a device, got -1"),
-    ({"memory_bytes": [1e6]}, TopologyError, "memory_bytes: expected a number > 0, or 2 of them"),
+    ({"memory_bytes": -1}, TopologyError, "memory_bytes: expected a finite number > 0, or 2 of them, one a device, got -1"),
+    ({"memory_bytes": 10**400}, TopologyError, "memory_bytes: expected a finite number > 0, or 2 of them, one a device, got 1000"),
+    ({"memory_bytes": [1e6]}, TopologyError, "memory_bytes: expected a finite number > 0, or 2 of them"),
     ({"memory_bytes": WEIGHT_BYTES // 2, "pieces": 1}, DeadlockError, "no device has more than"),
-    ({"memory_bytes": WEIGHT_BYTES // 2, "pieces": 1}, DeadlockError, "pieces: 2 makes smaller ones"),
+    ({"memory_bytes": WEIGHT_BYTES // 2, "pieces": 1}, DeadlockError, "pieces: 2 may make smaller ones"),
 ])
 def test_limits_that_cannot_be_kept_are_refused(options, error, words):
     assert_says(refusal(error, doppler_tf.distribute, dense(), rows(0), topology="cpu:2", budget_s=0.1, **options), words)

@@ -116,7 +116,7 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
         except DeadlockError as error:  # in smaller pieces it may fit
             too_large = error
     if not found:
-        raise DeadlockError(f"{too_large}; distribute: pieces: {2 * cuts[-1]} makes smaller ones") from too_large
+        raise DeadlockError(f"{too_large}; distribute: pieces: {2 * cuts[-1]} may make smaller ones") from too_large
     found = [each for each in found if not each.limited] or found
     if found[0].limited:
         executor = ways.ENGINE

@@ -47,6 +47,26 @@ def test_a_join_waits_or_runs_its_inputs_itself(transfer_s, join_s):
     assert (found.path_s, found.join_s, found.best_s) == (4, join_s, join_s)
 
 
+@pytest.mark.parametrize(("count", "join_s"), [(4, 8), (6, 11)])
+def test_what_lies_between_two_vertices_takes_all_devices_its_time(count, join_s):
+    """A vertex of 1 s, some of 3 s on two devices, and one of 1 s: the path takes 5 s, the work about as much as the devices have."""
+    nodes = [{"id": "a", "exec_s": 1}, *({"id": v, "exec_s": 3} for v in range(count)), {"id": "z", "exec_s": 1}]
+    edges = [{"source": "a", "target": v, "transfer_s": 0} for v in range(count)]
+    edges += [{"source": v, "target": "z", "transfer_s": 0} for v in range(count)]
+    found = bounds(nodes, edges, ideal(2))
+    assert (found.work_s, found.path_s) == (3 * count / 2 + 1, 5)
+    assert found.join_s == pytest.approx(join_s)
+    assert found.join_s <= join_s
+
+
+def test_what_begins_late_takes_all_devices_its_time_until_the_end():
+    nodes = [{"id": "a", "exec_s": 2}, *({"id": v, "exec_s": 3} for v in range(4))]
+    found = bounds(nodes, [{"source": "a", "target": v, "transfer_s": 0} for v in range(4)], ideal(2))
+    assert (found.work_s, found.path_s) == (7, 5)
+    assert found.join_s == pytest.approx(8)
+    assert found.join_s <= 8
+
+
 def test_inputs_cost_nothing():
     nodes = [{"id": "x", "input": True, "output_bytes": 100}, {"id": "a", "exec_s": 2}]
     found = bounds(nodes, [{"source": "x", "target": "a"}], Topology.from_json(

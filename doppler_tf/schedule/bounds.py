@@ -13,6 +13,9 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import Assignment
 
+# So many vertices at most, as the vertices before each take memory and time by their square: half a second, 50 MB.
+_MOST_BEFORE = 20_000
+
 
 @dataclass(frozen=True)
 class Bounds:
@@ -21,7 +24,9 @@ class Bounds:
     Attributes:
       work_s: no server finishes sooner than its devices together can do the work.
       path_s: no path finishes sooner than its vertices and the transfers that no choice of devices avoids.
-      join_s: path_s, and where a vertex joins several inputs either it waits for a transfer or its device ran them all itself.
+      join_s: path_s, and where a vertex joins several inputs either it waits for a transfer or its device ran them all itself. Nor does a
+        vertex start before all devices together can have done what has to end before it and cannot begin earlier than a given time,
+        whatever that time is (Fernandez and Bussell, IEEE Transactions on Computers C-22(8), 1973).
     """
 
     work_s: float
@@ -35,14 +40,15 @@ class Bounds:
 
 
 def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
-    """All bounds; near-linear in vertices and edges times devices, and times the kinds of links that end at a device.
+    """All bounds; near-linear in vertices and edges times devices, and times the kinds of links that end at a device; `join_s` also takes
+    the square of up to 20,000 vertices.
 
     If a host takes what does not fit, they hold for plans with it, too.
     """
     if costs.topology.host is not None and costs.tensor_bytes.sum() > costs.memory_bytes.min():
         costs = _by_host(costs)
-    path_s = _longest(graph, costs, joins=False)
-    bounds = _work_bound(graph, costs), path_s, max(path_s, _longest(graph, costs, joins=True))
+    (work_s, share_s), path_s = _work_bound(graph, costs), _longest(graph, costs)
+    bounds = work_s, path_s, max(path_s, _longest(graph, costs, share_s))
     return Bounds(*(bound * (1 - rounding(graph, costs)) for bound in bounds))
 
 
@@ -64,8 +70,9 @@ def rounding(graph: DataflowGraph, costs: CostModel) -> float:
     return 0.0 if exact else 4 * (graph.num_vertices + graph.num_edges) * np.finfo(np.float64).eps
 
 
-def _work_bound(graph: DataflowGraph, costs: CostModel) -> float:
-    """Dual of the fractional scheduling program: for weights w >= 0, makespan >= sum_v min_d w_d exec(v, d) / sum_d w_d slots_d.
+def _work_bound(graph: DataflowGraph, costs: CostModel) -> tuple[float, np.ndarray]:
+    """Dual of the fractional scheduling program: for weights w >= 0, makespan >= sum_v min_d w_d exec(v, d) / sum_d w_d slots_d. With it
+    the terms of the sum, float64 [N]: the seconds that all devices together take at least for each vertex.
 
     Weights tried: equal ones (bound by each vertex's best device), the devices' speeds (tight for uniformly faster devices), and equal ones
     of the devices that some vertex is restricted to, which bound what these alone may run.
@@ -75,28 +82,36 @@ def _work_bound(graph: DataflowGraph, costs: CostModel) -> float:
     allowed = costs.allowed[work]
     total = costs.exec_s[work].sum(axis=0)
 
-    def bound(weights: np.ndarray) -> float:
-        return float(np.sum(np.min(costs.exec_s[work] * weights, axis=1, where=allowed, initial=np.inf)) / np.sum(weights * costs.slots))
+    def weighed_s(weights: np.ndarray) -> np.ndarray:
+        return np.min(costs.exec_s[work] * weights, axis=1, where=allowed, initial=np.inf)
 
     restricted = () if allowed.all() else np.unique(allowed, axis=0)
-    equal = max(map(bound, (np.ones(costs.num_devices), *restricted)))
-    if not (total > 0).all():
-        return equal
-    # The speeds are rounded even where all costs are integers.
-    return max(equal, bound(total.min() / total) * (1 - 4 * (work.size + costs.num_devices) * np.finfo(np.float64).eps))
+    tried = [(weights, 1.0) for weights in (np.ones(costs.num_devices), *restricted)]
+    if (total > 0).all():  # the speeds are rounded even where all costs are integers
+        tried.append((total.min() / total, 1 - 4 * (work.size + costs.num_devices) * np.finfo(np.float64).eps))
+    bounds = [float(np.sum(weighed_s(weights)) / np.sum(weights * costs.slots)) * exact for weights, exact in tried]
+    weights, _ = tried[int(np.argmax(bounds))]
+    share_s = np.zeros(graph.num_vertices)
+    share_s[work] = weighed_s(weights) / np.sum(weights * costs.slots)
+    # Their sums are rounded, too.
+    return max(bounds), share_s * (1 - 4 * (graph.num_vertices + costs.num_devices) * np.finfo(np.float64).eps)
 
 
-def _longest(graph: DataflowGraph, costs: CostModel, joins: bool) -> float:
+def _longest(graph: DataflowGraph, costs: CostModel, share_s: np.ndarray | None = None) -> float:
     """Earliest possible end by (vertex, device), each predecessor taking the device that suits the vertex best.
 
-    With `joins`, at a vertex on device d: of the predecessors whose output cannot arrive from elsewhere by time t, all ran on d, one
-    after the other (the argument of Papadimitriou and Yannakakis 1990, one level deep).
+    With `share_s` (see `_work_bound`), at a vertex on device d: of the predecessors whose output cannot arrive from elsewhere by time t,
+    all ran on d, one after the other (the argument of Papadimitriou and Yannakakis 1990, one level deep). And all that lies before a
+    vertex and cannot begin before time t takes the devices their shares after t; on large graphs this is left out.
     """
     into = graph.predecessors
     # Edges that carry several outputs of one predecessor must stand side by side.
     edge = into.edge if graph.single_outputs else np.lexsort((graph.sources, graph.targets))
+    joins, count = share_s is not None, graph.num_vertices
+    before = np.zeros((count + 1 if joins and count <= _MOST_BEFORE else 0, -(-count // 64)), np.uint64)
     latest = _earliest_ends(graph.topological_order, into.ptr, graph.sources[edge], costs.exec_s, costs.allowed, graph.is_input,
-                            costs.explicit_transfer_s[edge], costs.edge_bytes[edge], _link_kinds(costs.topology), costs.slots, joins)
+                            costs.explicit_transfer_s[edge], costs.edge_bytes[edge], _link_kinds(costs.topology), costs.slots, joins,
+                            np.zeros(count) if share_s is None else share_s, before)
     # The bound ignores colocation groups. Ignoring a constraint can only lower it, so that it stays valid.
     return float(latest)
 
@@ -146,8 +161,11 @@ def _link_kinds(topology: Topology) -> _LinkKinds:
 
 
 @numba.njit(cache=True)
-def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, links, slots, joins):
+def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, links, slots, joins, share_s, before):
+    """See `_longest`. Args: before: uint64 [N + 1, ...], all 0, to be filled with the vertices before each as bits, and before
+    the end; of no rows: ignored."""
     count, num_devices = exec_s.shape
+    begun, by_begin, seen = np.empty(count), np.empty(count, np.int64), 0  # earliest begins in ascending order, and whose they are
     end, first_end = np.full((count, num_devices), np.inf), np.full((count, len(links.origin_ptr) - 1), np.inf)
     latest = 0.0
     for v in order:
@@ -156,6 +174,12 @@ def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s,
             continue
         degree = ptr[v + 1] - ptr[v]
         arrival, begin, run = np.empty(degree), np.empty(degree), np.empty(degree)
+        if len(before):
+            _unite(before, v, neighbour[ptr[v]:ptr[v + 1]])
+            crowded_s = _crowded(before[v], begun, by_begin, seen, share_s)
+        else:
+            crowded_s = 0.0
+        earliest = np.inf
         for d in range(num_devices):
             if not allowed[v, d]:
                 continue
@@ -183,11 +207,44 @@ def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s,
                 size += 1
             if joins and size > 1:
                 start = max(start, _join(arrival[:size], begin[:size], run[:size], slots[d]))
+            start = max(start, crowded_s)
+            earliest = min(earliest, start)
             end[v, d] = start + exec_s[v, d]
+        if len(before):
+            i = seen
+            while i > 0 and begun[i - 1] > earliest:
+                begun[i], by_begin[i] = begun[i - 1], by_begin[i - 1]
+                i -= 1
+            begun[i], by_begin[i] = earliest, v
+            seen += 1
         for origin in range(first_end.shape[1]):
             for i in range(links.origin_ptr[origin], links.origin_ptr[origin + 1]):
                 first_end[v, origin] = min(first_end[v, origin], end[v, links.device[i]])
         latest = max(latest, end[v].min())
+    if len(before):
+        _unite(before, count, order)
+        latest = max(latest, _crowded(before[count], begun, by_begin, seen, share_s))
+    return latest
+
+
+@numba.njit(cache=True)
+def _unite(before, v, producers):
+    """Sets the bits of all producers of v, and of what lies before them."""
+    for u in producers:
+        for i in range(before.shape[1]):
+            before[v, i] |= before[u, i]
+        before[v, u >> 6] |= np.uint64(1) << np.uint64(u & 63)
+
+
+@numba.njit(cache=True)
+def _crowded(bits, begun, by_begin, seen, share_s):
+    """Earliest time at which all vertices in `bits` have ended, by their begins and shares alone."""
+    latest, total = 0.0, 0.0
+    for i in range(seen - 1, -1, -1):
+        u = by_begin[i]
+        if bits[u >> 6] >> np.uint64(u & 63) & np.uint64(1):
+            total += share_s[u]
+            latest = max(latest, begun[i] + total)
     return latest
 
 

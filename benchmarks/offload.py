@@ -1,7 +1,8 @@
 """What a plan for too little memory costs: `make bench NAME=offload`.
 
 Simulated makespans over those without limits, on P100s (links of 12 GB/s and 10 us to the host), for limits as shares of the peak and for
-the floor, where a vertex with its inputs and outputs just fits. Beside them a pager as control: it loads on demand, evicts what was used
+the floor, where a vertex with its inputs and outputs just fits: of the assignment that was found without limits, and of what `place` finds
+within them. Beside them a pager as control: it loads on demand, evicts what was used
 last the longest ago, and begins with as many inputs on its devices as a plan. `--check N` also runs each plan N times under noise of 50%
 and every rule, without the dispatcher's own limits, and judges the traces. `--real` instead runs plans of small models on two logical
 devices of this machine (see `benchmarks.offload_real`).
@@ -78,6 +79,7 @@ def rows(name: str, graph: DataflowGraph, topology: Topology, limits: tuple[floa
                    for end, at in ((sent.source, sent.destination), (sent.destination, sent.source))]
         found[f"{name}, {share:.0%}"] = {
             "limit_mb": share * peak / 1e6, "without_limits_s": placed.makespan_s, "planned_ratio": planned_s / placed.makespan_s,
+            "placed_ratio": place(graph, short).makespan_s / placed.makespan_s,
             "on_demand_ratio": plan_offload(graph, short, assignment, ON_DEMAND)[0] / placed.makespan_s,
             "crossing_s": max(crossed) / float(np.max(topology.host.bandwidth_bytes_per_s)), "planning_s": seconds,
             **({"checked": checked(ran, checks)} if checks else {})}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -38,6 +39,7 @@ from doppler_tf.stages import (
     steadiest,
     tie_repeats,
     under_noise,
+    with_loads_in_mind,
 )
 
 OFFLOAD = (AUTO, "never")
@@ -119,8 +121,10 @@ def place(graph: GraphLike | Problem, topology: TopologyLike | CostModel | None 
     asked = Asked(samples, seed, learned or {}, time.perf_counter(), budget_s)
     _check(asked, method, dispatch, noise, offload)
     problem = as_problem(graph, topology, dispatch)
+    heuristic = method == AUTO or method in HEURISTICS  # policies know no host
     placed = _chosen(problem, asked, offload, lambda host: _fitting(problem, asked, method, noise, host),
-                     lambda asked: _searched(roomy(problem), asked, method)[0])
+                     lambda asked: _searched(roomy(problem), asked, method)[0],
+                     (lambda streamed, asked: _searched(streamed, asked._replace(learned={}), method)[0]) if heuristic else None)
     if noise is not None and placed.assignment.offload is not None:
         note(f"{problem.graph.name}: kept in part on the host, so assignments are judged without noise")
     return placed
@@ -167,9 +171,11 @@ def _is_short(problem: Problem, asked: Asked) -> bool:
     return bound_by_memory(pool)
 
 
-def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], _Fitting], search: Callable[[Asked], Pool]) -> Placement:
+def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], _Fitting], search: Callable[[Asked], Pool],
+            search_streamed: Callable[[Problem, Asked], Pool] | None = None) -> Placement:
     """What `fit` finds, or where memory makes that slow and it ends first what `search` finds without limits, compiled so that it fits
-    with the host. What may not fit in every order of execution is compiled, too, unless that cannot be."""
+    with the host; where inputs have to be waited for, also what is found with them on the host. What may not fit in every order of
+    execution is compiled, too, unless that cannot be."""
     host = offload == AUTO and problem.costs.topology.host is not None
     proof = never_fits(problem.graph, problem.costs, host=True) if host else problem.never_fits
     if proof is not None:
@@ -181,13 +187,17 @@ def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], 
     plans: dict[str, Candidate] = {}
     if host and bound:
         within = {member: each for member, each in pool.members.items() if np.isfinite(each.makespan_s)}
-        both = _compiled(problem, within, search(asked.part(_WITHOUT_LIMITS)), asked)
+        found = search(asked.part(_WITHOUT_LIMITS))
+        loaded = with_loads_in_mind(problem, found.members, search_streamed and partial(search_streamed, asked=asked.part(_WITHOUT_LIMITS)))
+        both = _compiled(problem, within, loaded, asked)
+        both.simulations = found.simulations
         plans = {member: each for member, each in both.members.items() if each.assignment.offload is not None}
         if both.leader in plans:
             return _answer(both, asked, both.leader)
     if host and not fits_in_any_order(problem.graph, problem.costs, pool.members[name].assignment.device):
         with contextlib.suppress(DeadlockError):
-            safe, fitting_s = _compiled(problem, plans, pool, asked), pool.members[name].makespan_s
+            safe, fitting_s = _compiled(problem, plans, [pool.members], asked), pool.members[name].makespan_s
+            safe.simulations = pool.simulations
             if safe.best[0] > fitting_s * (1 + _WORTH_A_NOTE):
                 note(f"{problem.graph.name}: {1e3 * safe.best[0]:.4g} ms in any order of execution; {1e3 * fitting_s:.4g} ms fits in "
                      f"memory in the simulated order alone, which offload \"never\" (--offload never) takes")
@@ -195,14 +205,13 @@ def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], 
     return _answer(pool, asked, name, means_s)
 
 
-def _compiled(problem: Problem, known: Mapping[str, Candidate], found: Pool, asked: Asked) -> Pool:
+def _compiled(problem: Problem, known: Mapping[str, Candidate], found: Sequence[Mapping[str, Candidate]], asked: Asked) -> Pool:
     """What is known, and what was found, compiled so that it fits with the host."""
     # What a search has proved holds for runs without a host.
     pool = Pool(problem, max(problem.bounds.best_s, crossing_bound_s(problem.graph, problem.costs)))
     for name, each in known.items():
         pool.put(name, *each)
     over_host(pool, found, asked)
-    pool.simulations = found.simulations
     return pool
 
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 
-from doppler_tf.errors import DeadlockError
+from doppler_tf.errors import CostError, DeadlockError
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics import CONSTRUCTIVE, DETERMINISTIC, FAST, HEURISTICS, SEARCHES, YARDSTICKS, Budget, Pool, Problem, climb
 from doppler_tf.heuristics.judging import by_order, judge, judge_frugal
+from doppler_tf.heuristics.pool import Candidate
 from doppler_tf.heuristics.repeats.tied_search import place_tied
 from doppler_tf.heuristics.search.budget import default_budget
 from doppler_tf.heuristics.search.local_search import PATIENCE
 from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
-from doppler_tf.offload.planning import best_sequence, fastest_plan, without_limits
+from doppler_tf.offload.planning import best_sequence, costs_much, fastest_plan, roomy, without_limits
+from doppler_tf.offload.streaming import Streaming, has_inputs
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
@@ -133,26 +136,50 @@ def bound_by_memory(pool: Pool) -> bool:
                for each in pool.members.values() if not np.isfinite(each.makespan_s))
 
 
-def over_host(pool: Pool, found: Pool, asked: Asked) -> None:
-    """Compiles what was found, the fastest first, so that it fits with the host, and puts it into the pool. What is slower without limits
-    than the best of the pool is left out. If the best has a plan, it is then compiled in several sequences.
+def with_loads_in_mind(problem: Problem, found: Mapping[str, Candidate], search: Callable[[Problem], Pool] | None
+                       ) -> list[dict[str, Candidate]]:
+    """What was found without limits, each with the seconds that it takes if inputs without room come from the host. If these are more than
+    a little longer than the fastest takes without limits, beside it what is found where all inputs come from the host.
+
+    Args: search: of such a problem; None: there is none.
+    """
+    try:
+        streaming = Streaming(problem.costs, roomy(problem)) if has_inputs(problem.graph) else None
+    except CostError:  # too few links to the host
+        streaming = None
+    if streaming is None:
+        return [dict(found)]
+    estimated = [{name: Candidate(streaming.estimate_s(each.assignment), each.assignment) for name, each in found.items()}]
+    if search is not None and costs_much(*(min(each.makespan_s for each in members.values()) for members in (*estimated, found))):
+        streamed = {f"{name}, streamed": streaming.own(each.assignment) for name, each in search(streaming.problem).members.items()}
+        estimated.append({name: Candidate(streaming.estimate_s(each), each) for name, each in streamed.items()})
+    return estimated
+
+
+def over_host(pool: Pool, found: Sequence[Mapping[str, Candidate]], asked: Asked) -> None:
+    """Compiles what was found so that it fits with the host, and puts it into the pool: the fastest of each kind, the second of each, and
+    so on. What is slower even before that than the best of the pool is left out. If the best has a plan that costs much, it is then
+    compiled again, and in several sequences.
 
     Raises:
       DeadlockError: as `compile_offload`, where the pool is empty and none of them fits even so.
     """
-    failed, free_s, graph, costs = None, {}, pool.problem.graph, pool.problem.costs
-    for name, (makespan_s, assignment) in sorted(found.members.items(), key=lambda item: item[1].makespan_s):
-        if makespan_s >= pool.best[0] or (pool.members and asked.left_s() <= 0):
-            break
+    failed, before, graph, costs = None, {}, pool.problem.graph, pool.problem.costs
+    ranked = (sorted(members.items(), key=lambda item: item[1].makespan_s) for members in found)
+    for name, candidate in filter(None, chain.from_iterable(zip_longest(*ranked))):
+        if candidate.makespan_s >= pool.best[0] or (pool.members and asked.left_s() <= 0):
+            continue
         try:
-            pool.put(f"{name}, offloaded", *fastest_plan(graph, costs, assignment))
-            free_s[f"{name}, offloaded"] = makespan_s
+            pool.put(f"{name}, offloaded", *fastest_plan(graph, costs, candidate.assignment, again=0))
+            before[f"{name}, offloaded"] = candidate
         except DeadlockError as error:
             failed = failed or error
     if not pool.members:
         raise failed
-    if pool.leader in free_s and asked.left_s() > 0:
-        pool.put(pool.leader, *best_sequence(graph, costs, *pool.members[pool.leader], free_s[pool.leader]))
+    name = pool.leader
+    if name in before and costs_much(pool.best[0], before[name].makespan_s) and asked.left_s() > 0:
+        best = min(pool.members[name], fastest_plan(graph, costs, before[name].assignment), key=lambda pair: pair[0])
+        pool.put(name, *best_sequence(graph, costs, *best, before[name].makespan_s, asked.left_s))
 
 
 def improve(pool: Pool, asked: Asked) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from doppler_tf.errors import DeadlockError
+from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.judging import ranks
@@ -84,10 +87,10 @@ def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
       DeadlockError: as `compile_offload`.
     """
     bare = replace(assignment, offload=None, after=None)
-    return _along(Simulator().execute(graph, without_limits(costs), bare), graph, costs, bare, style, 1 + again)
+    return _along(FastSimulator(graph, without_limits(costs), bare.dispatch).starts_s(bare), graph, costs, bare, style, 1 + again)
 
 
-def fastest_plan(graph: DataflowGraph, costs: CostModel, assignment: Assignment) -> tuple[float, Assignment]:
+def fastest_plan(graph: DataflowGraph, costs: CostModel, assignment: Assignment, again: int = _AGAIN) -> tuple[float, Assignment]:
     """As `plan_offload`. If the assignment's run fits within the limits, the plan that is compiled along that one, if it is faster: what
     has fitted once needs hardly more than to keep its order.
 
@@ -95,22 +98,21 @@ def fastest_plan(graph: DataflowGraph, costs: CostModel, assignment: Assignment)
       DeadlockError: as `compile_offload`.
     """
     bare = replace(assignment, offload=None, after=None)
-    planned = plan_offload(graph, costs, bare)
-    try:
-        trace = Simulator().execute(graph, costs, bare)
-        return planned if planned[0] <= trace.makespan_s else min(planned, _along(trace, graph, costs, bare, LATE, 1), key=lambda x: x[0])
-    except DeadlockError:
+    planned, within = plan_offload(graph, costs, bare, PLANNED, again), FastSimulator(graph, costs, bare.dispatch)
+    if within.makespans_of([bare])[0] >= planned[0]:
         return planned
+    return min(planned, _along(within.starts_s(bare), graph, costs, bare, LATE, 1), key=lambda pair: pair[0])
 
 
-def _along(trace: Trace, graph: DataflowGraph, costs: CostModel, bare: Assignment, style: Style, most: int) -> tuple[float, Assignment]:
+def _along(starts_s: np.ndarray, graph: DataflowGraph, costs: CostModel, bare: Assignment, style: Style, most: int
+           ) -> tuple[float, Assignment]:
     best = math.inf, bare
     for _ in range(most):
-        planned = compile_offload(graph, costs, bare, _starts(graph, trace), style)
+        planned = compile_offload(graph, costs, bare, starts_s, style)
         trace = Simulator().execute(*offloaded(graph, costs, planned))
         if trace.makespan_s >= best[0]:
             break
-        best = trace.makespan_s, planned
+        best, starts_s = (trace.makespan_s, planned), _starts(graph, trace)
     return best
 
 
@@ -139,26 +141,36 @@ def in_any_order(graph: DataflowGraph, costs: CostModel, assignment: Assignment)
         return assignment
 
 
-def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment,
-                  unlimited_s: float) -> tuple[float, Assignment]:
+def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, planned: Assignment, before_s: float,
+                  left_s: Callable[[], float] = lambda: math.inf) -> tuple[float, Assignment]:
     """What `plan_offload` has returned, or, if it costs more than a little, the same in the best of several sequences: its own, the
     depth-first one that holds few tensors at a time (see `frugal_orders`), and mixtures of both, with copies made early and late.
 
     A breadth-first sequence keeps all devices busy and holds much at once, a depth-first one the other way round. The mean of a vertex's
     places in two topological orders gives a topological order again.
 
-    Args: unlimited_s: what it takes without limits.
+    Args: before_s: what it takes at least, see `over_host`; left_s: seconds that are left.
     """
-    if planned_s <= unlimited_s * (1 + _NO_WORSE):
+    if not costs_much(planned_s, before_s):
         return planned_s, planned
     assignment = replace(planned, offload=None)
     own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, planned))))
     frugal = ranks(next(frugal_orders(graph, costs, assignment)).priority)
     mixed = [replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal) for share in _SHARES]
-    found = [plan_offload(graph, costs, each, style, 0) for style in (PLANNED, LATE) for each in mixed]
-    fastest = min(range(len(found)), key=lambda i: found[i][0])
-    found.append(plan_offload(graph, costs, found[fastest][1], (PLANNED, LATE)[fastest // len(mixed)]))
-    return min([(planned_s, planned), *found], key=lambda pair: pair[0])
+    found = [(planned_s, planned, PLANNED)]
+    for style, each in product((PLANNED, LATE), mixed):
+        if left_s() <= 0:
+            break
+        found.append((*plan_offload(graph, costs, each, style, 0), style))
+    else:
+        _, fastest, style = min(found[1:], key=lambda each: each[0])
+        found.append((*plan_offload(graph, costs, fastest, style), style))
+    return min(found, key=lambda each: each[0])[:2]
+
+
+def costs_much(planned_s: float, before_s: float) -> bool:
+    """Whether what takes longer than before takes so much longer that something else is worth a try."""
+    return planned_s > before_s * (1 + _NO_WORSE)
 
 
 def _starts(graph: DataflowGraph, trace: Trace) -> np.ndarray:

@@ -22,10 +22,12 @@ from doppler_tf.graph.costs import build_costs, draw_noise
 from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.topology import Host, Topology, preset
 from doppler_tf.heuristics import HEURISTICS, Problem
-from doppler_tf.offload.planning import crossing_bound_s, fastest_plan, plan_offload
+from doppler_tf.offload.planning import crossing_bound_s, fastest_plan, plan_offload, roomy
+from doppler_tf.offload.streaming import Streaming
 from doppler_tf.placement import place
 from doppler_tf.report.description import describe_memory
 from doppler_tf.schedule.any_order import fits_in_any_order
+from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.offloaded import offloaded
 from doppler_tf.schedule.simulator import Simulator, simulate
 from doppler_tf.schedule.validation import validate_trace
@@ -93,6 +95,43 @@ def test_what_fits_in_one_order_keeps_that_order_at_no_cost():
     assert makespan_s == pytest.approx(6.3)
     ran = offloaded(graph, costs, planned)
     assert validate_trace(*ran, Simulator().execute(*ran)).valid
+
+
+def rows(count: int):
+    """Weights of 10 bytes, each taken by two vertices of 1 s."""
+    nodes, edges = [], []
+    for k in range(count):
+        nodes += [{"id": f"w{k}", "input": True, "output_bytes": 10}, *({"id": f"{r}{k}", "exec_s": 1, "output_bytes": 1} for r in "ab")]
+        edges += [{"source": f"w{k}", "target": f"{r}{k}"} for r in "ab"]
+    return graph_from_records(nodes, edges, {"name": "rows"})
+
+
+def test_an_assignment_is_judged_with_the_inputs_that_have_no_room():
+    """Each device holds three weights of eight. It waits for five, 5.125 s each, and runs what takes the last."""
+    graph, topology = rows(8), devices(36, HOST)
+    costs, apart = build_costs(graph, topology), np.array([-1, 0, 1] * 8, np.int32)
+    streaming = Streaming(costs, roomy(Problem(graph, costs)))
+    assert streaming.estimate_s(Assignment(apart, priority=np.arange(24.0), dispatch="order")) == 5 * 5.125 + 1
+    together = np.array([*[-1, 0, 0] * 4, *[-1, 1, 1] * 4], np.int32)
+    assert streaming.estimate_s(Assignment(together)) == 8.0  # the fourth is there before the others are used up
+
+
+def test_what_takes_the_same_input_is_on_the_same_device_where_inputs_have_to_be_waited_for():
+    graph, topology = rows(8), devices(36, HOST)
+    placed = place(graph, topology, method="critical_path")
+    assert placed.makespans_s == pytest.approx({"critical_path, offloaded": 27.625, "critical_path, streamed, offloaded": 14.25})
+    assert placed.assignment.method == "critical_path, streamed, offloaded"
+    ran = offloaded(graph, placed.costs, placed.assignment)
+    assert validate_trace(*ran, Simulator().execute(*ran)).valid
+
+
+def test_where_one_device_has_no_link_to_the_host_the_other_takes_what_has_to_be_loaded():
+    nodes = [*({"id": f"w{k}", "input": True, "output_bytes": 10} for k in range(8)), *({"id": v, "exec_s": 1} for v in range(8)),
+             {"id": "free", "exec_s": 9}]
+    graph = graph_from_records(nodes, [{"source": f"w{v}", "target": v} for v in range(8)], {"name": "half"})
+    placed = place(graph, devices(36, Host((2.0, 0.0), 0.125)))
+    assert {load.device for load in placed.assignment.offload.loads} == {0}
+    assert placed.assignment.device[-1] == 1
 
 
 def test_a_note_tells_what_safety_in_any_order_costs(caplog):

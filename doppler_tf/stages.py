@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
@@ -21,7 +22,7 @@ from doppler_tf.heuristics.search.local_search import PATIENCE
 from doppler_tf.heuristics.search.portfolio import search_together
 from doppler_tf.heuristics.steadiness import Steadiness, noisy_means
 from doppler_tf.offload.planning import best_sequence, costs_much, fastest_plan, roomy, without_limits
-from doppler_tf.offload.streaming import Streaming, has_inputs
+from doppler_tf.offload.streaming import Streaming
 from doppler_tf.schedule.assignment import AUTO, DISPATCH_RULES, Assignment
 
 Policy = Callable[[DataflowGraph, CostModel, int, int], Iterable[Assignment]]
@@ -143,16 +144,13 @@ def with_loads_in_mind(problem: Problem, found: Mapping[str, Candidate], search:
 
     Args: search: of such a problem; None: there is none.
     """
-    try:
-        streaming = Streaming(problem.costs, roomy(problem)) if has_inputs(problem.graph) else None
-    except CostError:  # too few links to the host
-        streaming = None
-    if streaming is None:
-        return [dict(found)]
-    estimated = [{name: Candidate(streaming.estimate_s(each.assignment), each.assignment) for name, each in found.items()}]
-    if search is not None and costs_much(*(min(each.makespan_s for each in members.values()) for members in (*estimated, found))):
-        streamed = {f"{name}, streamed": streaming.own(each.assignment) for name, each in search(streaming.problem).members.items()}
-        estimated.append({name: Candidate(streaming.estimate_s(each), each) for name, each in streamed.items()})
+    estimated = [dict(found)]
+    with contextlib.suppress(CostError):  # too few links to the host
+        streaming = Streaming(problem.costs, roomy(problem))
+        estimated = [{name: Candidate(streaming.estimate_s(each.assignment), each.assignment) for name, each in found.items()}]
+        if search is not None and costs_much(*(min(each.makespan_s for each in members.values()) for members in (*estimated, found))):
+            streamed = {f"{name}, streamed": streaming.own(each.assignment) for name, each in search(streaming.problem).members.items()}
+            estimated.append({name: Candidate(streaming.estimate_s(each), each) for name, each in streamed.items()})
     return estimated
 
 

@@ -16,7 +16,7 @@ from agents.policies.losses import EpisodeLogProbability, LogProbability, imitat
 from agents.policies.networks import DualNetwork
 from agents.policies.policy import DualPolicy, EpisodePolicy
 from agents.policies.rollout import Episodes, Rollout, log_probability
-from agents.policies.trajectories import compact, episodes_of, returns_of
+from agents.policies.trajectories import check_whole, compact, episodes_of, returns_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -109,7 +109,11 @@ class ReinforceAgent(tf_agent.TFAgent):
 
         Returns:
           The loss, and as `extra` the `UpdateInfo`.
+
+        Raises:
+          InvalidArgumentError: a row that does not begin with an episode, or lacks its end.
         """
+        check_whole(experience)
         return self.update(experience, weights, self._config.entropy if entropy is None else entropy, elite, elite_weight)
 
     def update(self, experience: Trajectory, weights: tf.Tensor | None, entropy: float = 0.0, elite: Trajectory | None = None,

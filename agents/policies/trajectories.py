@@ -74,6 +74,14 @@ def episodes_of(experience: Trajectory, num_vertices: int) -> Episodes:
                     fit(info["features"], 0.0), fit(info["mask"], True))
 
 
+def check_whole(experience: Trajectory) -> None:
+    """Raises InvalidArgumentError unless each row begins with an episode and holds its end. Works in a graph, too."""
+    whole = (experience.step_type[:, 0] == StepType.FIRST) & tf.reduce_any(experience.next_step_type == StepType.LAST, axis=1)
+    message = ("train: experience: expected rows that begin with an episode and hold its end, where its reward is, got others; replay "
+               "whole episodes, one a row; rows")
+    tf.debugging.Assert(tf.reduce_all(whole), [message, tf.where(~whole)[:, 0]])
+
+
 def returns_of(experience: Trajectory) -> tf.Tensor:
     """float32 [B]: the return of the episode with which each row begins."""
     return tf.reduce_sum(tf.where(_inside(experience), experience.reward, 0.0), axis=1)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 
 from agents.checkpoints import checkpoint_folders, open_run, read_state, restore_variables, save_checkpoint
 from agents.config import TrainConfig
@@ -25,7 +28,7 @@ from agents.training.simulated import SimulatedStage
 from agents.training.stages import Training
 from agents.training.summaries import Summaries
 from agents.training.task import Episode, Task
-from doppler_tf.errors import ConfigError
+from doppler_tf.errors import CheckpointError, ConfigError
 from doppler_tf.formats.assignment_json import write_assignment
 from doppler_tf.formats.files import file_name, held, write_json
 from doppler_tf.graph.costs import build_costs
@@ -134,8 +137,9 @@ class Run:
 
     def complete(self, bars: bool) -> None:
         """Makes the remaining updates; bars: show progress bars."""
-        self.summaries.record(summaries.CONFIG_TEXT, self.config.to_json())
-        self.summaries.table_of_graphs(self.task.graphs, self.task.costs, self.task.bounds_s)
+        with self._writing():
+            self.summaries.record(summaries.CONFIG_TEXT, self.config.to_json())
+            self.summaries.table_of_graphs(self.task.graphs, self.task.costs, self.task.bounds_s)
         first = 0
         for stage, total in self.planned.items():
             begin = max(self.progress.updates - first, 0)
@@ -146,7 +150,8 @@ class Run:
             self._real(self.real, first, bars)
         if self.progress.updates == 0:
             self.save()  # no updates were asked for; what there is can still place
-        self.summaries.flush()
+        with self._writing():
+            self.summaries.flush()
 
     def _stage(self, stage: str, begin: int, total: int, first: int, update: Update, bars: bool) -> None:
         with bar(stage, begin, total, self.task.rows, bars) as advance:
@@ -195,8 +200,9 @@ class Run:
         report = update()
         self.progress.updates = done
         self.progress.seconds += time.perf_counter() - started
-        for graph, scalars in report.items():
-            self.summaries.write(stage, file_name(graph), done, scalars)
+        with self._writing():
+            for graph, scalars in report.items():
+                self.summaries.write(stage, file_name(graph), done, scalars)
         return report
 
     def _update_of(self, stage: str) -> Update:
@@ -220,7 +226,18 @@ class Run:
         state = {"seconds": self.progress.seconds, "best": best, "greedy_s": [_finite(s) for s in self.training.best.greedy_s],
                  "real": real, "annealed": self.progress.annealed, "climbed": self.training.climbed,
                  "elite_order": None if order is None else order.tolist()}
-        save_checkpoint(self.folder / "checkpoints", self.progress.updates, self.training.learner.checkpointed, state, self.config.keep)
+        with self._writing():
+            save_checkpoint(self.folder / "checkpoints", self.progress.updates, self.training.learner.checkpointed, state, self.config.keep)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Raises CheckpointError where the run's folder cannot be written, as if a disk is full."""
+        try:
+            yield
+        except (OSError, tf.errors.OpError) as error:
+            reason = re.sub(r"\{\{.*?\}\} ", "", getattr(error, "strerror", None) or str(error)).splitlines()[0]
+            raise CheckpointError(f"{self.folder}: expected room for checkpoints and summaries, got: {reason}; make room there, and go on "
+                                  "with --resume") from None
 
     def restore(self) -> None:
         """Restores the last complete checkpoint; a run without one starts from the beginning."""

@@ -9,7 +9,6 @@ import numpy as np
 
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import CostModel, build_costs
-from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.heuristics.problem import Problem
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.dispatch import queue_keys
@@ -69,8 +68,3 @@ class Streaming:
             keys[np.isinf(keys)] = 0.0  # of what nobody takes
         simulator = FastSimulator(self.problem.graph, replace(costs, explicit_transfer_s=explicit_s), "fifo" if keys is None else "order")
         return float(simulator.makespans_of([replace(assignment, device=device, order=None, priority=keys)])[0])
-
-
-def has_inputs(graph: DataflowGraph) -> bool:
-    """Whether a vertex takes an input of the graph."""
-    return bool(graph.is_input[graph.sources].any())

@@ -39,6 +39,9 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     assert int(agent.train_step_counter) == 1
     change = _log_likelihood(network, encoded, experience) - before
     assert np.corrcoef(change, reward)[0, 1] > 0.3
+    for part in (slice(1, None), slice(None, 3)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="rows that begin with an episode and hold its end"):
+            agent.train(tf.nest.map_structure(lambda x, part=part: x[:, part], experience))
 
 
 def _collector(agent, environment):

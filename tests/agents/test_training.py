@@ -193,7 +193,7 @@ def test_a_checkpoint_is_complete_or_absent(tmp_path, chains, monkeypatch):
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(CheckpointError, match="got: no space left; make room there, and go on with --resume"):
         train([chains(2)], ideal(2), tmp_path / "run", SMALL)
     assert checkpoint_folders(tmp_path / "run" / "checkpoints") == []
 

@@ -257,6 +257,9 @@ def _batches_searched(batches: Batches, problem: Problem, single: Problem, asked
         with contextlib.suppress(AssignmentError):  # a state that all batches share allows one device alone
             check_constraints(problem.graph, problem.costs, assignment.device, name)
             pool.take(name, [assignment])
+    if not pool.members:
+        raise DeadlockError(f"{problem.graph.name}: found no assignment of its batches that keeps each vertex where memory holds what "
+                            f"it takes; {MORE_MEMORY}")
     return pool, pool.leader, None, bound or (host and bound_by_memory(pool))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,8 @@ _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
 # after it, or without one, what constructs assignments until these: no further method begins, none makes a further assignment. So
 # without a tied search each method makes one, as long as there is time.
 _TIED, _AFTER_TIED, _UNTIED = 0.5, (0.75, 0.75), (1.0, 0.5)
+# A better sequence has made plans half as long at best.
+_SHORTENED = 2.0
 # One assignment each, a second at most for 100,000 vertices.
 _QUICK = [name for name in FAST if name in DETERMINISTIC and name not in YARDSTICKS]
 # Vertices that are partitioned again and again where nobody says how often.
@@ -156,28 +158,37 @@ def with_loads_in_mind(problem: Problem, found: Mapping[str, Candidate], search:
 
 def over_host(pool: Pool, found: Sequence[Mapping[str, Candidate]], asked: Asked) -> None:
     """Compiles what was found so that it fits with the host, and puts it into the pool: the fastest of each kind, the second of each, and
-    so on. What is slower even before that than the best of the pool is left out. If the best has a plan that costs much, it is then
+    so on. What is expected to be slower than the best of the pool is left out. Then the best of each kind, if its plan costs much, is
     compiled again, and in several sequences.
 
     Raises:
       DeadlockError: as `compile_offload`, where the pool is empty and none of them fits even so.
     """
-    failed, before, graph, costs = None, {}, pool.problem.graph, pool.problem.costs
-    ranked = (sorted(members.items(), key=lambda item: item[1].makespan_s) for members in found)
-    for name, candidate in filter(None, chain.from_iterable(zip_longest(*ranked))):
-        if candidate.makespan_s >= pool.best[0] or (pool.members and asked.left_s() <= 0):
-            continue
-        try:
-            pool.put(f"{name}, offloaded", *fastest_plan(graph, costs, candidate.assignment, again=0))
-            before[f"{name}, offloaded"] = candidate
-        except DeadlockError as error:
-            failed = failed or error
+    failed, graph, costs = None, pool.problem.graph, pool.problem.costs
+    ranked = sorted((sorted(kind.items(), key=_expected_s) for kind in found), key=lambda kind: _expected_s(kind[0]))
+    planned: list[dict[str, Candidate]] = [{} for _ in ranked]
+    for turn in zip_longest(*ranked):
+        for kind, item in zip(planned, turn, strict=True):
+            if item is None or (pool.members and (_expected_s(item) >= pool.best[0] or asked.left_s() <= 0)):
+                continue
+            name, candidate = item
+            try:
+                pool.put(f"{name}, offloaded", *fastest_plan(graph, costs, candidate.assignment, again=0))
+                kind[f"{name}, offloaded"] = candidate
+            except DeadlockError as error:
+                failed = failed or error
     if not pool.members:
         raise failed
-    name = pool.leader
-    if name in before and costs_much(pool.best[0], before[name].makespan_s) and asked.left_s() > 0:
-        best = min(pool.members[name], fastest_plan(graph, costs, before[name].assignment), key=lambda pair: pair[0])
-        pool.put(name, *best_sequence(graph, costs, *best, before[name].makespan_s, asked.left_s))
+    for kind in filter(None, planned):
+        name = min(kind, key=lambda name: pool.members[name].makespan_s)
+        (planned_s, _), before_s = pool.members[name], kind[name].makespan_s
+        if planned_s < _SHORTENED * pool.best[0] and costs_much(planned_s, before_s) and asked.left_s() > 0:
+            best = min(pool.members[name], fastest_plan(graph, costs, kind[name].assignment), key=lambda pair: pair[0])
+            pool.put(name, *best_sequence(graph, costs, *best, before_s, asked.left_s))
+
+
+def _expected_s(item: tuple[str, Candidate]) -> float:
+    return item[1].makespan_s
 
 
 def improve(pool: Pool, asked: Asked) -> None:

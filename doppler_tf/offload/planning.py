@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 
@@ -98,22 +98,40 @@ def fastest_plan(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
       DeadlockError: as `compile_offload`.
     """
     bare = replace(assignment, offload=None, after=None)
-    planned, within = plan_offload(graph, costs, bare, PLANNED, again), FastSimulator(graph, costs, bare.dispatch)
-    if within.makespans_of([bare])[0] >= planned[0]:
-        return planned
-    return min(planned, _along(within.starts_s(bare), graph, costs, bare, LATE, 1), key=lambda pair: pair[0])
+    ways = [lambda: plan_offload(graph, costs, bare, PLANNED, again)]
+    if (starts_s := FastSimulator(graph, costs, bare.dispatch).starts_s(bare)) is not None:
+        ways.append(lambda: _along(starts_s, graph, costs, bare, LATE, 1))
+    return _fastest(ways)
 
 
 def _along(starts_s: np.ndarray, graph: DataflowGraph, costs: CostModel, bare: Assignment, style: Style, most: int
            ) -> tuple[float, Assignment]:
     best = math.inf, bare
     for _ in range(most):
-        planned = compile_offload(graph, costs, bare, starts_s, style)
+        try:
+            planned = compile_offload(graph, costs, bare, starts_s, style)
+        except DeadlockError:
+            if best[0] == math.inf:
+                raise
+            break
         trace = Simulator().execute(*offloaded(graph, costs, planned))
         if trace.makespan_s >= best[0]:
             break
         best, starts_s = (trace.makespan_s, planned), _starts(graph, trace)
     return best
+
+
+def _fastest(ways: Iterable[Callable[[], tuple[float, Assignment]]]) -> tuple[float, Assignment]:
+    """The first of the fastest plans. Raises DeadlockError where no way leads to one."""
+    found, failed = [], None
+    for way in ways:
+        try:
+            found.append(way())
+        except DeadlockError as error:
+            failed = failed or error
+    if not found:
+        raise failed
+    return min(found, key=lambda pair: pair[0])
 
 
 def fitted(problem: Problem, makespan_s: float, assignment: Assignment) -> tuple[float, Assignment]:
@@ -157,15 +175,16 @@ def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, plan
     own = ranks(_starts(graph, Simulator().execute(*offloaded(graph, costs, planned))))
     frugal = ranks(next(frugal_orders(graph, costs, assignment)).priority)
     mixed = [replace(assignment, dispatch="order", order=None, priority=(1 - share) * own + share * frugal) for share in _SHARES]
-    found = [(planned_s, planned, PLANNED)]
-    for style, each in product((PLANNED, LATE), mixed):
-        if left_s() <= 0:
-            break
-        found.append((*plan_offload(graph, costs, each, style, 0), style))
-    else:
-        _, fastest, style = min(found[1:], key=lambda each: each[0])
-        found.append((*plan_offload(graph, costs, fastest, style), style))
-    return min(found, key=lambda each: each[0])[:2]
+    found = [(planned_s, planned)]
+    for style in (PLANNED, LATE):
+        for each in mixed:
+            if left_s() <= 0:
+                return min(found, key=lambda pair: pair[0])
+            with contextlib.suppress(DeadlockError):  # another sequence may need more of the host
+                found.append(plan_offload(graph, costs, each, style, 0))
+    fastest = min(found[1:], key=lambda pair: pair[0], default=found[0])[1]
+    return _fastest([lambda: min(found, key=lambda pair: pair[0]),
+                     *(lambda style=style: plan_offload(graph, costs, fastest, style) for style in (PLANNED, LATE))])
 
 
 def costs_much(planned_s: float, before_s: float) -> bool:

@@ -33,6 +33,11 @@ class Streaming:
                        edge_bytes=np.where(from_input, costs.tensor_bytes[graph.edge_tensor], graph.edge_bytes),
                        transfer_s=np.where(from_input, np.nan, graph.transfer_s))
         self.problem = Problem(made, build_costs(made, costs.topology.with_host), free.dispatch)
+        # What is on a device from the start needs no link from the host.
+        wide, self._linked = costs.topology.with_host, costs.topology.with_host.linked[-1]
+        bandwidth = wide.bandwidth_bytes_per_s.copy()
+        bandwidth[-1, ~self._linked] = 1.0
+        self._all_linked = replace(wide, bandwidth_bytes_per_s=bandwidth)
 
     def own(self, assignment: Assignment) -> Assignment:
         """An assignment of the graph, from one of `problem`."""
@@ -42,7 +47,7 @@ class Streaming:
 
     def estimate_s(self, assignment: Assignment) -> float:
         """Simulated seconds of an assignment of the graph, if inputs are on their devices from the start where there is room for them,
-        those that are used first before others, and come from the host otherwise."""
+        those that are used first before others, and are sent once from the host otherwise; infinity where no link leads from there."""
         graph, costs, rule = self._free.graph, self.problem.costs, assignment.dispatch
         starts_s = self._free.simulator(rule).starts_s(assignment)
         if starts_s is None:
@@ -57,6 +62,8 @@ class Streaming:
             size, d = costs.tensor_bytes[pairs[i] // costs.num_devices], int(pairs[i] % costs.num_devices)
             if size <= left_bytes[d]:
                 there[i], left_bytes[d] = True, left_bytes[d] - size
+        if not self._linked[pairs[~there] % costs.num_devices].all():
+            return math.inf
         explicit_s = costs.explicit_transfer_s.copy()
         explicit_s[edges[there[of_edge]]] = 0.0
         device = np.where(graph.is_input, costs.num_devices - 1, assignment.device).astype(np.int32)
@@ -66,5 +73,6 @@ class Streaming:
             keys[graph.is_input] = np.inf
             np.minimum.at(keys, graph.sources[edges], keys[graph.targets[edges]])
             keys[np.isinf(keys)] = 0.0  # of what nobody takes
-        simulator = FastSimulator(self.problem.graph, replace(costs, explicit_transfer_s=explicit_s), "fifo" if keys is None else "order")
+        costs = replace(costs, topology=self._all_linked, explicit_transfer_s=explicit_s)
+        simulator = FastSimulator(self.problem.graph, costs, "fifo" if keys is None else "order")
         return float(simulator.makespans_of([replace(assignment, device=device, order=None, priority=keys)])[0])

@@ -111,8 +111,9 @@ class ReinforceAgent(tf_agent.TFAgent):
           The loss, and as `extra` the `UpdateInfo`.
 
         Raises:
-          InvalidArgumentError: a row that does not begin with an episode, or lacks its end.
+          InvalidArgumentError: no rows, or one that does not begin with an episode, lacks its end or has a reward of NaN.
         """
+        experience = tf.nest.map_structure(tf.convert_to_tensor, experience)
         check_whole(experience)
         return self.update(experience, weights, self._config.entropy if entropy is None else entropy, elite, elite_weight)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 from tf_agents.policies import tf_policy
 from tf_agents.specs import tensor_spec
@@ -14,7 +16,7 @@ from agents.policies.losses import masked_log_probability
 from agents.policies.networks import DualNetwork, Tables
 from agents.policies.race import Race, block_size, run_on, start_race
 from agents.policies.rollout import Choice, Rollout, after_placing, choose, device_logits
-from doppler_tf.errors import ConfigError
+from doppler_tf.errors import ConfigError, shown
 
 NUM_FEATURES = len(DEVICE_FEATURES["relational"])
 # From the seed of an episode to that of the next one in its row of a run: far from those that people choose.
@@ -77,6 +79,9 @@ class DualPolicy(EpisodePolicy):
         return {**empty, "seed": tf.tile(tf.identity(seed)[None], [batch_size, 1])}
 
     def _action(self, time_step: ts.TimeStep, policy_state: dict[str, tf.Tensor], seed=None) -> policy_step.PolicyStep:
+        if not isinstance(policy_state, Mapping):
+            raise ConfigError("policy: policy_state: expected what get_initial_state(batch_size) or the step before gave, got "
+                              f"{shown(policy_state)}")
         state = EpisodeState(**time_step.observation)
         tables = Tables(*(tf.identity(value) for value in self._tables))
         race, placed = self._taken_up(tables, state, time_step.is_first(), policy_state)

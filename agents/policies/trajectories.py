@@ -75,11 +75,15 @@ def episodes_of(experience: Trajectory, num_vertices: int) -> Episodes:
 
 
 def check_whole(experience: Trajectory) -> None:
-    """Raises InvalidArgumentError unless each row begins with an episode and holds its end. Works in a graph, too."""
+    """Raises InvalidArgumentError unless there are rows, each begins with an episode and holds its end, and no reward is NaN. Works in a
+    graph, too."""
     whole = (experience.step_type[:, 0] == StepType.FIRST) & tf.reduce_any(experience.next_step_type == StepType.LAST, axis=1)
     message = ("train: experience: expected rows that begin with an episode and hold its end, where its reward is, got others; replay "
                "whole episodes, one a row; rows")
     tf.debugging.Assert(tf.reduce_all(whole), [message, tf.where(~whole)[:, 0]])
+    known = ~tf.reduce_any(tf.math.is_nan(experience.reward), axis=1)
+    tf.debugging.Assert(tf.reduce_all(known) & (tf.shape(known)[0] > 0), [
+        "train: experience: expected at least one row, and rewards that are no NaN, got others; rows", tf.where(~known)[:, 0]])
 
 
 def returns_of(experience: Trajectory) -> tf.Tensor:

@@ -42,6 +42,11 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     for part in (slice(1, None), slice(None, 3)):
         with pytest.raises(tf.errors.InvalidArgumentError, match="rows that begin with an episode and hold its end"):
             agent.train(tf.nest.map_structure(lambda x, part=part: x[:, part], experience))
+    for wrong in (tf.nest.map_structure(lambda x: x[:0], experience), experience._replace(reward=experience.reward * np.nan)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at least one row, and rewards that are no NaN"):
+            agent.train(wrong)
+    with pytest.raises(ConfigError, match=r"policy_state: expected what get_initial_state\(batch_size\) or the step before gave, got \(\)"):
+        agent.collect_policy.action(environment.reset())
 
 
 def _collector(agent, environment):

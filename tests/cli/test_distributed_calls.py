@@ -45,6 +45,20 @@ def test_a_traced_call_is_refused(placed):
     assert [y.shape for y in placed.map(tf.data.Dataset.from_tensors(tf.ones((3, 4))))] == [(3, 4)]
 
 
+def test_nothing_is_distributed_while_a_function_is_traced():
+    def outer(x):
+        doppler_tf.distribute(lambda y: y + 1.0, x, topology="cpu:2", budget_s=None)
+
+    with pytest.raises(ConfigError, match="distribute: expected a call with values, got one while another function is traced"):
+        tf.function(outer, autograph=False)(tf.ones(3))
+
+
+def test_what_is_no_tensor_and_no_mapping_is_refused(placed):
+    assert_says(refusal(ConfigError, placed, tf.keras.Input((4,), batch_size=3)), "argument x: expected a tensor, as in the example")
+    with pytest.raises(ConfigError, match="scaled: variables: expected names with values, got None"):
+        placed.variables = None
+
+
 def test_a_tape_is_told_once_that_gradients_do_not_pass(placed):
     x = tf.Variable(tf.ones((3, 4)))
     with warnings.catch_warnings(), tf.GradientTape():

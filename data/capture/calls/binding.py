@@ -119,7 +119,10 @@ class Binding:
         where = f"argument {path}"
         if isinstance(example, tf.TensorSpec):
             try:
-                return self._tensor(example, value)
+                tensor = self._tensor(example, value)
+                if not isinstance(tensor, tf.Tensor):  # a symbol of Keras
+                    raise TypeError
+                return tensor
             except (TypeError, ValueError):
                 raise field_error(ConfigError, self.signature.where, "", where, "a tensor, as in the example", _shown(value),
                                   "give an array, a tensor or a number") from None

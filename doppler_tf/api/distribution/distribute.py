@@ -82,6 +82,9 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
     if folder is not None and not (isinstance(folder, str | Path) and str(folder)):
         raise field_error(ConfigError, "distribute", "", "folder", "a path, or None for a temporary one", folder)
     runtime, ways = import_quietly("runtime"), import_quietly("runtime.models.ways")
+    if not import_quietly("tensorflow").executing_eagerly():
+        raise ConfigError("distribute: expected a call with values, got one while another function is traced; call it outside of a "
+                          "tf.function, or distribute the whole")
     kinds = (ways.ENGINE, ways.THEIRS, ways.ALONE)
     if executor is not None and executor not in kinds:
         raise field_error(ConfigError, "distribute", "", "executor", f"None or one of {', '.join(kinds)}", executor)

@@ -18,6 +18,7 @@ from doppler_tf.errors import ConfigError, Described, ExecutionError, UserError,
 from doppler_tf.report.ways import ways_table
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.trace import Trace
+from doppler_tf.schema import check
 from doppler_tf.showing import ShowsItself
 
 if TYPE_CHECKING:
@@ -67,10 +68,11 @@ class Distributed(ShowsItself):
 
     @variables.setter
     def variables(self, values: Mapping[str, Any]) -> None:
+        check(values, Mapping, ConfigError, self.graph.name, "", "variables")
         unknown = next((name for name in values if name not in self._program.updates), None)
         if unknown is not None:
-            raise field_error(ConfigError, self.graph.name, "", "variables", f"those that it updates: {', '.join(self._program.updates)}",
-                              unknown)
+            raise field_error(ConfigError, self.graph.name, "", "variables",
+                              f"those that it updates: {', '.join(self._program.updates) or 'none'}", unknown)
         fitting = {name: self._fitting(name, value) for name, value in values.items()}
         with self._one_run_at_a_time:
             self._called = True

@@ -84,10 +84,13 @@ def plan_offload(graph: DataflowGraph, costs: CostModel, assignment: Assignment,
     """Simulated seconds, and the assignment with an `Offload`, compiled along its run without limits, then along its own runs.
 
     Raises:
-      DeadlockError: as `compile_offload`.
+      DeadlockError: as `compile_offload`. AssignmentError: it needs a link that is missing.
     """
-    bare = replace(assignment, offload=None, after=None)
-    return _along(FastSimulator(graph, without_limits(costs), bare.dispatch).starts_s(bare), graph, costs, bare, style, 1 + again)
+    bare, free = replace(assignment, offload=None, after=None), without_limits(costs)
+    starts_s = FastSimulator(graph, free, bare.dispatch).starts_s(bare)
+    if starts_s is None:  # this says which link is missing
+        starts_s = _starts(graph, Simulator().execute(graph, free, bare))
+    return _along(starts_s, graph, costs, bare, style, 1 + again)
 
 
 def fastest_plan(graph: DataflowGraph, costs: CostModel, assignment: Assignment, again: int = _AGAIN) -> tuple[float, Assignment]:
@@ -167,7 +170,7 @@ def best_sequence(graph: DataflowGraph, costs: CostModel, planned_s: float, plan
     A breadth-first sequence keeps all devices busy and holds much at once, a depth-first one the other way round. The mean of a vertex's
     places in two topological orders gives a topological order again.
 
-    Args: before_s: what it takes at least, see `over_host`; left_s: seconds that are left.
+    Args: before_s: what it was expected to take; left_s: seconds that are left.
     """
     if not costs_much(planned_s, before_s):
         return planned_s, planned

@@ -156,6 +156,12 @@ def test_what_would_have_to_be_loaded_over_no_link_is_said():
         place(rows(4), devices(15, HALF), method="mine", learned={"mine": on_the_first})
 
 
+def test_a_missing_link_between_devices_is_named():
+    graph, topology = tree([(3, 3, []), (1, 4, [0])]), replace(devices(8, HOST), bandwidth_bytes_per_s=np.zeros((2, 2)))
+    with pytest.raises(AssignmentError, match="edge 0 -> 1: device: expected devices that are linked, got 'd0' and 'd1'"):
+        plan_offload(graph, build_costs(graph, topology), Assignment(np.array([0, 1], np.int32)))
+
+
 def test_a_plan_stays_where_a_second_try_fails(monkeypatch):
     """Another sequence may need more of a host than it has."""
     compiled, refused = [], []

@@ -157,7 +157,9 @@ def test_what_would_have_to_be_loaded_over_no_link_is_said():
 
 
 def test_a_missing_link_between_devices_is_named():
-    graph, topology = tree([(3, 3, []), (1, 4, [0])]), replace(devices(8, HOST), bandwidth_bytes_per_s=np.zeros((2, 2)))
+    graph = tree([(3, 3, []), (1, 4, [0])])
+    topology = replace(Topology.from_json({"devices": [{"name": "d0", "memory_bytes": 8}, {"name": "d1", "memory_bytes": 8}],
+                                           "links": {"bandwidth_bytes_per_s": [[0, 0], [0, 0]]}}), host=HOST)
     with pytest.raises(AssignmentError, match="edge 0 -> 1: device: expected devices that are linked, got 'd0' and 'd1'"):
         plan_offload(graph, build_costs(graph, topology), Assignment(np.array([0, 1], np.int32)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -196,7 +196,7 @@ def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], 
             return _answer(both, asked, both.leader)
     if host and not fits_in_any_order(problem.graph, problem.costs, pool.members[name].assignment.device):
         with contextlib.suppress(DeadlockError):
-            safe, fitting_s = _compiled(problem, plans, [pool.members], asked), pool.members[name].makespan_s
+            safe, fitting_s = _compiled(problem, plans, pool.members, asked), pool.members[name].makespan_s
             safe.simulations = pool.simulations
             if safe.best[0] > fitting_s * (1 + _WORTH_A_NOTE):
                 note(f"{problem.graph.name}: {1e3 * safe.best[0]:.4g} ms in any order of execution; {1e3 * fitting_s:.4g} ms fits in "
@@ -205,7 +205,7 @@ def _chosen(problem: Problem, asked: Asked, offload: str, fit: Callable[[bool], 
     return _answer(pool, asked, name, means_s)
 
 
-def _compiled(problem: Problem, known: Mapping[str, Candidate], found: Sequence[Mapping[str, Candidate]], asked: Asked) -> Pool:
+def _compiled(problem: Problem, known: Mapping[str, Candidate], found: Mapping[str, Candidate], asked: Asked) -> Pool:
     """What is known, and what was found, compiled so that it fits with the host."""
     # What a search has proved holds for runs without a host.
     pool = Pool(problem, max(problem.bounds.best_s, crossing_bound_s(problem.graph, problem.costs)))

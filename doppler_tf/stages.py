@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +35,6 @@ _IMPROVING, _IMPROVING_SIZE = 20_000, 4_000_000
 # after it, or without one, what constructs assignments until these: no further method begins, none makes a further assignment. So
 # without a tied search each method makes one, as long as there is time.
 _TIED, _AFTER_TIED, _UNTIED = 0.5, (0.75, 0.75), (1.0, 0.5)
-# A better sequence has made plans half as long at best.
-_SHORTENED = 2.0
 # One assignment each, a second at most for 100,000 vertices.
 _QUICK = [name for name in FAST if name in DETERMINISTIC and name not in YARDSTICKS]
 # Vertices that are partitioned again and again where nobody says how often.
@@ -140,55 +137,44 @@ def bound_by_memory(pool: Pool) -> bool:
 
 
 def with_loads_in_mind(problem: Problem, found: Mapping[str, Candidate], search: Callable[[Problem], Pool] | None
-                       ) -> list[dict[str, Candidate]]:
+                       ) -> dict[str, Candidate]:
     """What was found without limits, each with the seconds that it takes if inputs without room come from the host. If these are more than
-    a little longer than the fastest takes without limits, beside it what is found where all inputs come from the host.
+    a little longer than the fastest takes without limits, what is found where all inputs come from the host joins it.
 
     Args: search: of such a problem; None: there is none.
     """
-    estimated = [dict(found)]
+    estimated = dict(found)
     with contextlib.suppress(CostError):  # too few links to the host
         streaming = Streaming(problem.costs, roomy(problem))
-        estimated = [{name: Candidate(streaming.estimate_s(each.assignment), each.assignment) for name, each in found.items()}]
-        if search is not None and costs_much(*(min(each.makespan_s for each in members.values()) for members in (*estimated, found))):
+        estimated = {name: Candidate(streaming.estimate_s(each.assignment), each.assignment) for name, each in found.items()}
+        if search is not None and costs_much(*(min(each.makespan_s for each in members.values()) for members in (estimated, found))):
             streamed = {f"{name}, streamed": streaming.own(each.assignment) for name, each in search(streaming.problem).members.items()}
-            estimated.append({name: Candidate(streaming.estimate_s(each), each) for name, each in streamed.items()})
+            estimated |= {name: Candidate(streaming.estimate_s(each), each) for name, each in streamed.items()}
     return estimated
 
 
-def over_host(pool: Pool, found: Sequence[Mapping[str, Candidate]], asked: Asked) -> None:
-    """Compiles what was found so that it fits with the host, and puts it into the pool: the fastest of each kind, the second of each, and
-    so on. What is expected to be slower than the best of the pool is left out. Then the best of each kind, if its plan costs much, is
-    compiled again, and in several sequences.
+def over_host(pool: Pool, found: Mapping[str, Candidate], asked: Asked) -> None:
+    """Compiles what was found, the fastest first, so that it fits with the host, and puts it into the pool. What is expected to be slower
+    than the best of the pool is left out. If the best has a plan that costs much, it is then compiled again, and in several sequences.
 
     Raises:
       DeadlockError: as `compile_offload`, where the pool is empty and none of them fits even so.
     """
-    failed, graph, costs = None, pool.problem.graph, pool.problem.costs
-    ranked = sorted((sorted(kind.items(), key=_expected_s) for kind in found), key=lambda kind: _expected_s(kind[0]))
-    planned: list[dict[str, Candidate]] = [{} for _ in ranked]
-    for turn in zip_longest(*ranked):
-        for kind, item in zip(planned, turn, strict=True):
-            if item is None or (pool.members and (_expected_s(item) >= pool.best[0] or asked.left_s() <= 0)):
-                continue
-            name, candidate = item
-            try:
-                pool.put(f"{name}, offloaded", *fastest_plan(graph, costs, candidate.assignment, again=0))
-                kind[f"{name}, offloaded"] = candidate
-            except DeadlockError as error:
-                failed = failed or error
+    failed, before, graph, costs = None, {}, pool.problem.graph, pool.problem.costs
+    for name, candidate in sorted(found.items(), key=lambda item: item[1].makespan_s):
+        if pool.members and (candidate.makespan_s >= pool.best[0] or asked.left_s() <= 0):
+            break
+        try:
+            pool.put(f"{name}, offloaded", *fastest_plan(graph, costs, candidate.assignment, again=0))
+            before[f"{name}, offloaded"] = candidate
+        except DeadlockError as error:
+            failed = failed or error
     if not pool.members:
         raise failed
-    for kind in filter(None, planned):
-        name = min(kind, key=lambda name: pool.members[name].makespan_s)
-        (planned_s, _), before_s = pool.members[name], kind[name].makespan_s
-        if planned_s < _SHORTENED * pool.best[0] and costs_much(planned_s, before_s) and asked.left_s() > 0:
-            best = min(pool.members[name], fastest_plan(graph, costs, kind[name].assignment), key=lambda pair: pair[0])
-            pool.put(name, *best_sequence(graph, costs, *best, before_s, asked.left_s))
-
-
-def _expected_s(item: tuple[str, Candidate]) -> float:
-    return item[1].makespan_s
+    name = pool.leader
+    if name in before and costs_much(pool.best[0], before[name].makespan_s) and asked.left_s() > 0:
+        best = min(pool.members[name], fastest_plan(graph, costs, before[name].assignment), key=lambda pair: pair[0])
+        pool.put(name, *best_sequence(graph, costs, *best, before[name].makespan_s, asked.left_s))
 
 
 def improve(pool: Pool, asked: Asked) -> None:

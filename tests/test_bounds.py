@@ -47,6 +47,14 @@ def test_a_join_waits_or_runs_its_inputs_itself(transfer_s, join_s):
     assert (found.path_s, found.join_s, found.best_s) == (4, join_s, join_s)
 
 
+@pytest.mark.parametrize(("transfer_s", "join_s"), [(10, 13), (4, 11), (1, 8)])
+def test_a_join_counts_what_lies_further_before(transfer_s, join_s):
+    """Two chains of two vertices of 3 s and a join of 1 s: on one device 4 x 3 + 1, on two 3 + 3 + transfer + 1."""
+    nodes = [*({"id": v, "exec_s": 3} for v in ("a", "b", "c", "d")), {"id": "z", "exec_s": 1}]
+    edges = [{"source": u, "target": v, "transfer_s": transfer_s} for u, v in ("ab", "cd", "bz", "dz")]
+    assert bounds(nodes, edges, ideal(2)).join_s == join_s
+
+
 @pytest.mark.parametrize(("count", "join_s"), [(4, 8), (6, 11)])
 def test_what_lies_between_two_vertices_takes_all_devices_its_time(count, join_s):
     """A vertex of 1 s, some of 3 s on two devices, and one of 1 s: the path takes 5 s, the work about as much as the devices have."""
@@ -57,6 +65,15 @@ def test_what_lies_between_two_vertices_takes_all_devices_its_time(count, join_s
     assert (found.work_s, found.path_s) == (3 * count / 2 + 1, 5)
     assert found.join_s == pytest.approx(join_s)
     assert found.join_s <= join_s
+
+
+def test_what_runs_elsewhere_ends_a_transfer_before():
+    """As above, four vertices and transfers of 2 s to the last: between 1 s and s the devices have s - 1 and s - 3 s, 12 s together."""
+    nodes = [{"id": "a", "exec_s": 1}, *({"id": v, "exec_s": 3} for v in range(4)), {"id": "z", "exec_s": 1}]
+    edges = [{"source": "a", "target": v, "transfer_s": 0} for v in range(4)]
+    found = bounds(nodes, [*edges, *({"source": v, "target": "z", "transfer_s": 2} for v in range(4))], ideal(2))
+    assert found.join_s == pytest.approx(9)
+    assert found.join_s <= 9
 
 
 def test_what_begins_late_takes_all_devices_its_time_until_the_end():

@@ -13,8 +13,8 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import Assignment
 
-# So many vertices at most, as the vertices before each take memory and time by their square: half a second, 50 MB.
-_MOST_BEFORE = 20_000
+# A vertex is compared with all before it in topological order, or with the nearest of them: so many pairs at most, some tenths of a second.
+_MOST_PAIRS = 100_000_000
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,10 @@ class Bounds:
     Attributes:
       work_s: no server finishes sooner than its devices together can do the work.
       path_s: no path finishes sooner than its vertices and the transfers that no choice of devices avoids.
-      join_s: path_s, and where a vertex joins several inputs either it waits for a transfer or its device ran them all itself. Nor does a
-        vertex start before all devices together can have done what has to end before it and cannot begin earlier than a given time,
-        whatever that time is (Fernandez and Bussell, IEEE Transactions on Computers C-22(8), 1973).
+      join_s: path_s, and of all that lies before a vertex, what is not on its device has a transfer before it. So its device ran all that
+        could not arrive in time from elsewhere (Papadimitriou and Yannakakis, SIAM J. Computing 19(2), 1990). And all devices together did
+        what cannot begin earlier than a given time, whatever that time is (Fernandez and Bussell, IEEE Transactions on Computers C-22(8),
+        1973); all but one ended a transfer earlier.
     """
 
     work_s: float
@@ -41,14 +42,14 @@ class Bounds:
 
 def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
     """All bounds; near-linear in vertices and edges times devices, and times the kinds of links that end at a device; `join_s` also takes
-    the square of up to 20,000 vertices.
+    the square of up to 10,000 vertices.
 
     If a host takes what does not fit, they hold for plans with it, too.
     """
     if costs.topology.host is not None and costs.tensor_bytes.sum() > costs.memory_bytes.min():
         costs = _by_host(costs)
-    (work_s, share_s), path_s = _work_bound(graph, costs), _longest(graph, costs)
-    bounds = work_s, path_s, max(path_s, _longest(graph, costs, share_s))
+    (work_s, shares), path_s = _work_bound(graph, costs), _longest(graph, costs)
+    bounds = work_s, path_s, max(path_s, _longest(graph, costs, shares))
     return Bounds(*(bound * (1 - rounding(graph, costs)) for bound in bounds))
 
 
@@ -70,9 +71,17 @@ def rounding(graph: DataflowGraph, costs: CostModel) -> float:
     return 0.0 if exact else 4 * (graph.num_vertices + graph.num_edges) * np.finfo(np.float64).eps
 
 
-def _work_bound(graph: DataflowGraph, costs: CostModel) -> tuple[float, np.ndarray]:
+class _Shares(NamedTuple):
+    """What all devices together take at least. Attributes: share_s: float64 [N], seconds for each vertex; most: what one device can do of
+    what all can, at most."""
+
+    share_s: np.ndarray
+    most: float
+
+
+def _work_bound(graph: DataflowGraph, costs: CostModel) -> tuple[float, _Shares]:
     """Dual of the fractional scheduling program: for weights w >= 0, makespan >= sum_v min_d w_d exec(v, d) / sum_d w_d slots_d. With it
-    the terms of the sum, float64 [N]: the seconds that all devices together take at least for each vertex.
+    the terms of the sum.
 
     Weights tried: equal ones (bound by each vertex's best device), the devices' speeds (tight for uniformly faster devices), and equal ones
     of the devices that some vertex is restricted to, which bound what these alone may run.
@@ -94,24 +103,24 @@ def _work_bound(graph: DataflowGraph, costs: CostModel) -> tuple[float, np.ndarr
     share_s = np.zeros(graph.num_vertices)
     share_s[work] = weighed_s(weights) / np.sum(weights * costs.slots)
     # Their sums are rounded, too.
-    return max(bounds), share_s * (1 - 4 * (graph.num_vertices + costs.num_devices) * np.finfo(np.float64).eps)
+    share_s *= 1 - 4 * (graph.num_vertices + costs.num_devices) * np.finfo(np.float64).eps
+    return max(bounds), _Shares(share_s, float(np.max(weights * costs.slots) / np.sum(weights * costs.slots)))
 
 
-def _longest(graph: DataflowGraph, costs: CostModel, share_s: np.ndarray | None = None) -> float:
+def _longest(graph: DataflowGraph, costs: CostModel, shares: _Shares | None = None) -> float:
     """Earliest possible end by (vertex, device), each predecessor taking the device that suits the vertex best.
 
-    With `share_s` (see `_work_bound`), at a vertex on device d: of the predecessors whose output cannot arrive from elsewhere by time t,
-    all ran on d, one after the other (the argument of Papadimitriou and Yannakakis 1990, one level deep). And all that lies before a
-    vertex and cannot begin before time t takes the devices their shares after t; on large graphs this is left out.
+    With `shares` a vertex waits for all before it, too, whose least times on any device and least transfers count (see `Bounds`).
     """
     into = graph.predecessors
     # Edges that carry several outputs of one predecessor must stand side by side.
     edge = into.edge if graph.single_outputs else np.lexsort((graph.sources, graph.targets))
-    joins, count = share_s is not None, graph.num_vertices
-    before = np.zeros((count + 1 if joins and count <= _MOST_BEFORE else 0, -(-count // 64)), np.uint64)
+    count = graph.num_vertices
+    window = 0 if shares is None else min(count, _MOST_PAIRS // max(count, 1))
+    share_s, most = (np.zeros(count), 1.0) if shares is None else shares
     latest = _earliest_ends(graph.topological_order, into.ptr, graph.sources[edge], costs.exec_s, costs.allowed, graph.is_input,
-                            costs.explicit_transfer_s[edge], costs.edge_bytes[edge], _link_kinds(costs.topology), costs.slots, joins,
-                            np.zeros(count) if share_s is None else share_s, before)
+                            costs.explicit_transfer_s[edge], costs.edge_bytes[edge], _link_kinds(costs.topology), costs.slots.max(),
+                            window, share_s, most)
     # The bound ignores colocation groups. Ignoring a constraint can only lower it, so that it stays valid.
     return float(latest)
 
@@ -161,30 +170,38 @@ def _link_kinds(topology: Topology) -> _LinkKinds:
 
 
 @numba.njit(cache=True)
-def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, links, slots, joins, share_s, before):
-    """See `_longest`. Args: before: uint64 [N + 1, ...], all 0, to be filled with the vertices before each as bits, and before
-    the end; of no rows: ignored."""
+def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, links, slots, window, share_s, most):
+    """See `_longest`. Args: window: with how many others a vertex is compared; share_s, most: see `_Shares`."""
     count, num_devices = exec_s.shape
-    begun, by_begin, seen = np.empty(count), np.empty(count, np.int64), 0  # earliest begins in ascending order, and whose they are
     end, first_end = np.full((count, num_devices), np.inf), np.full((count, len(links.origin_ptr) - 1), np.inf)
+    least_exec_s, least_s, ended = np.zeros(count), np.zeros(len(neighbour)), np.zeros(count)  # on any device, by any link
+    by_begin, seen, begun = np.empty(count, np.int64), 0, np.empty(count)  # in ascending order of their earliest begins
+    mark, here, elsewhere = np.full(count, -1), np.empty(count), np.empty(count)
     latest = 0.0
-    for v in order:
+    for at in range(count):
+        v = order[at]
         if is_input[v]:
             end[v] = 0.0
             continue
-        degree = ptr[v + 1] - ptr[v]
-        arrival, begin, run = np.empty(degree), np.empty(degree), np.empty(degree)
-        if len(before):
-            _unite(before, v, neighbour[ptr[v]:ptr[v + 1]])
-            crowded_s = _crowded(before[v], begun, by_begin, seen, share_s)
-        else:
-            crowded_s = 0.0
-        earliest = np.inf
+        earliest, least = 0.0, np.inf
+        for i in range(ptr[v], ptr[v + 1]):
+            earliest = max(earliest, ended[neighbour[i]])
+            least_s[i] = explicit_s[i]
+            if np.isnan(explicit_s[i]):
+                least_s[i] = np.inf
+                for kind in range(len(links.latency_s)):
+                    least_s[i] = min(least_s[i], links.latency_s[kind] + edge_bytes[i] / links.bandwidth[kind])
+        if window:
+            begin = max(0, at - window)
+            _ways(at, begin, order, ptr, neighbour, is_input, least_s, least_exec_s, mark, here, elsewhere)
+            late = _late(earliest, at, begin, order, mark, elsewhere, ended)
+            earliest = max(earliest, _crowded(at, by_begin, max(0, seen - window), seen, mark, elsewhere, begun, share_s, most))
+        begun[v] = np.inf
         for d in range(num_devices):
             if not allowed[v, d]:
                 continue
-            size, after = 0, ptr[v]
-            start = 0.0
+            least = min(least, exec_s[v, d])
+            after, start = ptr[v], earliest
             while after < ptr[v + 1]:
                 first, u = after, neighbour[after]
                 while after < ptr[v + 1] and neighbour[after] == u:
@@ -201,79 +218,101 @@ def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s,
                         longest = max(longest, cost)
                     remote = min(remote, first_end[u, links.origin[kind]] + longest)
                 start = max(start, min(end[u, d], remote))
-                arrival[size] = remote
-                run[size] = exec_s[u, d] if allowed[u, d] else np.inf
-                begin[size] = end[u, d] - run[size] if allowed[u, d] else np.inf
-                size += 1
-            if joins and size > 1:
-                start = max(start, _join(arrival[:size], begin[:size], run[:size], slots[d]))
-            start = max(start, crowded_s)
-            earliest = min(earliest, start)
+            if window:
+                start = _joined(start, late.copy(), elsewhere, ended, end[:, d], exec_s[:, d], slots)
+            begun[v] = min(begun[v], start)
             end[v, d] = start + exec_s[v, d]
-        if len(before):
-            i = seen
-            while i > 0 and begun[i - 1] > earliest:
-                begun[i], by_begin[i] = begun[i - 1], by_begin[i - 1]
-                i -= 1
-            begun[i], by_begin[i] = earliest, v
-            seen += 1
+        least_exec_s[v], ended[v] = least, end[v].min()
+        i = seen
+        while i > 0 and begun[by_begin[i - 1]] > begun[v]:
+            by_begin[i] = by_begin[i - 1]
+            i -= 1
+        by_begin[i], seen = v, seen + 1
         for origin in range(first_end.shape[1]):
             for i in range(links.origin_ptr[origin], links.origin_ptr[origin + 1]):
                 first_end[v, origin] = min(first_end[v, origin], end[v, links.device[i]])
-        latest = max(latest, end[v].min())
-    if len(before):
-        _unite(before, count, order)
-        latest = max(latest, _crowded(before[count], begun, by_begin, seen, share_s))
+        latest = max(latest, ended[v])
+    if window:
+        mark[:], elsewhere[:] = count, 0.0
+        latest = max(latest, _crowded(count, by_begin, 0, seen, mark, elsewhere, begun, share_s, most))
     return latest
 
 
 @numba.njit(cache=True)
-def _unite(before, v, producers):
-    """Sets the bits of all producers of v, and of what lies before them."""
-    for u in producers:
-        for i in range(before.shape[1]):
-            before[v, i] |= before[u, i]
-        before[v, u >> 6] |= np.uint64(1) << np.uint64(u & 63)
+def _ways(at, begin, order, ptr, neighbour, is_input, least_s, exec_s, mark, here, elsewhere):
+    """For all that lies before the vertex at place `at`, from the place `begin` on: sets `mark` to `at`, and the least seconds from its
+    end to the start of the vertex, `here` on whatever device it runs, `elsewhere` on another than the vertex."""
+    v = order[at]
+    mark[v], here[v], elsewhere[v] = at, 0.0, np.inf
+    for place in range(at, begin - 1, -1):
+        w = order[place]
+        if mark[w] != at:
+            continue
+        lasts_s = exec_s[w] if place < at else 0.0
+        for i in range(ptr[w], ptr[w + 1]):
+            u = neighbour[i]
+            if is_input[u]:
+                continue
+            if mark[u] != at:
+                mark[u], here[u], elsewhere[u] = at, 0.0, 0.0
+            here[u] = max(here[u], lasts_s + here[w])
+            elsewhere[u] = max(elsewhere[u], lasts_s + min(least_s[i] + here[w], elsewhere[w]))
 
 
 @numba.njit(cache=True)
-def _crowded(bits, begun, by_begin, seen, share_s):
-    """Earliest time at which all vertices in `bits` have ended, by their begins and shares alone."""
-    latest, total = 0.0, 0.0
-    for i in range(seen - 1, -1, -1):
+def _late(start, at, begin, order, mark, elsewhere, ended):
+    """What lies before the vertex at place `at` and cannot arrive by `start` from elsewhere."""
+    late, count = np.empty(at - begin, np.int64), 0
+    for place in range(begin, at):
+        u = order[place]
+        if mark[u] == at and ended[u] + elsewhere[u] > start:
+            late[count] = u
+            count += 1
+    return late[:count]
+
+
+@numba.njit(cache=True)
+def _joined(start, late, elsewhere, ended, end, exec_s, slots):
+    """When a vertex starts at the earliest on a device: of those before it, so many that arrive last from elsewhere ran there."""
+    for size in range(len(late)):
+        last = size
+        for i in range(size + 1, len(late)):
+            if ended[late[i]] + elsewhere[late[i]] > ended[late[last]] + elsewhere[late[last]]:
+                last = i
+        u = late[last]
+        arrival = ended[u] + elsewhere[u]
+        if arrival <= start:
+            break
+        if end[u] == np.inf:
+            return arrival
+        # The first `size` are sorted by their begins, the latest first.
+        late[last] = late[size]
+        i, begin = size, end[u] - exec_s[u]
+        while i > 0 and end[late[i - 1]] - exec_s[late[i - 1]] < begin:
+            late[i] = late[i - 1]
+            i -= 1
+        late[i] = u
+        ran, total = start, 0.0
+        for i in range(size + 1):
+            total += exec_s[late[i]]
+            ran = max(ran, end[late[i]] - exec_s[late[i]] + total / slots)
+        if ran >= arrival:
+            return arrival
+        start = ran
+    return start
+
+
+@numba.njit(cache=True)
+def _crowded(at, by_begin, first, seen, mark, elsewhere, begun, share_s, most):
+    """Earliest time by which all that is marked with `at` can have ended, if what runs on other devices than one ends the least seconds of
+    `elsewhere` before."""
+    latest, total, least = 0.0, 0.0, np.inf
+    for i in range(seen - 1, first - 1, -1):
         u = by_begin[i]
-        if bits[u >> 6] >> np.uint64(u & 63) & np.uint64(1):
+        if mark[u] == at:
             total += share_s[u]
-            latest = max(latest, begun[i] + total)
+            least = min(least, elsewhere[u])
+            alone_s = total / most
+            spread_s = total + (1.0 - most) * least if most < 1.0 else alone_s
+            latest = max(latest, begun[u] + min(alone_s, spread_s))
     return latest
-
-
-@numba.njit(cache=True)
-def _latest_first(arrival):
-    """The places of arrivals by time, the latest first: a Shell sort, as Numba compiles `np.argsort` for 3 s."""
-    order, gap = np.arange(len(arrival)), len(arrival) // 2
-    while gap > 0:
-        for i in range(gap, len(order)):
-            k, j = order[i], i
-            while j >= gap and (arrival[order[j - gap]] < arrival[k] or (arrival[order[j - gap]] == arrival[k] and order[j - gap] > k)):
-                order[j] = order[j - gap]
-                j -= gap
-            order[j] = k
-        gap = gap * 5 // 11 if gap > 2 else gap - 1
-    return order
-
-
-@numba.njit(cache=True)
-def _join(arrival, begin, run, slots):
-    """Earliest time at which all inputs are on one device: the least, over how many of the latest arrivals are run there, of
-    max(what still arrives, earliest begin of those run there + their run time)."""
-    by_arrival = _latest_first(arrival)
-    best = arrival[by_arrival[0]]
-    first, total = np.inf, 0.0
-    for i in range(len(arrival)):
-        k = by_arrival[i]
-        first = min(first, begin[k])
-        total += run[k]
-        rest = arrival[by_arrival[i + 1]] if i + 1 < len(arrival) else 0.0
-        best = min(best, max(rest, first + total / slots))
-    return best

@@ -125,7 +125,9 @@ def piece_call(model: CapturedModel, work: Work, build: str = CONSTANTS) -> Capt
         function = _FUNCTIONS.get(key)
         if function is None:
             function = _FUNCTIONS[key] = piece_function(model, work.bare)
-        call = CapturedCall(f"{CAPTURED} {key[:20]}", function, (), model, [variable for _, variable in work.weights], build)
+        # What other models share must not keep this one.
+        call = CapturedCall(f"{CAPTURED} {key[:20]}", function, (), model if work.weights else None,
+                            [variable for _, variable in work.weights], build)
         if not work.weights:
             _PIECES[key, build] = call
     model.calls[work, build] = call

@@ -76,6 +76,19 @@ def test_what_runs_elsewhere_ends_a_transfer_before():
     assert found.join_s <= 9
 
 
+def test_transfers_that_take_longer_than_all_work_leave_one_device():
+    """Layers of 50 vertices of 1 s, each with two inputs from the layer before, and one behind them all."""
+    layers, width = 40, 50
+    nodes = [*({"id": v, "exec_s": 1} for v in range(layers * width)), {"id": "z", "exec_s": 1}]
+    edges = [{"source": v - width, "target": v, "transfer_s": 1e6} for v in range(width, layers * width)]
+    edges += [{"source": v - v % width - width + (v + 1) % width, "target": v, "transfer_s": 1e6} for v in range(width, layers * width)]
+    edges += [{"source": v, "target": "z", "transfer_s": 1e6} for v in range((layers - 1) * width, layers * width)]
+    found = bounds(nodes, edges, ideal(2))
+    assert found.path_s == layers + 1
+    assert found.join_s == pytest.approx(layers * width + 1)
+    assert found.join_s <= layers * width + 1
+
+
 def test_what_begins_late_takes_all_devices_its_time_until_the_end():
     nodes = [{"id": "a", "exec_s": 2}, *({"id": v, "exec_s": 3} for v in range(4))]
     found = bounds(nodes, [{"source": "a", "target": v, "transfer_s": 0} for v in range(4)], ideal(2))

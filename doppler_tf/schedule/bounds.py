@@ -13,8 +13,9 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
 from doppler_tf.schedule.assignment import Assignment
 
-# A vertex is compared with all before it in topological order, or with the nearest of them: so many pairs at most, some tenths of a second.
-_MOST_PAIRS = 100_000_000
+# A vertex is compared with all before it in topological order, or with the nearest of them. At most so many edges are looked at, and as
+# many pairs of what cannot arrive in time: some tenths of a second.
+_MOST_LOOKS = 30_000_000
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Bounds:
 
 def lower_bounds(graph: DataflowGraph, costs: CostModel) -> Bounds:
     """All bounds; near-linear in vertices and edges times devices, and times the kinds of links that end at a device; `join_s` also takes
-    the square of up to 10,000 vertices.
+    vertices times edges, up to 30 million.
 
     If a host takes what does not fit, they hold for plans with it, too.
     """
@@ -116,11 +117,12 @@ def _longest(graph: DataflowGraph, costs: CostModel, shares: _Shares | None = No
     # Edges that carry several outputs of one predecessor must stand side by side.
     edge = into.edge if graph.single_outputs else np.lexsort((graph.sources, graph.targets))
     count = graph.num_vertices
-    window = 0 if shares is None else min(count, _MOST_PAIRS // max(count, 1))
+    window = 0 if shares is None else min(count, _MOST_LOOKS // max(count, len(edge), 1))
+    most_late = int((_MOST_LOOKS / max(count * costs.num_devices, 1)) ** 0.5) + 1
     share_s, most = (np.zeros(count), 1.0) if shares is None else shares
     latest = _earliest_ends(graph.topological_order, into.ptr, graph.sources[edge], costs.exec_s, costs.allowed, graph.is_input,
                             costs.explicit_transfer_s[edge], costs.edge_bytes[edge], _link_kinds(costs.topology), costs.slots.max(),
-                            window, share_s, most)
+                            window, most_late, share_s, most)
     # The bound ignores colocation groups. Ignoring a constraint can only lower it, so that it stays valid.
     return float(latest)
 
@@ -170,8 +172,10 @@ def _link_kinds(topology: Topology) -> _LinkKinds:
 
 
 @numba.njit(cache=True)
-def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, links, slots, window, share_s, most):
-    """See `_longest`. Args: window: with how many others a vertex is compared; share_s, most: see `_Shares`."""
+def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s, edge_bytes, links, slots, window, most_late, share_s,
+                   most):
+    """See `_longest`. Args: window: with how many others a vertex is compared; most_late: how many of these, the nearest, may be what its
+    device ran; share_s, most: see `_Shares`."""
     count, num_devices = exec_s.shape
     end, first_end = np.full((count, num_devices), np.inf), np.full((count, len(links.origin_ptr) - 1), np.inf)
     least_exec_s, least_s, ended = np.zeros(count), np.zeros(len(neighbour)), np.zeros(count)  # on any device, by any link
@@ -194,7 +198,7 @@ def _earliest_ends(order, ptr, neighbour, exec_s, allowed, is_input, explicit_s,
         if window:
             begin = max(0, at - window)
             _ways(at, begin, order, ptr, neighbour, is_input, least_s, least_exec_s, mark, here, elsewhere)
-            late = _late(earliest, at, begin, order, mark, elsewhere, ended)
+            late = _late(earliest, at, begin, order, mark, elsewhere, ended, most_late)
             earliest = max(earliest, _crowded(at, by_begin, max(0, seen - window), seen, mark, elsewhere, begun, share_s, most))
         begun[v] = np.inf
         for d in range(num_devices):
@@ -260,11 +264,13 @@ def _ways(at, begin, order, ptr, neighbour, is_input, least_s, exec_s, mark, her
 
 
 @numba.njit(cache=True)
-def _late(start, at, begin, order, mark, elsewhere, ended):
-    """What lies before the vertex at place `at` and cannot arrive by `start` from elsewhere."""
-    late, count = np.empty(at - begin, np.int64), 0
-    for place in range(begin, at):
+def _late(start, at, begin, order, mark, elsewhere, ended, most):
+    """What lies before the vertex at place `at` and cannot arrive by `start` from elsewhere, the nearest `most`."""
+    late, count = np.empty(min(most, at - begin), np.int64), 0
+    for place in range(at - 1, begin - 1, -1):
         u = order[place]
+        if count == len(late):
+            break
         if mark[u] == at and ended[u] + elsewhere[u] > start:
             late[count] = u
             count += 1

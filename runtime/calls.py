@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework.function_pb2 import FunctionDef
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
 from doppler_tf.graph.dataflow import Kernel
 from runtime import kernels
-from runtime.devices import context_of, make_known, server_of
+from runtime.devices import called_by, context_of, make_known, server_of, tell
 from runtime.models.captured import CapturedModel
 
 # Products alone are left to TensorFlow.
@@ -107,22 +110,25 @@ class CapturedCall:
     """
 
     def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = (), model: CapturedModel | None = None,
-                 weights: Sequence[str] = (), build: str = CONSTANTS):
+                 weights: Sequence[str] = (), build: str = CONSTANTS, homes: Sequence[str] = ()):
         """Takes a function.
 
         Args:
           function: a concrete one, of the operands and then the weights.
           parts: the calls of which it is made.
           build: one of BUILDS.
+          homes: where each weight is, if the function runs on several devices.
         """
         self.name, self.weights, self._function, self._parts = name, tuple(weights), function, parts
-        self._model, self._constants, self._compiled = model, build != TENSORS and bool(weights), build == XLA
+        self._homes = homes
+        self._model, self._constants, self._compiled = model, build == CONSTANTS and bool(weights), build == XLA
+        # XLA gains little by the content of matrices and filters, and keeps several copies of each constant until the process ends.
+        self._passed = [] if self._constants else [(name, home) for name, home in zip(weights, homes or [None] * len(weights), strict=True)
+                                                   if not (self._compiled and model.weight_spec(name).shape.rank < 2)]
         self._arguments = [tf.TensorSpec(x.shape, x.dtype) for x in function.inputs[:len(function.inputs) - len(weights)]]
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
-        # Without these settings TensorFlow would not fuse operations of the function.
-        settings = context.context().function_call_options.config_proto_serialized
-        self._attributes = None if self._compiled else ("executor_type", "", "config_proto", settings)
+        self._attributes = None if self._compiled else ("executor_type", "", "config_proto", _settings())
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self.can_warm = all(part.can_warm for part in parts) if parts else all(
             op.type in _VARIABLES or not (op.op_def.is_stateful or op.type in _CONTROL_FLOW) for op in function.graph.get_operations())
@@ -131,7 +137,7 @@ class CapturedCall:
 
     def forget(self) -> None:
         """Drops what was made for the first call."""
-        self._called = self._served = None
+        self._called, self._served = dict[Any, Any](), None
         self._taken, self._warm = dict[str, tuple[str, list[tf.Tensor], Any]](), set[str]()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
@@ -142,22 +148,33 @@ class CapturedCall:
     def _make_known(self, device: str) -> tuple[str, list[tf.Tensor], Any]:
         """Name, weights and function of a call on a device."""
         with self._making:  # not while weights are sent, as another machine might not answer
-            if self._called is None:
-                self._called = self._built() if self._constants or self._compiled else self._function
-            called = self._called
+            where = context_of(device)
+            if where not in self._called:
+                self._called[where] = self._built(device)
+            called = self._called[where]
             if self._compiled and server_of(device) is not None:
-                called = self._served = self._served or _for_another_process(called, self._arguments)
-        make_known(called, device)
-        weights = [] if self._constants else [resident(self._model, name, device) for name in self.weights]
+                self._served = self._served or _for_another_process(called, [tf.TensorSpec(x.shape, x.dtype) for x in called.inputs])
+                called = self._served
+        if not isinstance(called, _WithConstants):
+            make_known(called, device)
+        weights = [resident(self._model, name, home or device) for name, home in self._passed]
         self._taken[device] = made = called.name, weights, called
         return made
 
-    def _built(self):
-        def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            return self._function(*tensors, *[tf.constant(self._model.weight(name)) for name in self.weights])
+    def _built(self, device: str):
+        """What is called in the context of a device."""
+        if not self._compiled:
+            return _WithConstants(self._function, self.weights, self._homes, self._model, device) if self._constants else self._function
 
-        made = _compiled(compute) if self._compiled else tf.function(compute, autograph=False)
-        return made.get_concrete_function(*self._arguments)
+        passed, count = [name for name, _ in self._passed], len(self._arguments)
+
+        def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            given = dict(zip(passed, tensors[count:], strict=True))
+            return self._function(*tensors[:count], *[given[name] if name in given else tf.constant(self._model.weight(name))
+                                                      for name in self.weights])
+
+        return next(iter(self._called.values()), None) or _compiled(compute).get_concrete_function(
+            *self._arguments, *(self._model.weight_spec(name) for name in passed))
 
     def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """As KernelCall's."""
@@ -173,6 +190,41 @@ class CapturedCall:
     def zeros(self, device: str) -> list[tf.Tensor]:
         """Operands of a call that does nothing of use."""
         return [_zeros(spec, device) for spec in self._arguments]
+
+
+class _WithConstants:
+    """A function whose last arguments are constants of it, known to the context of a device.
+
+    Its definition is written here: traced, they would be kept twice more, in Python's graph and in the process's own context.
+
+    Attributes:
+      name: as TensorFlow calls it.
+    """
+
+    def __init__(self, function, weights: Sequence[str], homes: Sequence[str], model: CapturedModel, device: str):
+        definition = FunctionDef()
+        definition.CopyFrom(function.function_def)
+        self.name = definition.signature.name = f"constants_{_PROCESS}_{next(_NUMBER)}"
+        arguments = definition.signature.input_arg
+        first, constants = len(arguments) - len(weights), dict[str, str]()
+        for argument, weight, home in zip(arguments[first:], weights, homes or [""] * len(weights), strict=True):
+            value = tf.make_tensor_proto(model.weight(weight))
+            node = definition.node_def.add(name=f"{argument.name}/constant", op="Const", device=home)
+            node.attr["dtype"].type = value.dtype
+            node.attr["value"].tensor.CopyFrom(value)
+            constants[argument.name] = f"{node.name}:output:0"
+        del arguments[first:]
+        for position in [position for position in definition.arg_attr if position >= first]:
+            del definition.arg_attr[position]
+        for node in definition.node_def:
+            for i, taken in enumerate(node.input):
+                node.input[i] = constants.get(taken, taken)
+        for name, returned in definition.ret.items():
+            definition.ret[name] = constants.get(returned, returned)
+        tell([*called_by(function), definition], device, self)
+
+
+_NUMBER = itertools.count()
 
 
 def resident(model: CapturedModel, name: str, device: str) -> tf.Tensor:
@@ -213,6 +265,14 @@ def _zeros(spec: tf.TensorSpec, device: str) -> tf.Tensor:
     # Where two threads fill tensors on one device, TensorFlow 2.21 may give each the shape of the other (its issue 62523).
     with _FILLING.setdefault(device, threading.Lock()):
         return execute_on(device, "Fill", given, ("T", spec.dtype.as_datatype_enum, "index_type", tf.int32.as_datatype_enum))[0]
+
+
+def _settings() -> bytes:
+    """Without them TensorFlow would not fuse operations of a function. One round of its optimizer does, and takes half the time."""
+    found = config_pb2.ConfigProto.FromString(context.context().function_call_options.config_proto_serialized)
+    found.graph_options.rewrite_options.meta_optimizer_iterations = rewriter_config_pb2.RewriterConfig.ONE
+    found.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+    return found.SerializeToString()
 
 
 _FILLING: dict[str, threading.Lock] = {}

@@ -115,27 +115,24 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
 
 
 def piece_call(model: CapturedModel, work: Work, build: str = CONSTANTS) -> CapturedCall:
-    """A piece as a call, kept with its model. Equal pieces share a function, whatever their weights, and those without weights a call."""
+    """A piece as a call, kept with its model. Equal pieces share a function, those with the same weights, or without any, a call."""
     build = TENSORS if build == CONSTANTS and not work.weights else build
     if (work, build) in model.calls:
         return model.calls[work, build]
-    key = piece_key(model, work)
-    call = None if work.weights else _PIECES.get((key, build))
+    key, variables = piece_key(model, work), tuple(variable for _, variable in work.weights)
+    owner = model if variables else None  # what other models share must not keep this one
+    call = _PIECES.get((key, build, variables, id(owner)))
     if call is None:
         function = _FUNCTIONS.get(key)
         if function is None:
             function = _FUNCTIONS[key] = piece_function(model, work.bare)
-        # What other models share must not keep this one.
-        call = CapturedCall(f"{CAPTURED} {key[:20]}", function, (), model if work.weights else None,
-                            [variable for _, variable in work.weights], build)
-        if not work.weights:
-            _PIECES[key, build] = call
+        call = _PIECES[key, build, variables, id(owner)] = CapturedCall(f"{CAPTURED} {key[:20]}", function, (), owner, variables, build)
     model.calls[work, build] = call
     return call
 
 
 _FUNCTIONS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-_PIECES: weakref.WeakValueDictionary[tuple[str, str], CapturedCall] = weakref.WeakValueDictionary()
+_PIECES: weakref.WeakValueDictionary[tuple[str, str, tuple[str, ...], int], CapturedCall] = weakref.WeakValueDictionary()
 _MERGED: weakref.WeakValueDictionary[tuple, CapturedCall] = weakref.WeakValueDictionary()
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph.dataflow import DataflowGraph
-from runtime.calls import CONSTANTS, CapturedCall, resident
+from runtime.calls import CONSTANTS, CapturedCall
 from runtime.graph_calls import CAPTURED, kernel_calls
 from runtime.kernels import run_kernel
 from runtime.models.captured import captured_model
@@ -31,13 +30,13 @@ class TensorFlowGraph:
         specs = {v: tf.TensorSpec(x.shape, x.dtype) for v, x in self._inputs.items()}
         self._calls = kernel_calls(graph, specs) if any(
             kernel is not None and kernel.op == CAPTURED for kernel in graph.kernel) else {}
-        self._constants = build == CONSTANTS
         used = [(name, devices[self._device[v]]) for v, call in self._calls.items() for name in call.weights]
-        self._model = captured_model(graph.attributes["captured"]["model"]) if used else None
+        model = captured_model(graph.attributes["captured"]["model"]) if used else None
         self._weights = list(dict.fromkeys(used))  # with the device of each
-        wanted = [specs[v] for v in self._taken]
-        wanted += [] if self._constants else [self._model.weight_spec(name) for name, _ in self._weights]
-        self._call = CapturedCall("whole", tf.function(self._compute, autograph=False).get_concrete_function(*wanted))
+        names, homes = [name for name, _ in self._weights], [device for _, device in self._weights]
+        wanted = [*(specs[v] for v in self._taken), *map(model.weight_spec, names)] if used else [specs[v] for v in self._taken]
+        self._call = CapturedCall("whole", tf.function(self._compute, autograph=False).get_concrete_function(*wanted), (), model, names,
+                                  build, homes)
 
     def run(self) -> dict[int, np.ndarray]:
         """Computes everything from the inputs given at first; the arrays to fetch, by tensor."""
@@ -46,17 +45,12 @@ class TensorFlowGraph:
     def __call__(self, inputs: Mapping[int, tf.Tensor]) -> dict[int, tf.Tensor]:
         """The tensors to fetch. Args: inputs: by input vertex, where they are others than those given at first."""
         operands = [tf.convert_to_tensor(inputs[v]) if v in inputs else self._inputs[v] for v in self._taken]
-        return dict(zip(self._fetch, self._call([*operands, *self._resident], self._devices[0]), strict=True))
-
-    @functools.cached_property
-    def _resident(self) -> list[tf.Tensor]:
-        return [] if self._constants else [resident(self._model, name, device) for name, device in self._weights]
+        return dict(zip(self._fetch, self._call(operands, self._devices[0]), strict=True))
 
     def _compute(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         given, weights = dict(zip(self._taken, tensors, strict=False)), dict[str, dict[str, tf.Tensor]]()
-        for (name, device), tensor in zip(self._weights, tensors[len(self._taken):] or [None] * len(self._weights), strict=True):
-            with tf.device(device):
-                weights.setdefault(device, {})[name] = tf.constant(self._model.weight(name)) if tensor is None else tensor
+        for (name, device), tensor in zip(self._weights, tensors[len(self._taken):], strict=True):
+            weights.setdefault(device, {})[name] = tensor
         first = self._graph.tensor_ptr.tolist()
         made = {first[v]: tensor for v, tensor in given.items()}
         for v in self._graph.topological_order.tolist():

@@ -26,6 +26,7 @@ from runtime.calls import KernelCall
 from runtime.devices import is_core, prepare_devices
 from runtime.graph_calls import kernel_calls
 from runtime.merged import MergedExecutor
+from runtime.models.captured import captured_model
 from runtime.profiling.host_link import measured_host
 from runtime.profiling.measurements import Measurements, device_kinds
 from runtime.tensors import TensorFlowExecutor
@@ -111,8 +112,10 @@ class Profiler:
         measured = Measurements(self._devices, number, [call.name for call in distinct], known)
         if new or not measured.knows_links:
             self._run_rounds(sized, topology, inputs, measured)
+            _forget_pieces(graph)
         if self._cluster is None and not measured.knows_launches:
             self._run_merged(measured.graph(sized), _timed(topology, measured), inputs, measured)
+            _forget_pieces(graph)
         known.update({name: float(seconds) for row, times in zip(names, measured.kernel_s, strict=True)
                       for name, seconds in zip(row, times, strict=True)})
         known.update(measured.link_figures())
@@ -195,6 +198,12 @@ def profile(graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.nd
     """`Profiler.profile` on as many TensorFlow devices as the topology has, or on those of a cluster."""
     devices = prepare_devices(topology.num_devices) if cluster is None else cluster.devices
     return Profiler(devices, effort, progress, cluster).profile(graph, topology, inputs, known)
+
+
+def _forget_pieces(graph: DataflowGraph) -> None:
+    """Pieces of a captured model hold their weights as constants on each device that ran them, in ten times their bytes."""
+    if "captured" in graph.attributes:
+        captured_model(graph.attributes["captured"]["model"]).forget_calls()
 
 
 def _timed(topology: Topology, measured: Measurements) -> Topology:

@@ -66,7 +66,6 @@ class Candidate:
                     self.captured = capture(grouping=False)
                 measure(with_weights_as_operands(self.captured.graph))
                 self._place_within(memory_bytes, in_flight, budget_s, seed)
-        import_quietly("runtime.models.captured").captured_model(model_folder).forget_calls()
 
     def _measure(self, target: Topology, cluster: Cluster | None, examples: Mapping[str, Any], seed: int, graph: DataflowGraph) -> None:
         self.program = import_quietly("runtime.models.captured_program").CapturedProgram(graph, seed, examples)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,41 +53,30 @@ class Outcome:
 
 def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cluster: Cluster | None,
              executor: str | None) -> Outcome:
-    """Runs the ways in turn, ever fewer of them.
+    """Runs the ways against each other: first ours, which share their weights, all in turn. Then the best against one other after another.
 
-    First ours, which share their weights. Then the best of them, the same with its weights as constants, TensorFlow alone, and ours in
-    calls that XLA compiles where TensorFlow alone, compiled so, is faster than these.
+    Each of these holds up to ten times its weights, so that only two are there at a time: the best of ours with its weights as constants,
+    TensorFlow alone, and ours in calls that XLA compiles where TensorFlow alone, compiled so, was faster than the first ones.
     """
     ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
     alone = import_quietly("runtime.models.alone")
     shared = cluster is None and not first.limited and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
     ours = _ours(found, in_flight, devices, cluster, executor)
     contest = _Contest([first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight))
-    lonely = {f"TensorFlow alone, {mode}": _Option(first, next(iter(first.patterns.values())), None, partial(
-        ways.LonelyWay, first.folder, mode, in_flight)) for mode in alone.modes(first.folder)}
-    finals: dict[str, _Option] = {}
     if ours:
-        options = ours if first.limited else {name: option.built(calls.TENSORS if shared else calls.CONSTANTS)
-                                              for name, option in ours.items()}
-        best = contest.best(options, BRIEFLY) if len(options) > 1 else next(iter(options))
-        finals[best] = options[best]
-        if shared:
-            finals[f"{best}, constant weights"] = ours[best].built(calls.CONSTANTS)
-    if executor in (None, ways.ALONE) and first.alone:
-        finals |= lonely
-    compiled = f"TensorFlow alone, {calls.XLA}"
-    if ours and compiled in lonely and cluster is None and first.alone and not first.limited and executor != ways.THEIRS:
-        compiled_s, ours_s = contest.seconds({**lonely, **finals}, [compiled, best])
-        if compiled_s < ours_s and not alone.is_checked(first.folder):
-            finals |= _compiled(found, in_flight, devices)
-        if compiled not in finals:
-            contest.drop(compiled)
-    chosen = contest.best(finals)
-    way = contest.running.pop(chosen)
-    contest.close()
-    way.variables = {name: first.program.value(name) for name in first.program.updates}
-    _give_memory_back()
-    return Outcome(finals[chosen].candidate, way, chosen, contest.figures, finals[chosen].pattern)
+        contest.add(ours if first.limited else {name: option.built(calls.TENSORS if shared else calls.CONSTANTS)
+                                                for name, option in ours.items()}, BRIEFLY)
+    best = contest.fastest
+    if best and shared:
+        contest.add({f"{best}, constant weights": ours[best].built(calls.CONSTANTS)})
+    modes = alone.modes(first.folder) if first.alone else ()
+    for mode in modes if executor in (None, ways.ALONE) else ():
+        contest.add({_alone(mode): _Option(first, next(iter(first.patterns.values())), None, partial(
+            ways.LonelyWay, first.folder, mode, in_flight))})
+    faster = contest.median_s(_alone(calls.XLA)) < contest.median_s(best) if executor is None else executor == ways.ENGINE
+    if best and faster and calls.XLA in modes and cluster is None and not first.limited and not alone.is_checked(first.folder):
+        contest.add(_compiled(found, in_flight, devices))
+    return contest.outcome()
 
 
 def _ours(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cluster: Cluster | None,
@@ -124,58 +110,61 @@ def _compiled(found: Sequence[Candidate], in_flight: int, devices: Sequence[str]
     return {f"engine, {name}{_pieces(best)}, {calls.XLA}": _Option(best, best.patterns[name], None, make)}
 
 
+def _alone(mode: str) -> str:
+    return f"TensorFlow alone, {mode}"
+
+
 def _pieces(candidate: Candidate) -> str:
     return f", in {candidate.pieces} pieces" if candidate.pieces > 1 else ""
 
 
 class _Contest:
-    """Ways that run in turn.
+    """Ways that run against each other. The fastest stays, all others are closed.
 
     Attributes:
-      running: those that may be run again; figures: of all.
+      fastest: the name of the one that stays; None where none has run.
     """
 
     def __init__(self, calls: list):
-        self.running: dict[str, Way] = {}
-        self.figures: dict[str, Finalist] = {}
-        self._calls, self._options, self._runs = calls, dict[str, _Option](), 0
-        self._failed: list[DopplerError] = []
+        self.fastest: str | None = None
+        self._running: dict[str, Way] = {}
+        self._calls, self._options = calls, dict[str, _Option]()
+        self._figures, self._runs, self._failed = dict[str, Finalist](), 0, list[DopplerError]()
 
-    def best(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> str:
-        """The name of the fastest, after which all others are closed. Raises what the last one raised if all have failed."""
-        self._options = options
+    def add(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> None:
+        """Runs these and the fastest until now in turn."""
+        self._options |= options
         with progress_bar("ways") as self._move:
-            found = narrowed(list(options), self._timed, self.drop, rounds)
+            found = narrowed([*self._running, *options], self._timed, self._close, rounds)
+        figures = {name: Finalist(self._options[name].predicted_s, seconds) for name, seconds in found.items()}
         for name, seconds in found.items():
-            before = self.figures[name].seconds if name in self.figures else ()
-            self.figures[name] = Finalist(options[name].predicted_s, (*before, *seconds))
+            before = self._figures[name].seconds if name in self._figures else ()
+            self._figures[name] = replace(figures[name], seconds=(*before, *seconds))
         engine = import_quietly("runtime.models.ways").ENGINE
-        chosen = _chosen({name: self.figures[name] for name in self.running},
-                         [name for name, way in self.running.items() if way.executor == engine])
-        if chosen is None:
+        self.fastest = _chosen({name: figures[name] for name in self._running},
+                               [name for name, way in self._running.items() if way.executor == engine])
+        for name in [name for name in self._running if name != self.fastest]:
+            self._close(name)
+
+    def median_s(self, name: str | None) -> float:
+        """Of all runs of a way; infinity where there was none."""
+        return self._figures[name].median_s if name in self._figures else math.inf
+
+    def outcome(self) -> Outcome:
+        """The fastest. Raises what the last one raised if all have failed."""
+        if self.fastest is None:
             raise self._failed[-1]
-        for name in [name for name in self.running if name != chosen]:
-            self.drop(name)
-        return chosen
+        option, way = self._options[self.fastest], self._running[self.fastest]
+        way.variables = {name: option.candidate.program.value(name) for name in option.candidate.program.updates}
+        return Outcome(option.candidate, way, self.fastest, self._figures, option.pattern)
 
-    def seconds(self, options: Mapping[str, _Option], names: Sequence[str]) -> list[float]:
-        """Of a call of each of these ways, NaN where it fails."""
-        self._options = options
-        with progress_bar("ways") as self._move:
-            return [self._timed(name) for name in names]
-
-    def close(self) -> None:
-        """Closes all that still run."""
-        for name in list(self.running):
-            self.drop(name)
-
-    def drop(self, name: str) -> None:
-        """Closes one."""
-        if name in self.running:
-            self.running.pop(name).close()
+    def _close(self, name: str) -> None:
+        if name in self._running:
+            self._running.pop(name).close()
+            import_quietly("runtime.freeing").give_memory_back()
 
     def _timed(self, name: str) -> float:
-        running, option = self.running, self._options[name]
+        running, option = self._running, self._options[name]
         self._runs += 1
         self._move(self._runs, status=name)
         try:
@@ -204,10 +193,3 @@ def _chosen(figures: Mapping[str, Finalist], ours: Sequence[str]) -> str | None:
     best = min(often, key=lambda name: figures[name].median_s, default=None)
     mine = min((name for name in often if name in ours), key=lambda name: figures[name].median_s, default=best)
     return mine if best is None or figures[mine].median_s <= _AS_FAST * figures[best].median_s else best
-
-
-def _give_memory_back() -> None:
-    """TensorFlow's functions refer to themselves, and the C library keeps what is freed: of ResNet50's ways that was half of 9 GB."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).malloc_trim(0)

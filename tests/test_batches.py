@@ -73,12 +73,16 @@ def test_an_updated_variable_reaches_the_next_batch():
     batches = repeat_graph(graph, ideal(2), 3, 3, BatchState([0], {1: int(graph.tensor_ptr[3])}))
     assert batches.vertex[:, 1].tolist() == [int(batches.vertex[0, 1]), -1, -1]
     ids = batches.graph.ids
-    edges = {(ids[u], ids[v]) for u, v in zip(batches.graph.sources.tolist(), batches.graph.targets.tolist(), strict=True)}
-    assert edges == {("0/x", "0/0"), ("shared/w", "0/0"), ("0/0", "0/1"), ("1/x", "1/0"), ("0/1", "1/0"), ("1/0", "1/1"),
-                     ("2/x", "2/0"), ("1/1", "2/0"), ("2/0", "2/1")}
+    assert edges_of(batches.graph) == {("0/x", "0/0"), ("shared/w", "0/0"), ("0/0", "0/1"), ("1/x", "1/0"), ("0/1", "1/0"), ("1/0", "1/1"),
+                                       ("2/x", "2/0"), ("1/1", "2/0"), ("2/0", "2/1")}
     trace = simulate(batches.graph, batches.costs, batches.assignment([assigned(graph, [0, 1])]), dispatch="order")
     assert trace.makespan_s == 9
     assert batches.tensor(2, int(graph.tensor_ptr[3])) == batches.graph.tensor_ptr[list(ids).index("2/1")]
+
+
+def edges_of(graph):
+    """By id."""
+    return {(graph.ids[u], graph.ids[v]) for u, v in zip(graph.sources.tolist(), graph.targets.tolist(), strict=True)}
 
 
 def test_kernels_take_the_tensors_of_their_batch():
@@ -98,10 +102,27 @@ def test_kernels_take_the_tensors_of_their_batch():
     groups = {joined.groups[joined.colocate[index[f"{b}/{v}"]]] for b in range(3) for v in "bc"}
     assert groups == {"in order"}  # a state is kept by all batches on one device, with what belongs to it
     assert joined.names[index["1/b"]] == "batch 1: b"
-    # A batch is done when both of its last vertices are: a token beside each, and one that waits for both.
-    assert [joined.ids[v] for _, v, _ in batches.tokens] == ["0/done/3", "0/done/4", "0/done", "1/done/3", "1/done/4", "1/done"]
-    assert {(joined.ids[u], joined.ids[v]) for u, v in zip(joined.sources.tolist(), joined.targets.tolist(), strict=True)} >= {
-        ("0/done", "1/a"), ("0/b", "1/b"), ("1/done", "2/a")}
+    assert batches.tokens.size == 0
+    assert edges_of(joined) >= {("0/b", "1/a"), ("0/c", "1/a"), ("0/b", "1/b"), ("1/b", "2/a"), ("1/c", "2/a")}
+
+
+def test_of_several_last_and_first_vertices_a_token_says_that_a_batch_is_done():
+    nodes = [{"id": key, "exec_s": 1, "output_bytes": 4} for key in "abcd"]
+    graph = graph_from_records(nodes, [{"source": "a", "target": "c"}, {"source": "b", "target": "d"}], {"name": "two chains"})
+    batches = repeat_graph(graph, ideal(2), 3, 1)
+    assert [batches.graph.ids[v] for _, v, _ in batches.tokens] == ["0/done/2", "0/done/3", "0/done", "1/done/2", "1/done/3", "1/done"]
+    within = {(f"{b}/{u}", f"{b}/{v}") for b in range(3) for u, v in ("ac", "bd")}
+    done = {(f"{b}/{'cd'[i]}", f"{b}/done/{i + 2}") for b in range(2) for i in range(2)} | {
+        (f"{b}/done/{v}", f"{b}/done") for b in range(2) for v in (2, 3)}
+    assert edges_of(batches.graph) == within | done | {(f"{b}/done", f"{b + 1}/{v}") for b in range(2) for v in "ab"}
+
+
+def test_what_the_last_vertex_hands_to_the_next_batch_is_also_what_that_waits_for():
+    nodes = [{"id": "state", "input": True}, {"id": "a", "exec_s": 1, "output_bytes": 8}]
+    graph = graph_from_records(nodes, [{"source": "state", "target": "a", "bytes": 8}], {"name": "counter"})
+    joined = repeat_graph(graph, ideal(2), 3, 1, BatchState([], {0: int(graph.tensor_ptr[1])})).graph
+    assert edges_of(joined) == {("shared/state", "0/a"), ("0/a", "1/a"), ("1/a", "2/a")}
+    np.testing.assert_equal(joined.edge_bytes, [8, np.nan, np.nan])  # NaN: those of the tensor, and not none
 
 
 @given(case=cases(constrained=True, noise=False), repeats=st.integers(1, 4), in_flight=st.integers(1, 4), data=st.data())

@@ -17,6 +17,7 @@ from doppler_tf.graph.records import graph_from_records
 from doppler_tf.graph.rules import check_structure
 from doppler_tf.graph.topology import cpu, ideal
 from doppler_tf.schedule.assignment import assignment_from_devices
+from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.bounds import bound_in_calls_s
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.simulator import simulate
@@ -145,6 +146,19 @@ def test_what_runs_on_one_device_becomes_one_call():
     found = merged_on(graph_of(vertices, [(v // 2, v, {}) for v in range(1, 40)]), [0] * 40)
     assert found.graph.num_vertices == 1
     assert len(found.graph.vertex_notes[0]["calls"]) == 40
+
+
+@pytest.mark.parametrize("in_flight", [2, 4])
+def test_each_batch_is_a_call_of_its_own(in_flight):
+    nodes = [{"id": key, "exec_s": 1, "output_bytes": 4} for key in "abc"]
+    graph = graph_from_records(nodes, [{"source": "a", "target": "b"}, {"source": "b", "target": "c"}], {"name": "chain"})
+    batches = repeat_graph(graph, ideal(2), 8, in_flight)
+    pattern = [assignment_from_devices(graph, batches.single_costs, [d] * 3) for d in range(2)]
+    found = merge_calls(batches.graph, batches.costs, batches.assignment(pattern))
+    calls = found.vertex[batches.vertex]
+    assert (calls == calls[:, :1]).all()
+    assert len(np.unique(calls)) == found.graph.num_vertices == 8
+    assert found.makespan_s == 12
 
 
 def test_vertices_without_work_keep_their_order():

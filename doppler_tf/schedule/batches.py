@@ -1,7 +1,8 @@
 """Several calls of one graph, some of them at once, as one graph: what runs, simulates and places a graph does so with batches in flight.
 
-A call of the graph is a batch. Batch b + K may begin when batch b is done, so that at most K batches are in flight. A vertex without work
-(`token`) says that a batch is done, and first vertices of later batches wait for it. Variables that a batch updates reach the next batch
+A call of the graph is a batch. Batch b + K may begin when batch b is done, so that at most K batches are in flight. First vertices of
+later batches wait for the last ones of a batch. Where there are several of both, a vertex without work (`token`) waits for all of these,
+and says that the batch is done. Variables that a batch updates reach the next batch
 as tensors. Where its tiles of them are others, it assembles them from those of the batch before.
 """
 
@@ -133,9 +134,11 @@ def repeat_graph(graph: GraphLike, topology: TopologyLike, repeats: int, in_flig
     check_integer(in_flight, 1, "batches", "in_flight")
     graph, topology = as_graph(graph), as_topology(topology)
     builder = _Builder(graph, topology, BatchState.of(graph) if state is None else state, repeats)
+    first = []
     for b in range(repeats):
+        first.append(len(builder.nodes))
         builder.add(b, gated=b >= in_flight, done=b + in_flight < repeats, in_flight=in_flight)
-    attributes = {**graph.attributes, "name": graph.name, "batches": {"repeat": repeats, "in_flight": in_flight},
+    attributes = {**graph.attributes, "name": graph.name, "batches": {"repeat": repeats, "in_flight": in_flight, "first": first},
                   "results": [row for b in range(repeats) for row in builder.results(b)]}
     joined = graph_from_records(builder.nodes, builder.edges, attributes, graph.name)
     index = joined.vertex_of
@@ -171,7 +174,7 @@ class _Builder:
         self.tokens: list[tuple[int, str, str]] = []
         self.joins: list[tuple[int, str, str]] = []
         self._joined = set[str]()
-        self._done: dict[int, str] = {}
+        self._done: dict[int, list[str]] = {}
 
     def add(self, b: int, gated: bool, done: bool, in_flight: int) -> None:
         """Adds batch b. Args: gated: it waits for batch b - in_flight; done: a later batch waits for it."""
@@ -207,20 +210,22 @@ class _Builder:
                 edges.setdefault((edge["source"], edge["target"], 0), edge)
         if gated:
             for v in self.first:
-                edges["gate", v] = {"source": self._done[b - in_flight], "target": self.keys[b][v], "bytes": 0}
+                for source in self._done[b - in_flight]:
+                    edges.setdefault((source, self.keys[b][v], 0), {"source": source, "target": self.keys[b][v], "bytes": 0})
         self.edges += edges.values()
         if done:
-            self._add_tokens(b)
+            last = [self.keys[b][v] for v in self.last]
+            self._done[b] = last if 1 in (len(self.first), len(last)) else [self._token_behind(b, last)]
 
     def results(self, b: int) -> list[dict]:
         """What stays of batch b: outputs, and after the last batch what each updates, too."""
         return [{**self.graph.record_of(t), "vertex": self.keys[b][self.graph.tensor_producer[t]]}
                 for t in self.graph.result_tensors(updates=b + 1 == self.repeats)]
 
-    def _add_tokens(self, b: int) -> None:
-        """A token beside each last vertex and, if there are several, one that waits for these."""
-        made = [self._token(b, f"{b}/done/{v}", self.keys[b][v], [self.keys[b][v]]) for v in self.last]
-        self._done[b] = made[0] if len(made) == 1 else self._token(b, f"{b}/done", self.keys[b][self.last[0]], made)
+    def _token_behind(self, b: int, last: Sequence[str]) -> str:
+        """A token beside each last vertex, and one that waits for these."""
+        return self._token(b, f"{b}/done", last[0], [self._token(b, f"{b}/done/{v}", key, [key]) for v, key in zip(self.last, last,
+                                                                                                                strict=True)])
 
     def _token(self, b: int, key: str, beside: str, after: Sequence[str]) -> str:
         self.nodes.append({"id": key, "name": f"batch {b}: done", "kind": TOKEN, "meta_op": "done", "output_bytes": TOKEN_BYTES,

@@ -103,7 +103,7 @@ def _by_messages(graph: DataflowGraph, assignment: Assignment, trace: Trace, sin
 
     Args: singly: the devices whose vertices stay apart.
     """
-    device, arrived_s = assignment.device, arrivals(graph, trace)
+    device, arrived_s, batch = assignment.device, arrivals(graph, trace), _batch(graph)
     needs_s, sends = np.zeros(graph.num_vertices), np.zeros(graph.num_vertices, bool)
     for e in graph.work_edges.tolist():
         u, v = graph.sources[e], graph.targets[e]
@@ -118,7 +118,7 @@ def _by_messages(graph: DataflowGraph, assignment: Assignment, trace: Trace, sin
         d = int(device[v])
         call, since_s = last.get(d, (None, 0.0))
         apart = _is_apart(graph, v)
-        if call is None or singly[d] or needs_s[v] > since_s or apart:
+        if call is None or singly[d] or needs_s[v] > since_s or apart or batch[v] != batch[call[-1]]:
             call, since_s = [], start_s
             calls.append(call)
         call.append(v)
@@ -129,9 +129,14 @@ def _by_messages(graph: DataflowGraph, assignment: Assignment, trace: Trace, sin
     return calls
 
 
+def _batch(graph: DataflowGraph) -> np.ndarray:
+    """The batch of each vertex. Calls of several batches stay apart, so that equal batches run equal calls."""
+    return np.searchsorted(graph.attributes.get("batches", {}).get("first", [0]), np.arange(graph.num_vertices), side="right")
+
+
 def _is_apart(graph: DataflowGraph, v: int) -> bool:
-    """Whether a vertex must be a call of its own: it says that a batch is done, as calls of several batches stay apart, or it draws random
-    numbers from a seed, with which each other call would begin anew."""
+    """Whether a vertex must be a call of its own: it says that a batch is done, for which others wait, or it draws random numbers from a
+    seed, with which each other call would begin anew."""
     kernel = graph.kernel[v]
     return kernel is not None and (kernel.op == TOKEN or "seeded" in kernel.params)
 
@@ -146,7 +151,7 @@ def _pairs(graph: DataflowGraph, costs: CostModel, calls: Sequence[Sequence[int]
       singly: the devices whose vertices stay apart.
     """
     made, trace, first = tried.graph, tried.trace, tried.graph.num_vertices - len(calls)
-    launch_s = [each.launch_s for each in costs.topology.devices]
+    launch_s, batch = [each.launch_s for each in costs.topology.devices], _batch(graph)
     start_s, end_s, device = np.zeros(len(calls)), np.zeros(len(calls)), np.zeros(len(calls), np.int32)
     start_s[trace.vertex - first], end_s[trace.vertex - first], device[trace.vertex - first] = trace.start_s, trace.end_s, trace.device
     arrived_s = arrivals(made, trace)
@@ -174,7 +179,7 @@ def _pairs(graph: DataflowGraph, costs: CostModel, calls: Sequence[Sequence[int]
     found = []
     for i, j in behind.items():
         u, v = calls[i][-1], calls[j][0]
-        if (u, v) in refused or singly[device[i]] or _is_apart(graph, u) or _is_apart(graph, v):
+        if (u, v) in refused or singly[device[i]] or batch[u] != batch[v] or _is_apart(graph, u) or _is_apart(graph, v):
             continue
         begins_s = max([start_s[i], *(at_s for u, at_s in arrives[j].items() if u != i)])
         ends_s = begins_s + end_s[i] - start_s[i] + end_s[j] - start_s[j] - launch_s[device[i]]

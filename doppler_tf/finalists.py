@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ from doppler_tf.schedule.trace import Trace
 # Turns, and how many times the fastest median may take what stays for the next ones. A single turn narrows after each run.
 BRIEFLY = ((1, 2.0), (2, 1.3), (4, math.inf))
 LONG = ((1, 2.0), (2, 1.3), (5, 1.1), (15, math.inf))
+# The rounds after the first two end after so many seconds: long runs differ less from each other.
+_ENOUGH_S = 5.0
 # The most members of a portfolio that are measured.
 _MEMBERS = 8
 
@@ -195,8 +198,13 @@ def narrowed(names: Sequence[str], run: Callable[[str], float], drop: Callable[[
             alive.remove(name)
             drop(name)
 
-    for turns, within in rounds:
+    ends_s = math.inf
+    for r, (turns, within) in enumerate(rounds):
+        if r == 2:
+            ends_s = perf_counter() + _ENOUGH_S
         for _ in range(turns):
+            if perf_counter() > ends_s:
+                break
             for name in list(alive):
                 if name in alive:
                     seconds[name] += [value for value in (run(name),) if not math.isnan(value)]

@@ -209,3 +209,11 @@ def test_ways_are_dropped_as_soon_as_they_are_hopeless():
     assert told[:3] == [("a", ()), ("b", ()), ("c", ("b",))]
     assert {name: len(seconds) for name, seconds in narrowed(list(takes_s), run, dropped.append, BRIEFLY).items()} == {
         "a": 7, "b": 1, "c": 3, "d": 0, "e": 7}
+
+
+def test_slow_ways_run_less_often(monkeypatch):
+    """Each look at the clock is a second later: after the first three turns, four more within 5 s."""
+    clock = iter(range(100))
+    monkeypatch.setattr("doppler_tf.finalists.perf_counter", lambda: float(next(clock)))
+    found = narrowed(["a", "b"], {"a": 1.0, "b": 1.01}.get, lambda name: None)
+    assert {name: len(seconds) for name, seconds in found.items()} == {"a": 8, "b": 8}

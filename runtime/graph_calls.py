@@ -9,14 +9,17 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph.dataflow import MERGED, DataflowGraph, Kernel, Operand
 from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall, KernelCall
 from runtime.models.captured import CapturedModel, Work, captured_model, piece_function, piece_key
+from runtime.process_memory import available_bytes
 
 CAPTURED = "captured"
+_COPIES = 16
 # Calls that a process keeps, those used last.
 _KEPT = 8192
 
@@ -52,6 +55,13 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], buil
                              f"name, got {len(outputs)} of {kernel.op}; mend the kernel or the edges")
         specs.update({(v, k): spec for k, spec in enumerate(outputs)})
     return calls
+
+
+def constants_fit(graph: DataflowGraph) -> bool:
+    """Whether there is memory for the weights of a captured graph as constants: TensorFlow makes up to sixteen copies of them."""
+    weights = graph.attributes.get(CAPTURED, {}).get("weights", ())
+    tensors = [int(graph.tensor_ptr[graph.vertex_of[x["vertex"]]]) for x in weights if x.get("frozen")]
+    return _COPIES * float(np.nansum(graph.tensor_bytes[tensors])) <= available_bytes()
 
 
 def kernel_key(kernel: Kernel, operands: Sequence[tuple[tf.TensorShape, tf.DType]]) -> tuple:

@@ -19,7 +19,7 @@ from tensorflow.python.eager import context
 
 from doppler_tf.errors import DopplerError, FormatError, GraphError, field_error
 from doppler_tf.formats.files import read_json
-from runtime.freeing import give_memory_back
+from runtime.process_memory import give_memory_back
 
 SCHEMA = "doppler-captured/2"
 # TensorFlow makes a variable of its own for each execution of an operation that asks for this name.

@@ -200,6 +200,7 @@ class LonelyWay:
         self._updates = self._function.updates
         self.together = 1 if self._updates else together(in_flight)
         self._threads = ThreadPoolExecutor(in_flight, "alone") if self.together > 1 else None
+        self._ran = False
 
     @property
     def variables(self) -> Mapping[str, Any]:
@@ -214,7 +215,10 @@ class LonelyWay:
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:
         """As Way's."""
         with _in_one_line(self.executor):
-            return list(map(self._function, calls) if self._threads is None else self._threads.map(self._function, calls))
+            if self._threads is None or not self._ran:  # of threads that make the first call at once, each would build the function
+                self._ran = True
+                return list(map(self._function, calls))
+            return list(self._threads.map(self._function, calls))
 
     def close(self) -> None:
         """As Way's."""

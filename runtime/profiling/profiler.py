@@ -22,9 +22,9 @@ from doppler_tf.graph.topology import Topology
 from doppler_tf.heuristics import CriticalPath, Problem
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.schedule.assignment import Assignment
-from runtime.calls import KernelCall
+from runtime.calls import CONSTANTS, TENSORS, KernelCall
 from runtime.devices import is_core, prepare_devices
-from runtime.graph_calls import kernel_calls
+from runtime.graph_calls import constants_fit, kernel_calls
 from runtime.merged import MergedExecutor
 from runtime.models.captured import captured_model
 from runtime.profiling.host_link import measured_host
@@ -151,7 +151,8 @@ class Profiler:
         effort = self._effort
         runs = len(self._devices) + effort.spread
         failure = None
-        with TensorFlowExecutor(inputs, devices=self._devices, keep_inputs=True, warmup=False, cluster=self._cluster) as executor:
+        with TensorFlowExecutor(inputs, devices=self._devices, keep_inputs=True, warmup=False, cluster=self._cluster,
+                                build=_build(graph)) as executor:
             for r in range(effort.rounds + 1):
                 if r > 1 and time.perf_counter() - begun_s > effort.budget_s:
                     break
@@ -174,7 +175,8 @@ class Profiler:
         costs = build_costs(graph, topology)
         assignment = CriticalPath(graph, costs).sample(np.random.default_rng(0))
         # Where memory runs out, what is known stays as it is.
-        with contextlib.suppress(DeadlockError, ExecutionError), MergedExecutor(inputs, devices=self._devices) as executor:
+        with contextlib.suppress(DeadlockError, ExecutionError), MergedExecutor(inputs, devices=self._devices,
+                                                                                     build=_build(graph)) as executor:
             executor.execute(graph, costs, assignment)
             for _ in range(_RUNS):
                 measured.add_merged(executor.merged(), executor.execute(graph, costs, assignment))
@@ -198,6 +200,10 @@ def profile(graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.nd
     """`Profiler.profile` on as many TensorFlow devices as the topology has, or on those of a cluster."""
     devices = prepare_devices(topology.num_devices) if cluster is None else cluster.devices
     return Profiler(devices, effort, progress, cluster).profile(graph, topology, inputs, known)
+
+
+def _build(graph: DataflowGraph) -> str:
+    return CONSTANTS if constants_fit(graph) else TENSORS
 
 
 def _forget_pieces(graph: DataflowGraph) -> None:

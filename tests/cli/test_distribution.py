@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import warnings
 
@@ -15,6 +16,8 @@ from tf_keras import layers
 import doppler_tf
 from doppler_tf.api.distribution import fastest
 from doppler_tf.errors import ConfigError, ExecutionError
+from runtime.calls import CapturedCall
+from runtime.models.captured import CapturedModel
 from tests.crossed import crossed
 from tests.messages import assert_says, refusal
 from tests.signatures import equal, functions
@@ -278,6 +281,31 @@ def test_xla_compiles_our_calls_where_tensorflow_alone_is_faster_so(monkeypatch,
         assert placed.executor == "engine"
         equal(placed(x), model(x))
         assert placed.trace is not None
+
+
+def test_without_memory_for_constants_weights_stay_tensors(monkeypatch):
+    monkeypatch.setattr("runtime.graph_calls.available_bytes", lambda: 1e3)
+    model, x = towers(), batch(0)
+    with doppler_tf.distribute(model, x, "cpu:2", None) as placed:
+        assert "TensorFlow alone, plain" in placed.ways
+        assert not any(name.endswith(("constant weights", "frozen", "xla")) for name in placed.ways)
+        equal(placed(x), model(x))
+
+
+def test_who_distributes_again_and_again_keeps_no_model():
+    """Four models are kept for whoever reads them next."""
+    def alive() -> tuple[int, int]:
+        gc.collect()
+        found = [type(each) for each in gc.get_objects()]
+        return found.count(CapturedModel), found.count(CapturedCall)
+
+    model, x, counts = towers(), batch(0), []
+    for _ in range(7):
+        with doppler_tf.distribute(model, x, "cpu:2", None, pieces=1, executor="engine") as placed:
+            equal(placed(x), model(x))
+        del placed
+        counts.append(alive())
+    assert counts[-1] == counts[-2] == counts[-3]
 
 
 @pytest.mark.parametrize(("executor", "in_flight", "limits"), [

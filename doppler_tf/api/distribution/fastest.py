@@ -13,6 +13,7 @@ from doppler_tf.api.distribution.candidates import Candidate
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import CancelledError, DopplerError, ExecutionError, UserError
 from doppler_tf.finalists import BRIEFLY, LONG, Finalist, narrowed, run_often
+from doppler_tf.notes import note
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment
 
@@ -59,7 +60,7 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     TensorFlow alone, and ours in calls that XLA compiles where TensorFlow alone, compiled so, was faster than the first ones.
     """
     ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
-    alone = import_quietly("runtime.models.alone")
+    alone, constants_fit = import_quietly("runtime.models.alone"), import_quietly("runtime.graph_calls").constants_fit
     shared = cluster is None and not first.limited and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
     ours = _ours(found, in_flight, devices, cluster, executor)
     contest = _Contest([first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight))
@@ -67,12 +68,21 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
         contest.add(ours if first.limited else {name: option.built(calls.TENSORS if shared else calls.CONSTANTS)
                                                 for name, option in ours.items()}, BRIEFLY)
     best = contest.fastest
+    modes, with_constants = alone.modes(first.folder) if first.alone else (), dict[str, _Option]()
     if best and shared:
-        contest.add({f"{best}, constant weights": ours[best].built(calls.CONSTANTS)})
-    modes = alone.modes(first.folder) if first.alone else ()
+        with_constants[f"{best}, constant weights"] = ours[best].built(calls.CONSTANTS)
     for mode in modes if executor in (None, ways.ALONE) else ():
-        contest.add({_alone(mode): _Option(first, next(iter(first.patterns.values())), None, partial(
-            ways.LonelyWay, first.folder, mode, in_flight))})
+        option = _Option(first, next(iter(first.patterns.values())), None, partial(ways.LonelyWay, first.folder, mode, in_flight))
+        if mode == alone.PLAIN:
+            contest.add({_alone(mode): option})
+        else:
+            with_constants[_alone(mode)] = option
+    for name, option in with_constants.items():
+        if constants_fit(first.graph):
+            contest.add({name: option})
+        else:
+            note(f"{first.graph.name}: {name}: not tried, as weights that are constants take up to sixteen times their bytes, and this "
+                 "process may take no more")
     faster = contest.median_s(_alone(calls.XLA)) < contest.median_s(best) if executor is None else executor == ways.ENGINE
     if best and faster and calls.XLA in modes and cluster is None and not first.limited and not alone.is_checked(first.folder):
         contest.add(_compiled(found, in_flight, devices))
@@ -161,7 +171,7 @@ class _Contest:
     def _close(self, name: str) -> None:
         if name in self._running:
             self._running.pop(name).close()
-            import_quietly("runtime.freeing").give_memory_back()
+            import_quietly("runtime.process_memory").give_memory_back()
 
     def _timed(self, name: str) -> float:
         running, option = self._running, self._options[name]

@@ -40,7 +40,7 @@ from doppler_tf.schedule.simulator import simulate
 from tests.machines import PORT, Machines
 
 RATES, SIDES, WIDTHS = ("10gbit", "1gbit"), (512, 1024, 2048), (1024, 2048)
-TURNS, WARM, ASSIGNMENTS, REPEATS, SEARCH_S, RUNS, TOLERANCE = 11, 2, 30, 3, 5.0, 48, 1e-5
+TURNS, ASSIGNMENTS, REPEATS, SEARCH_S, RUNS, TOLERANCE = 11, 30, 3, 5.0, 48, 1e-5
 
 
 def main() -> None:
@@ -126,7 +126,7 @@ def measured(graph: DataflowGraph, cluster, folder: Path, turns: int) -> dict[st
         plain.run("default")  # its process takes seconds of a core to start
         judged = fidelity(graph, costs, executor)
         seconds = in_turns({"alone": lambda: plain.run("default"),
-                            "placed": lambda: executor.execute(graph, costs, chosen.assignment).makespan_s}, turns, WARM)
+                            "placed": lambda: executor.execute(graph, costs, chosen.assignment).makespan_s}, turns)
         error = program.relative_error(executor.outputs)
     alone_s, placed_s = seconds["alone"], seconds["placed"]
     low, high = np.percentile(alone_s / placed_s, [25, 75]).tolist()

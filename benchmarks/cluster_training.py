@@ -31,7 +31,7 @@ from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.simulator import simulate
 from tests.machines import PORT, Machines
 
-SIDE, THERE, BACK, LATENCY_S, SEARCH_S, RUNS, SEEDS, TURNS, WARM = 2048, 10, 1, 1e-4, 5.0, 300, 3, 15, 2
+SIDE, THERE, BACK, LATENCY_S, SEARCH_S, RUNS, SEEDS, TURNS = 2048, 10, 1, 1e-4, 5.0, 300, 3, 15
 SHEET, HEURISTIC = "data sheet", "best heuristic"
 
 
@@ -82,7 +82,7 @@ def measured(args: argparse.Namespace, cluster, folder: Path) -> dict[str, dict[
             path = next((folder / str(seed) / "assignments").glob("*.json"))
             placements[f"stage III, seed {seed}"] = read_assignment(path, graph, costs)
         seconds = in_turns({name: lambda assignment=assignment: executor.execute(graph, costs, assignment).makespan_s
-                            for name, assignment in placements.items()}, TURNS, WARM)
+                            for name, assignment in placements.items()}, TURNS)
     return {name: row(graph, costs, assignment, seconds[name], seconds) for name, assignment in placements.items()}
 
 

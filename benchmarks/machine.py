@@ -42,7 +42,7 @@ from runtime.tensorflow_graph import TensorFlowGraph
 
 WORKLOADS = ("chainmm", "ffnn", "llama_block", "llama_layer")
 DEVICES = 2
-RUNS, WARM = 15, 3
+RUNS = 15
 SEARCH_S, MEASURED = 5.0, 120
 FIDELITY, REPEATS = 30, 5
 
@@ -113,7 +113,7 @@ class Case:
                      **{name: lambda n=name: timed(yardsticks[n].run)[0] for name in yardsticks},
                      **{f"plain_{mode}": lambda m=mode: plain.run(m) for mode in modes(graph)}}
             self._check(yardsticks["tensorflow"], engine)
-            seconds = in_turns(turns, runs, WARM)
+            seconds = in_turns(turns, runs)
         merged = merge_calls(graph, costs, self._best, self._fetch)
         for trace in traces["engine"][-2 * runs:]:
             assert validate_trace(merged.graph, merged.costs, merged.assignment, trace.log).work_conserving

@@ -38,7 +38,7 @@ from doppler_tf.schedule.validation import validate_trace
 from runtime.synchronous import LevelDispatcher, with_barriers
 
 COUNTS, RANDOM, DEVICES, TOLERANCE = (1, 2, 4), 5, 2, 1e-5
-TURNS, WARM, FIDELITY, REPEATS, SEARCH_S = 15, 2, 30, 3, 5.0
+TURNS, FIDELITY, REPEATS, SEARCH_S = 15, 30, 3, 5.0
 IN_FLIGHT, BATCHES = (2, 4), 4
 # A way of TensorFlow alone that takes more than so many times as long as the best does not run in turn with it.
 NEAR = 1.5
@@ -207,7 +207,7 @@ def _random(graph, costs, rng: np.random.Generator) -> Assignment:
 
 def _in_turns(calls: dict[str, Callable[[], float]], turns: int) -> dict[str, float]:
     """Median seconds by name."""
-    return {name: float(np.median(seconds)) for name, seconds in in_turns(calls, turns, WARM).items()}
+    return {name: float(np.median(seconds)) for name, seconds in in_turns(calls, turns).items()}
 
 
 if __name__ == "__main__":

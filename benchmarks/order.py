@@ -111,7 +111,7 @@ def placements(graph: DataflowGraph, costs: CostModel, seconds: float | None, se
 def measured(executor: Executor, graph: DataflowGraph, costs: CostModel, placed: Mapping[str, Placement], runs: int) -> dict[str, float]:
     """Medians of both placements in turns, and the gains that were simulated and measured."""
     calls = {rule: lambda rule=rule: run(executor, graph, costs, placed[rule].assignment) for rule in RULES}
-    seconds = in_turns(calls, runs, warm=1)
+    seconds = in_turns(calls, runs)
     fifo_s, auto_s = (float(np.median(seconds[rule])) for rule in RULES)
     # The spread of the gain: half of all turns lie between these.
     low, high = np.percentile(1 - seconds[AUTO] / seconds["fifo"], [25, 75]).tolist()

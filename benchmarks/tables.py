@@ -10,6 +10,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from doppler_tf.finalists import warm_up
+
 
 def timed(call: Callable[[], object]) -> tuple[float, object]:
     """Wall-clock seconds of a call, and its result."""
@@ -23,15 +25,17 @@ def best_seconds(call: Callable[[], object], repeats: int) -> float:
     return min(timed(call)[0] for _ in range(repeats))
 
 
-def in_turns(calls: Mapping[str, Callable[[], float]], turns: int, warm: int) -> dict[str, np.ndarray]:
+def in_turns(calls: Mapping[str, Callable[[], float]], turns: int) -> dict[str, np.ndarray]:
     """By name the seconds that calls return, float64 [turns]. A turn makes each call twice, and the second counts: at the first, the
-    caches are full of another's tensors. Args: warm: turns before, which do not count."""
-    names, seconds = list(calls), np.zeros((warm + turns, len(calls)))
-    for turn in range(warm + turns):
+    caches are full of another's tensors."""
+    for call in calls.values():
+        warm_up(call)
+    names, seconds = list(calls), np.zeros((turns, len(calls)))
+    for turn in range(turns):
         for k in np.roll(range(len(calls)), -turn):  # who comes after its own kind finds warmer caches
             calls[names[k]]()
             seconds[turn, k] = calls[names[k]]()
-    return dict(zip(calls, seconds[warm:].T, strict=True))
+    return dict(zip(calls, seconds.T, strict=True))
 
 
 def show(title: str, rows: Mapping[str, Mapping[str, float | None]], columns: Sequence[str] = ()) -> None:

@@ -27,6 +27,8 @@ BRIEFLY = ((1, 2.0), (2, 1.3), (4, math.inf))
 LONG = ((1, 2.0), (2, 1.3), (5, 1.1), (15, math.inf))
 # The rounds after the first two end after so many seconds: long runs differ less from each other.
 _ENOUGH_S = 5.0
+# Before its runs count, what is timed runs so many times, or for so many seconds.
+_WARM_RUNS, _WARM_S = 30, 0.5
 # The most members of a portfolio that are measured.
 _MEMBERS = 8
 
@@ -213,6 +215,15 @@ def narrowed(names: Sequence[str], run: Callable[[str], float], drop: Callable[[
                     narrow(within)
         narrow(within)
     return {name: tuple(values) for name, values in seconds.items()}
+
+
+def warm_up(run: Callable[[], object]) -> None:
+    """Runs until a run takes as long as later ones: TensorFlow learns in some ten runs which operations are worth another thread."""
+    ends_s = perf_counter() + _WARM_S
+    for _ in range(_WARM_RUNS):
+        run()
+        if perf_counter() > ends_s:
+            break
 
 
 def median_s(seconds: Sequence[float]) -> float:

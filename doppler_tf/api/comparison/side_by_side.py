@@ -13,7 +13,7 @@ from doppler_tf.api.executors import load_program, plan_executor
 from doppler_tf.api.inputs import load_assignment
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import ConfigError
-from doppler_tf.finalists import Finalist
+from doppler_tf.finalists import Finalist, warm_up
 from doppler_tf.formats.files import file_name
 from doppler_tf.graph.costs import CostModel
 from doppler_tf.graph.dataflow import DataflowGraph
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 ALONE, GREEDY = "TensorFlow alone", "policy_greedy"
 BARRIERS, THEIR_EXECUTOR = "{}, with barriers", "{}, TensorFlow's executor"
 LEARNED_SIMULATED, LEARNED = "learned, before stage III", "learned"
-# The first turns do not count, because they compile and place inputs.
-_WARM_UP_TURNS = 2
-
 
 def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, costs: CostModel, best: Mapping[str, Assignment],
                   run: Path | None, turns: int, cluster: Cluster | None = None) -> dict[str, dict[str, float | int | None]]:
@@ -92,12 +89,14 @@ def measure_found(source: str | Path | DataflowGraph, graph: DataflowGraph, cost
             calls |= {BARRIERS.format(leader): lambda: barriers.execute(graph, costs, found[leader]).makespan_s,
                       THEIR_EXECUTOR.format(leader): lambda: _timed(yardstick.run)}
         seconds: dict[str, list[float]] = {name: [] for name in calls}
-        for turn in range(_WARM_UP_TURNS + turns):
+        for call in calls.values():
+            warm_up(call)
+        for turn in range(turns):
             for name, call in calls.items():
                 call()
                 seconds[name].append(call())
-            move(turn + 1, _WARM_UP_TURNS + turns)
-    return {name: Finalist(simulated_s.get(name), tuple(values[_WARM_UP_TURNS:])).to_json() for name, values in seconds.items()}
+            move(turn + 1, turns)
+    return {name: Finalist(simulated_s.get(name), tuple(values)).to_json() for name, values in seconds.items()}
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -41,9 +41,9 @@ def distribute(function, example_inputs=None, topology: str = LOCAL, budget_s: f
                executor: str | None = None, memory_bytes: float | Sequence[float] | None = None) -> Distributed:
     """Makes a function as fast as it gets on the devices of this machine, or of a cluster.
 
-    The function is captured, its kernels are measured, and the best assignments are searched. Then the ways to run it are measured in
-    turn: the best assignments on our engine, the best of them on TensorFlow's own executor, and TensorFlow alone (as it is, with frozen
-    variables, compiled by XLA). What is fastest is returned, the engine where it is as fast. `report()` shows the figures.
+    The function is captured, its kernels are measured, and the best assignments are searched. Then the ways to run it are measured
+    against each other: the best assignments on our engine, the best of them on TensorFlow's own executor, and TensorFlow alone (as it is,
+    with frozen variables, compiled by XLA). What is fastest is returned, the engine where it is as fast. `report()` shows the figures.
 
     Args:
       function: a tf.function, a Keras 2 model or any callable; as `data.capture.capture_counted`.

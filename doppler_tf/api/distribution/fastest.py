@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from doppler_tf.api.distribution.candidates import Candidate
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import CancelledError, DopplerError, ExecutionError, UserError
-from doppler_tf.finalists import BRIEFLY, LONG, Finalist, narrowed, run_often
+from doppler_tf.finalists import BRIEFLY, LONG, Finalist, narrowed, run_often, warm_up
 from doppler_tf.notes import note
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment
@@ -144,8 +144,9 @@ class _Contest:
     def add(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> None:
         """Runs these and the fastest until now in turn."""
         self._options |= options
+        names = [*self._running, *options]
         with progress_bar("ways") as self._move:
-            found = narrowed([*self._running, *options], self._timed, self._close, rounds)
+            found = narrowed(names, self._timed, self._close, rounds if len(names) > 1 else BRIEFLY)
         figures = {name: Finalist(self._options[name].predicted_s, seconds) for name, seconds in found.items()}
         for name, seconds in found.items():
             before = self._figures[name].seconds if name in self._figures else ()
@@ -181,7 +182,7 @@ class _Contest:
             with option.candidate.blaming_values():
                 if name not in running:
                     running[name] = option.make()
-                    running[name].run(self._calls)
+                    warm_up(partial(running[name].run, self._calls))
                 running[name].run(self._calls)  # at the first run caches are full of another's tensors
                 begun_s = perf_counter()
                 running[name].run(self._calls)

@@ -19,10 +19,12 @@ class Session(Protocol):
 
     Attributes:
       check_s: seconds after which `check` is asked about a task in progress, again and again; None: never.
+      caller_may_run: whether the calling thread may run the only vertex of a run, during which nobody can end the run.
       kept: the device of each tensor that can be fetched after a complete run: those that nothing consumes and those asked for.
     """
 
     check_s: float | None
+    caller_may_run: bool
     kept: Mapping[int, int]
 
     def run_vertex(self, vertex: int, device: int) -> None:

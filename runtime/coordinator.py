@@ -28,7 +28,7 @@ class Coordinator:
     One thread at a time holds the turn and may use the dispatcher. A worker that has ended a task appends it to a list. If the turn is
     free, the worker takes it, tells the dispatcher of the whole list at one instant, and hands out the instructions. No thread waits
     for the turn: its holder looks at the list again after giving the turn back. The calling thread begins the run and sleeps until its
-    end.
+    end. It does the only vertex of a run itself, unless a limit of time has to be kept.
     """
 
     def __init__(self, plan: Plan, session: Session, workers: Workers, cancelled: threading.Event):
@@ -68,6 +68,7 @@ class Coordinator:
           DeadlockError, ExecutionError, CancelledError.
         """
         self._time_scale, self._timeout_s, self._origin_s = time_scale, timeout_s, perf_counter()
+        self._by_caller = self._plan.is_single and self._session.caller_may_run and timeout_s is None
         with self._turn:
             self._issue(self._dispatcher.begin(0.0, self._instant))
         self._take_turns()
@@ -227,7 +228,8 @@ class Coordinator:
             completion = self._workers.perform(made)
             self._release(completion)
             self._noted(completion)  # the dispatcher knows of the end
-        elif task.device == self._host if isinstance(task, StartVertex) else self._session.is_instant(task.source, task.destination):
+        elif (task.device == self._host or self._by_caller if isinstance(task, StartVertex) else
+              self._session.is_instant(task.source, task.destination)):
             self._ended.append(self._workers.perform(made))  # the holder of the turn looks at the list again
         else:
             given.append(made)

@@ -77,7 +77,7 @@ class EmulatedBackend:
 class EmulatedSession:
     """A Session whose work is to wait for given wall-clock seconds: [N] by vertex, [T] by transfer. Shares: see `Topology.shares`."""
 
-    check_s = None
+    check_s, caller_may_run = None, False
     kept: Mapping[int, int] = MappingProxyType({})  # nothing is computed
 
     def __init__(self, vertex_wait_s: np.ndarray, transfer_wait_s: np.ndarray, shares: np.ndarray | None = None):

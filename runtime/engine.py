@@ -122,7 +122,8 @@ class Engine:
         return self.outputs
 
     def cancel(self) -> None:
-        """Ends the run in progress, if there is one, with a CancelledError. Any thread may call it at any time."""
+        """Ends the run in progress, if there is one, with a CancelledError. Any thread may call it at any time. The only vertex of a run,
+        which the calling thread does itself where `timeout_s` is None, ends before."""
         self._cancelled.set()
         coordinator = self._coordinator
         if coordinator is not None:

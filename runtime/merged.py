@@ -18,12 +18,14 @@ from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.trace import Trace
 from runtime.calls import CONSTANTS, XLA
 from runtime.engine import Engine
+from runtime.graph_calls import constants_fit
+from runtime.process_memory import give_memory_back
 from runtime.tensors import TensorFlowExecutor
 
 if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
 
-# Assignments whose calls are kept, those used last.
+# Assignments whose calls are kept, those used last; fewer where their weights take too much memory.
 _KEPT = 16
 # The fastest of so many runs of each build tells which of them an assignment takes.
 _RUNS = 3
@@ -82,6 +84,9 @@ class MergedExecutor:
         key = id(graph), id(costs), what_runs(assignment)  # what is kept holds graph and costs: no others get their identities
         found = self._known.pop(key, None)
         if found is None:
+            while len(self._known) == _KEPT or (self._known and not constants_fit(graph)):
+                self._known.pop(next(iter(self._known))).engine.close()
+                give_memory_back()
             merged = merge_calls(graph, costs, assignment, self._fetch)
             mine = {int(merged.vertex[v]): x for v, x in self._inputs.items()}
             engine = self._make(mine, [int(merged.tensor[t]) for t in self._fetch], keep_inputs=True, **self._options)
@@ -92,8 +97,6 @@ class MergedExecutor:
                 self._known.pop(key).engine.close()
                 raise
         self._known[key] = found
-        while len(self._known) > _KEPT:
-            self._known.pop(next(iter(self._known))).engine.close()
         if found.changed:
             found.engine.feed({int(found.merged.vertex[v]): self._inputs[v] for v in found.changed})
             found.changed.clear()

@@ -19,6 +19,7 @@ class Plan:
       input_bytes: float64 [D], inputs are resident where they are used, from the start.
       devices: (device, threads) of those that run a vertex.
       links: (source, destination, threads) of those that a tensor crosses.
+      is_single: whether there is one vertex to run.
       loads: those on the host, each of which hands a tensor on; none without a host.
     """
 
@@ -32,6 +33,7 @@ class Plan:
         self.devices = [(d, min(count, int(costs.slots[d]))) for d, count in zip(used.tolist(), vertices.tolist(), strict=True)]
         crossed, copies = np.unique(np.stack([transfers.source, transfers.destination]), axis=1, return_counts=True)
         self.links = [(s, d, min(count, link_slots or 1)) for (s, d), count in zip(crossed.T.tolist(), copies.tolist(), strict=True)]
+        self.is_single = graph.work_vertices.size == 1
         host = costs.topology.host_device
         self.loads = frozenset[int]() if host is None else frozenset(graph.targets[assignment.device[graph.targets] == host].tolist())
 

@@ -240,6 +240,7 @@ class TensorFlowSession:
         self._is_served = [server_of(device) is not None for device in devices]
         self._on_this_cpu = list(map(_on_this_cpu, devices))
         self.check_s = None if cluster is None else CHECK_S
+        self.caller_may_run = cluster is None
         held_bytes = layout.embedded_bytes.copy()
         for tensor, d in self._resident:
             held_bytes[d] += self._size_bytes[tensor]

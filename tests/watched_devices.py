@@ -38,6 +38,6 @@ class _WatchedSession:
         self._session.run_transfer(*args)
 
 
-def watched_executor(before: Before, *args: Any, restart_on_loss: bool = False, **options: Any) -> Engine:
+def watched_executor(before: Before, *args: Any, timeout_s: float | None = None, restart_on_loss: bool = False, **options: Any) -> Engine:
     """Args: before: see `WatchedBackend`; the rest as TensorFlowExecutor's."""
-    return Engine(WatchedBackend(before, *args, **options), Dispatcher, restart_on_loss=restart_on_loss)
+    return Engine(WatchedBackend(before, *args, **options), Dispatcher, timeout_s, restart_on_loss)

@@ -149,6 +149,30 @@ def test_a_failing_kernel_ends_the_run_every_time_and_the_executor_lives_on(chai
     executor.close()
 
 
+@pytest.mark.parametrize("timeout_s", [None, 60.0])
+def test_the_calling_thread_runs_the_only_vertex_unless_time_is_limited(timeout_s):
+    kernel = {"op": "map", "params": {"fn": "square", "subscripts": "ab->ab"}, "operands": [{"vertex": "x"}]}
+    graph = graph_from_records([{"id": "x", "input": True, "output_bytes": 16}, {"id": "a", "exec_s": 1.0, "output_bytes": 16,
+                                "kernel": kernel}], [{"source": "x", "target": "a"}], {"name": "toy"})
+    costs = build_costs(graph, cpu(2))
+    assignment, ran = assignment_from_devices(graph, costs, [None, 1]), []
+
+    def before(*_):
+        ran.append(threading.current_thread())
+        if len(ran) == 3:
+            raise tf.errors.InvalidArgumentError(None, None, "matrices of other sizes")
+
+    with watched_executor(before, {0: np.array([[2.0, 3.0]], np.float32)}, timeout_s=timeout_s) as executor:
+        trace = executor.execute(graph, costs, assignment)
+        assert validate_trace(graph, costs, assignment, trace.log).work_conserving
+        np.testing.assert_array_equal(executor.outputs[1], [[4.0, 9.0]])
+        assert [thread is threading.current_thread() for thread in ran] == [timeout_s is None] * 2
+        with pytest.raises(ExecutionError, match="toy: vertex 'a' failed on device 'CPU:1': InvalidArgumentError: matrices"):
+            executor.execute(graph, costs, assignment)
+        executor.execute(graph, costs, assignment)
+        np.testing.assert_array_equal(executor.outputs[1], [[4.0, 9.0]])
+
+
 def test_a_vertex_without_kernel_is_refused_before_anything_runs(chain):
     graph = graph_from_records([{"id": "a", "exec_s": 1.0, "output_bytes": 4}], [], {"name": "toy"})
     costs = build_costs(graph, cpu(1))

@@ -59,8 +59,8 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
              executor: str | None) -> Outcome:
     """Runs the ways against each other: first ours, which share their weights, all in turn. Then the best against one other after another.
 
-    Each of these holds up to ten times its weights, so that only two are there at a time: the best of ours with its weights as constants,
-    TensorFlow alone, and ours in calls that XLA compiles where TensorFlow alone, compiled so, was faster than the first ones.
+    Each of these holds up to ten times its weights, so that only two are there at a time: the best of each cut with its weights as
+    constants, TensorFlow alone, and ours in calls that XLA compiles where TensorFlow alone, compiled so, was faster than the first ones.
     """
     ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
     alone, constants_fit = import_quietly("runtime.models.alone"), import_quietly("runtime.graph_calls").constants_fit
@@ -72,8 +72,9 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
                                                 for name, option in ours.items()}, BRIEFLY)
     best = contest.fastest
     modes, with_constants = alone.modes(first.folder) if first.alone else (), dict[str, _Option]()
-    if best and shared:
-        with_constants[f"{best}, constant weights"] = ours[best].built(calls.CONSTANTS)
+    for each in found if best and shared else ():
+        name = min((name for name in ours if ours[name].candidate is each), key=contest.median_s, default=best)
+        with_constants[f"{name}, constant weights"] = ours[name].built(calls.CONSTANTS)
     for mode in modes if executor in (None, ways.ALONE) else ():
         option = _Option(first, next(iter(first.patterns.values())), None, partial(ways.LonelyWay, first.folder, mode, in_flight))
         if mode == alone.PLAIN:
@@ -146,6 +147,8 @@ class _Contest:
 
     def add(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> None:
         """Runs these and the fastest until now in turn."""
+        if not options:
+            return
         self._options |= options
         names = [*self._running, *options]
         with progress_bar("ways") as self._move:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,7 +25,8 @@ class Merged:
       vertex: int32 [N], the vertex of `graph` that stands for each vertex of the original.
       tensor: int32 [T], the tensor of `graph` that is each tensor of the original, -1 where it does not leave a call.
       trace: the simulated run.
-      lone: the vertices of `graph` that take the cores of all devices: devices share cores, and no other works beside them.
+      lone: the vertices of `graph` that take the cores of all devices: devices share cores, and no other works beside them. Each with the
+        part of its time on one core that it then takes.
     """
 
     graph: DataflowGraph
@@ -34,7 +35,7 @@ class Merged:
     vertex: np.ndarray
     tensor: np.ndarray
     trace: Trace
-    lone: frozenset[int] = frozenset()
+    lone: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def makespan_s(self) -> float:
@@ -79,7 +80,8 @@ class MergedGraphs:
         tensor[[t for tensors in kept for t in tensors]] = np.arange(sum(map(len, kept)))
         for group in given:
             tensor[[self._first[v] for v in group]] = tensor[self._first[group[0]]]
-        on_all_cores = frozenset(len(given) + i for i in lone) if self._costs.topology.shared_cores else frozenset()
+        shared = self._costs.topology.shared_cores
+        on_all_cores = {len(given) + i: self._part_on_all(calls[i]) for i in lone} if shared else {}
         made = self._built(groups, number, tensor, kept, on_all_cores, kernels)
         try:
             check_structure(made, graph.name)
@@ -112,12 +114,12 @@ class MergedGraphs:
         return found or tensors[-1:]
 
     def _built(self, groups: Sequence[Sequence[int]], number: np.ndarray, tensor: np.ndarray,
-               kept: Sequence[Sequence[int]], on_all_cores: Collection[int], kernels: bool) -> DataflowGraph:
+               kept: Sequence[Sequence[int]], on_all_cores: Mapping[int, float], kernels: bool) -> DataflowGraph:
         graph, last = self._graph, [group[-1] for group in groups]
         largest = [max(group, key=lambda v: self._costs.mean_exec_s[v]) for group in groups]
         exec_s = np.array([self._seconds(group) for group in groups])
-        for i in on_all_cores:
-            exec_s[i] *= self._part_on_all(groups[i])
+        for i, part in on_all_cores.items():
+            exec_s[i] *= part
         edges = self._edges(number, tensor)
         source, output = number[graph.tensor_producer[edges["tensor"]]], tensor[edges["tensor"]]
         first = np.cumsum([0, *map(len, kept)]).astype(np.int32)

@@ -37,7 +37,8 @@ class Measurements:
         self._known_s = [[known.get(f"{kind}: {name}") for kind in self._kinds] for name in names]
         self._launch = f"launch among {hashlib.sha256(repr(sorted(names)).encode()).hexdigest()[:20]}"
         self._between = [server_of(devices[pairs[0][0]]) != server_of(devices[pairs[0][1]]) for pairs in self._alike]
-        self._names = [f"link {devices[pairs[0][0]]} {devices[pairs[0][1]]}" for pairs in self._alike]
+        self._names = [f"{'message' if self._shares_tensors(i) else 'link'} {devices[pairs[0][0]]} {devices[pairs[0][1]]}"
+                       for i, pairs in enumerate(self._alike)]
         self._link = {pair: i for i, pairs in enumerate(self._alike) for pair in pairs}
         self._kernel: dict[tuple[int, str], list[float]] = defaultdict(list)
         self._first: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -64,7 +65,8 @@ class Measurements:
                 for row, each in zip(rows.tolist(), seconds.tolist(), strict=True):
                     if each > _DISTURBED_S:
                         beside_s[row][link, side] += each
-        took_s = (log.end_s - log.start_s).tolist()
+        waited_s, messages = self._woken(trace)
+        took_s = (log.end_s - log.start_s - waited_s).tolist()
         for row, (k, d, seconds) in enumerate(zip(self._number[log.vertex].tolist(), log.device.tolist(), took_s, strict=True)):
             key = k, self._kinds[d]
             if not counts:
@@ -76,11 +78,37 @@ class Measurements:
         if not counts:
             return
         for t, (tensor, s, d) in enumerate(zip(log.tensor(graph).tolist(), log.source.tolist(), log.destination.tolist(), strict=True)):
+            if self._shares_tensors(self._link[s, d]):
+                continue
             on = trace.device == d
             # A destination that is busy takes its copies later, and could not have used them sooner.
             busy = (on & (trace.start_s < trace.transfer_start_s[t]) & (trace.end_s > log.transfer_start_s[t])).any()
             seconds = trace.transfer_end_s[t] - trace.transfer_start_s[t] if busy else log.transfer_end_s[t] - log.transfer_start_s[t]
             self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(float(seconds))
+        for t, seconds in messages:
+            s, d, tensor = int(log.source[t]), int(log.destination[t]), int(log.tensor(graph)[t])
+            self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(seconds)
+
+    def _woken(self, trace: Trace) -> tuple[np.ndarray, list[tuple[int, float]]]:
+        """What messages between devices that share tensors take: the thread of a device that waits for one sleeps, and must be woken.
+
+        Returns:
+          float64 [rows of the log], the seconds from the instruction to the start of those that a message woke, else 0; and the same by
+          transfer, for the last one that each of them waited for.
+        """
+        log, waited_s, messages = trace.log, np.zeros(trace.log.vertex.size), []
+        arrived = {(int(d), end_s): t for t, (d, end_s) in enumerate(zip(log.destination, log.transfer_end_s.tolist(), strict=True))
+                   if self._shares_tensors(self._link[int(log.source[t]), int(d)])}
+        for d in set(log.device.tolist()):
+            rows = np.flatnonzero(log.device == d)
+            rows = rows[np.argsort(log.start_s[rows], kind="stable")]
+            idle = np.append(True, log.start_s[rows[1:]] > np.maximum.accumulate(log.end_s[rows])[:-1])
+            for row in rows[idle].tolist():
+                t = arrived.get((d, float(log.start_s[row])))
+                if t is not None:
+                    waited_s[row] = trace.start_s[row] - log.start_s[row]
+                    messages.append((t, float(waited_s[row])))
+        return waited_s, messages
 
     def add_copies(self) -> None:
         """Measures copies of three sizes over each link that the runs did not use for two sizes, a large one among them.
@@ -110,13 +138,13 @@ class Measurements:
 
     def add_merged(self, merged: Merged, trace: Trace) -> None:
         """Takes in a run of larger calls: what each vertex but one saves of the time that it takes as a call of its own."""
-        part_s = self.kernel_s[self._number]
-        for v, d, start_s, end_s in zip(*(x.tolist() for x in (trace.log.vertex, trace.log.device, trace.log.start_s, trace.log.end_s)),
-                                        strict=True):
+        part_s, log = self.kernel_s[self._number], trace.log
+        took_s = log.end_s - log.start_s - self._woken(trace)[0]
+        for v, d, seconds in zip(*(x.tolist() for x in (log.vertex, log.device, took_s)), strict=True):
             parts = np.flatnonzero(merged.vertex == v)
-            if parts.size > 1 and not (v in merged.lone and len(self._kinds) > 1):  # else it has more cores than its device
-                saved_s = part_s[parts, d].sum() - (end_s - start_s)
-                self._launch_s[self._kinds[d]].append(max(0.0, saved_s / (parts.size - 1)))
+            if parts.size > 1:
+                saved_s = part_s[parts, d].sum() - seconds / merged.lone.get(v, 1.0)
+                self._launch_s[self._kinds[d]] += [max(0.0, saved_s / (parts.size - 1))] * (parts.size - 1)
 
     @property
     def _local_kinds(self) -> list[str]:

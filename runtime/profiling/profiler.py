@@ -19,7 +19,8 @@ from doppler_tf.errors import DeadlockError, ExecutionError, GraphError
 from doppler_tf.graph.costs import CostModel, build_costs
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.graph.topology import Topology
-from doppler_tf.heuristics import CriticalPath, Problem
+from doppler_tf.heuristics import Problem
+from doppler_tf.heuristics.constructive.simple import all_on
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.schedule.assignment import Assignment
 from runtime.calls import CONSTANTS, TENSORS, KernelCall
@@ -171,15 +172,16 @@ class Profiler:
         measured.add_copies()
 
     def _run_merged(self, graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.ndarray], measured: Measurements) -> None:
-        """Runs a good assignment in larger calls. The first run counts for nothing."""
-        costs = build_costs(graph, topology)
-        assignment = CriticalPath(graph, costs).sample(np.random.default_rng(0))
+        """Runs a good assignment, and all on one device, in larger calls. The first run of each counts for nothing."""
+        costs = build_costs(graph, replace(topology, shared_cores=all(map(is_core, self._devices))))
+        problem = Problem(graph, costs)
         # Where memory runs out, what is known stays as it is.
         with contextlib.suppress(DeadlockError, ExecutionError), MergedExecutor(inputs, devices=self._devices,
                                                                                      build=_build(graph)) as executor:
-            executor.execute(graph, costs, assignment)
-            for _ in range(_RUNS):
-                measured.add_merged(executor.merged(), executor.execute(graph, costs, assignment))
+            for assignment in (problem.teacher.sample(np.random.default_rng(0)), all_on(problem, 0)):
+                executor.execute(graph, costs, assignment)
+                for _ in range(_RUNS):
+                    measured.add_merged(executor.merged(), executor.execute(graph, costs, assignment))
 
     def _assignments(self, graph: DataflowGraph, costs: CostModel, rng: np.random.Generator, spread: int) -> Iterator[Assignment]:
         """All on each device, then `spread` on several: half of them good, half of all qualities."""

@@ -12,7 +12,7 @@ from doppler_tf.formats.topology_json import read_topology, write_topology
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.dataflow import Kernel
 from doppler_tf.graph.records import graph_from_records
-from doppler_tf.graph.topology import cpu
+from doppler_tf.graph.topology import cpu, ideal
 from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.merged_graph import Merged
 from doppler_tf.schedule.simulator import Simulator
@@ -91,19 +91,32 @@ def test_a_workload_has_few_different_kernels_and_all_costs_are_measured():
 
 
 def test_launch_s_is_what_a_vertex_saves_as_part_of_a_larger_call():
-    """Vertices of 2 s: four in a call of 5 s save 3 s, 1 s each but one; a call that uses all cores says nothing."""
+    """Vertices of 2 s: four in a call of 5 s save 3 s, 1 s each but one. One on all cores in 2.5 s would take 5 s on its own."""
     graph = graph_from_records([{"id": v, "exec_s": 2.0, "output_bytes": 8} for v in range(5)], [])
     costs, devices, one = build_costs(graph, cpu(2)), [f"/device:CPU:{d}" for d in range(2)], Assignment(np.zeros(5, np.int32))
     measured = Measurements(devices, np.zeros(5, np.int32), ["kernel"], {})
     measured.add(graph, simulated(graph, costs, one), counts=True)
     assert measured.launch_s() == [None, None]
-    for seconds, lone in ((5.0, ()), (1e-3, (0,))):
+    for seconds, lone in ((5.0, {}), (2.5, {0: 0.5})):
         call = graph_from_records([{"id": v, "exec_s": s, "output_bytes": 8} for v, s in enumerate((seconds, 2.0))], [])
         call = replace(call, kernel=(Kernel("merged", (), {}), None))
         costs, one = build_costs(call, cpu(2)), Assignment(np.zeros(2, np.int32))
         trace = simulated(call, costs, one)
-        measured.add_merged(Merged(call, costs, one, np.array([0, 0, 0, 0, 1]), np.arange(5), trace, frozenset(lone)), trace)
+        measured.add_merged(Merged(call, costs, one, np.array([0, 0, 0, 0, 1]), np.arange(5), trace, lone), trace)
         assert measured.launch_s() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_message_takes_what_waking_the_device_takes_that_waits_for_it(busy):
+    """Vertex b begins 0.3 s after its instruction. If c keeps its device busy until then, no thread had to be woken."""
+    records = [("a", 2.0), ("b", 3.3), ("c", 2.0)] if busy else [("a", 2.0), ("b", 3.3)]
+    graph = graph_from_records([{"id": v, "exec_s": s, "output_bytes": 8} for v, s in records], [{"source": "a", "target": "b"}])
+    log = simulated(graph, build_costs(graph, ideal(2)), Assignment(np.array([0, 1, 1][:len(records)], np.int32)))
+    assert log.start_s[log.vertex == 1] == 2.0
+    measured = Measurements([f"/device:CPU:{d}" for d in range(2)], np.arange(len(records), dtype=np.int32), [v for v, _ in records], {})
+    measured.add(graph, replace(log, start_s=log.start_s + 0.3 * (log.vertex == 1)), counts=True)
+    np.testing.assert_allclose(measured.kernel_s[:, 0], [2.0, 3.3, 2.0] if busy else [2.0, 3.0])
+    np.testing.assert_allclose(measured.links()["latency_s"], [[0.0, 0.0], [0.0, 0.0]] if busy else [[0.0, 0.3], [0.3, 0.0]])
 
 
 def simulated(graph, costs, assignment):

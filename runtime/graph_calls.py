@@ -14,11 +14,13 @@ import tensorflow as tf
 
 from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph.dataflow import MERGED, DataflowGraph, Kernel, Operand
+from doppler_tf.graph.frozen import frozen_weights
 from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall, KernelCall
 from runtime.models.captured import CapturedModel, Work, captured_model, piece_function, piece_key
 from runtime.process_memory import available_bytes
 
 CAPTURED = "captured"
+# Of weights that are constants TensorFlow makes so many copies, while it builds a function.
 _COPIES = 16
 # Calls that a process keeps, those used last.
 _KEPT = 8192
@@ -59,8 +61,7 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], buil
 
 def constants_fit(graph: DataflowGraph) -> bool:
     """Whether there is memory for the weights of a captured graph as constants: TensorFlow makes up to sixteen copies of them."""
-    weights = graph.attributes.get(CAPTURED, {}).get("weights", ())
-    tensors = [int(graph.tensor_ptr[graph.vertex_of[x["vertex"]]]) for x in weights if x.get("frozen")]
+    tensors = graph.tensor_ptr[list(frozen_weights(graph).values())]
     return _COPIES * float(np.nansum(graph.tensor_bytes[tensors])) <= available_bytes()
 
 

@@ -15,7 +15,7 @@ from doppler_tf.heuristics.mixtures import rank_correlation
 from doppler_tf.report.tables import NOTHING, markdown_table, percent, quantity, time_unit
 from doppler_tf.schedule.assignment import Assignment, plan_transfers
 from doppler_tf.schedule.simulator import Simulator
-from doppler_tf.schedule.trace import Trace
+from doppler_tf.schedule.trace import Trace, woken
 
 TRANSFER = "transfer"
 GIVEN, PROFILED = "given", "profiled"
@@ -50,7 +50,8 @@ class Durations:
     """Seconds that vertices and transfers took in runs, and that models predict for them.
 
     If the trace has a log, a vertex takes from the instruction to the news of its end. This is how long its device was occupied. A transfer
-    takes its own time only; its wait for the destination does not occupy the link.
+    takes its own time only; its wait for the destination does not occupy the link. Where devices share tensors, it takes what it takes to
+    wake the device that waits for it (`woken`); one for which none waits tells nothing.
     """
 
     def __init__(self, graph: DataflowGraph, models: Mapping[str, CostModel]):
@@ -61,13 +62,16 @@ class Durations:
 
     def add(self, trace: Trace, assignment: Assignment) -> None:
         """Adds one run. Its transfers must be in the order of `plan_transfers`."""
-        log = trace.log or trace
-        for v, d, seconds in zip(log.vertex.tolist(), log.device.tolist(), (log.end_s - log.start_s).tolist(), strict=True):
+        log, (waited_s, messages) = trace.log or trace, woken(trace)
+        for v, d, seconds in zip(log.vertex.tolist(), log.device.tolist(), (log.end_s - log.start_s - waited_s).tolist(), strict=True):
             self._vertex[v, d].append(seconds)
         modelled = [plan_transfers(self._graph, model, assignment.device).cost_s for model in self._models.values()]
-        rows = np.stack([trace.transfer_end_s - trace.transfer_start_s, *modelled], axis=1).tolist()
+        took_s = np.where(log.transfer_start_s < log.transfer_end_s, trace.transfer_end_s - trace.transfer_start_s, np.nan)
+        took_s[list(messages)] = list(messages.values())
+        rows = np.stack([took_s, *modelled], axis=1).tolist()
         for key, row in zip(np.stack([trace.tensor(self._graph), trace.source, trace.destination], axis=1).tolist(), rows, strict=True):
-            self._transfer[tuple(key)].append(row)
+            if not np.isnan(row[0]):
+                self._transfer[tuple(key)].append(row)
 
     def by_kind(self) -> dict[str, dict[str, float]]:
         """Mean seconds by kind of vertex (the costliest first), and of all transfers.

@@ -160,6 +160,29 @@ def beside_transfers(trace: Trace) -> Iterator[tuple[int, int, int, np.ndarray, 
                                                        for times, sign in ((begin, 1), (end, -1)))
 
 
+def woken(trace: Trace) -> tuple[np.ndarray, dict[int, float]]:
+    """What messages between devices that share tensors take: a transfer ends when it starts, but the thread of a device that waited for it
+    sleeps and must be woken.
+
+    Returns:
+      float64 [M], the seconds from the instruction to the start of each execution that such a message woke, else 0; and the same by
+      transfer.
+    """
+    log, waited_s, messages = trace.log or trace, np.zeros(trace.vertex.size), dict[int, float]()
+    instant = np.flatnonzero(log.transfer_start_s == log.transfer_end_s)
+    arrived = dict(zip(zip(log.destination[instant].tolist(), log.transfer_end_s[instant].tolist(), strict=True), instant.tolist(),
+                       strict=True))
+    for d in set(log.device.tolist()):
+        rows = np.flatnonzero(log.device == d)
+        rows = rows[np.argsort(log.start_s[rows], kind="stable")]
+        idle = np.append(True, log.start_s[rows[1:]] > np.maximum.accumulate(log.end_s[rows])[:-1])
+        for row in rows[idle].tolist():
+            t = arrived.get((d, float(log.start_s[row])))
+            if t is not None:
+                messages[t] = waited_s[row] = float(trace.start_s[row] - log.start_s[row])
+    return waited_s, messages
+
+
 def _since(times: np.ndarray, at_s: np.ndarray) -> np.ndarray:
     """float64 [n]: the seconds from each of the sorted times before `at_s` to it, together."""
     before = np.searchsorted(times, at_s)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.merged_graph import Merged
-from doppler_tf.schedule.trace import Trace, beside_transfers
+from doppler_tf.schedule.trace import Trace, beside_transfers, woken
 from runtime.devices import server_of
 from runtime.profiling.link_fit import copy_seconds, fit_link, fit_shares
 
@@ -65,7 +65,7 @@ class Measurements:
                 for row, each in zip(rows.tolist(), seconds.tolist(), strict=True):
                     if each > _DISTURBED_S:
                         beside_s[row][link, side] += each
-        waited_s, messages = self._woken(trace)
+        waited_s, messages = woken(trace)
         took_s = (log.end_s - log.start_s - waited_s).tolist()
         for row, (k, d, seconds) in enumerate(zip(self._number[log.vertex].tolist(), log.device.tolist(), took_s, strict=True)):
             key = k, self._kinds[d]
@@ -85,30 +85,9 @@ class Measurements:
             busy = (on & (trace.start_s < trace.transfer_start_s[t]) & (trace.end_s > log.transfer_start_s[t])).any()
             seconds = trace.transfer_end_s[t] - trace.transfer_start_s[t] if busy else log.transfer_end_s[t] - log.transfer_start_s[t]
             self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(float(seconds))
-        for t, seconds in messages:
+        for t, seconds in messages.items():
             s, d, tensor = int(log.source[t]), int(log.destination[t]), int(log.tensor(graph)[t])
             self._copy[self._link[s, d], float(graph.tensor_bytes[tensor])].append(seconds)
-
-    def _woken(self, trace: Trace) -> tuple[np.ndarray, list[tuple[int, float]]]:
-        """What messages between devices that share tensors take: the thread of a device that waits for one sleeps, and must be woken.
-
-        Returns:
-          float64 [rows of the log], the seconds from the instruction to the start of those that a message woke, else 0; and the same by
-          transfer, for the last one that each of them waited for.
-        """
-        log, waited_s, messages = trace.log, np.zeros(trace.log.vertex.size), []
-        arrived = {(int(d), end_s): t for t, (d, end_s) in enumerate(zip(log.destination, log.transfer_end_s.tolist(), strict=True))
-                   if self._shares_tensors(self._link[int(log.source[t]), int(d)])}
-        for d in set(log.device.tolist()):
-            rows = np.flatnonzero(log.device == d)
-            rows = rows[np.argsort(log.start_s[rows], kind="stable")]
-            idle = np.append(True, log.start_s[rows[1:]] > np.maximum.accumulate(log.end_s[rows])[:-1])
-            for row in rows[idle].tolist():
-                t = arrived.get((d, float(log.start_s[row])))
-                if t is not None:
-                    waited_s[row] = trace.start_s[row] - log.start_s[row]
-                    messages.append((t, float(waited_s[row])))
-        return waited_s, messages
 
     def add_copies(self) -> None:
         """Measures copies of three sizes over each link that the runs did not use for two sizes, a large one among them.
@@ -139,7 +118,7 @@ class Measurements:
     def add_merged(self, merged: Merged, trace: Trace) -> None:
         """Takes in a run of larger calls: what each vertex but one saves of the time that it takes as a call of its own."""
         part_s, log = self.kernel_s[self._number], trace.log
-        took_s = log.end_s - log.start_s - self._woken(trace)[0]
+        took_s = log.end_s - log.start_s - woken(trace)[0]
         for v, d, seconds in zip(*(x.tolist() for x in (log.vertex, log.device, took_s)), strict=True):
             parts = np.flatnonzero(merged.vertex == v)
             if parts.size > 1:

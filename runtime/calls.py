@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context, core
 
 from doppler_tf.graph.dataflow import Kernel
 from runtime import kernels
-from runtime.devices import called_by, context_of, make_known, server_of, tell
-from runtime.models.captured import CapturedModel
+from runtime.devices import context_of, make_known, server_of
+from runtime.fixed_weights import with_constants, with_kept_filters
+from runtime.models.captured import CapturedModel, register_functions
 
 # Products alone are left to TensorFlow.
 _PRODUCTS = frozenset(("MatMul", "BatchMatMulV2", "Einsum"))
-# How the calls of captured pieces are built: weights are tensors on the device, one of each for all calls. Or they are constants of what
-# TensorFlow is given, which is up to 1.5 times as fast with oneDNN, and takes up ten times their bytes and seconds for each 100 MB. Or
-# XLA compiles what has constants.
-TENSORS, CONSTANTS, XLA = BUILDS = ("tensors", "constants", "xla")
+# How calls of several operations are built: as these, or XLA compiles them.
+OPERATIONS, XLA = BUILDS = ("operations", "xla")
+# Larger weights are tensors on the device, one of each for all calls. Smaller ones are constants of each call, which TensorFlow folds.
+_SMALL_BYTES = 1 << 16
 _VARIABLES = frozenset(("Placeholder", "VarHandleOp", "AssignVariableOp", "ReadVariableOp"))
 _CONTROL_FLOW = frozenset(("While", "StatelessWhile", "If", "StatelessIf", "Case", "StatelessCase", "PartitionedCall"))
 
@@ -67,7 +66,7 @@ class KernelCall:
             self._attributes = tuple(part for attr in last.op_def.attr for part in (attr.name, _value(last, attr.name)))
             self._compute = compute
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in traced.outputs]
-        self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
+        self.output_bytes = [_bytes(spec) for spec in self.outputs]
         self._known, self._warm = set[str](), set[str]()
 
     def __call__(self, operands: Sequence[tf.Tensor], device: str) -> list[tf.Tensor]:
@@ -110,7 +109,7 @@ class CapturedCall:
     """
 
     def __init__(self, name: str, function, parts: Sequence[KernelCall | CapturedCall] = (), model: CapturedModel | None = None,
-                 weights: Sequence[str] = (), build: str = CONSTANTS, homes: Sequence[str] = ()):
+                 weights: Sequence[str] = (), build: str = OPERATIONS, homes: Sequence[str] = ()):
         """Takes a function.
 
         Args:
@@ -121,13 +120,12 @@ class CapturedCall:
         """
         self.name, self.weights, self._function, self._parts = name, tuple(weights), function, parts
         self._homes = homes
-        self._model, self._constants, self._compiled = model, build == CONSTANTS and bool(weights), build == XLA
-        # XLA gains little by the content of matrices and filters, and keeps several copies of each constant until the process ends.
-        self._passed = [] if self._constants else [(name, home) for name, home in zip(weights, homes or [None] * len(weights), strict=True)
-                                                   if not (self._compiled and model.weight_spec(name).shape.rank < 2)]
+        self._model, self._compiled = model, build == XLA
+        self._passed = [(name, home) for name, home in zip(weights, homes or [None] * len(weights), strict=True)
+                        if _bytes(model.weight_spec(name)) > _SMALL_BYTES]
         self._arguments = [tf.TensorSpec(x.shape, x.dtype) for x in function.inputs[:len(function.inputs) - len(weights)]]
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
-        self.output_bytes = [spec.shape.num_elements() * spec.dtype.size for spec in self.outputs]
+        self.output_bytes = [_bytes(spec) for spec in self.outputs]
         self._attributes = None if self._compiled else ("executor_type", "", "config_proto", _settings())
         # Zeros are no good input for a loop, which might not end, or for an operation that keeps a state.
         self.can_warm = all(part.can_warm for part in parts) if parts else all(
@@ -148,33 +146,44 @@ class CapturedCall:
     def _make_known(self, device: str) -> tuple[str, list[tf.Tensor], Any]:
         """Name, weights and function of a call on a device."""
         with self._making:  # not while weights are sent, as another machine might not answer
-            where = context_of(device)
-            if where not in self._called:
-                self._called[where] = self._built(device)
-            called = self._called[where]
+            kind = "GPU" in device
+            if kind not in self._called:
+                self._called[kind] = self._built(device)
+            called = self._called[kind]
             if self._compiled and server_of(device) is not None:
                 self._served = self._served or _for_another_process(called, [tf.TensorSpec(x.shape, x.dtype) for x in called.inputs])
                 called = self._served
-        if not isinstance(called, _WithConstants):
-            make_known(called, device)
+        make_known(called, device)
         weights = [resident(self._model, name, home or device) for name, home in self._passed]
         self._taken[device] = made = called.name, weights, called
         return made
 
     def _built(self, device: str):
-        """What is called in the context of a device."""
-        if not self._compiled:
-            return _WithConstants(self._function, self.weights, self._homes, self._model, device) if self._constants else self._function
-
-        passed, count = [name for name, _ in self._passed], len(self._arguments)
+        """What is called. Its kernels keep weights, so that no two calls may share it."""
+        if not self.weights and not self._compiled:
+            return self._function
+        passed, inputs, returned = {name for name, _ in self._passed}, self._function.inputs, [x.name for x in self._function.outputs]
+        values = [None if name in passed else self._model.weight(name) for name in self.weights]
+        graph = with_constants(self._function, values, self._homes or [""] * len(values))
+        taken = [x.op.name for x in inputs[:len(self._arguments)]]
+        kept = [x.op.name for x, value in zip(inputs[len(taken):], values, strict=True) if value is None]
+        if not self._compiled and "GPU" not in device:
+            wanted = [*returned, *(op.name for op in self._function.graph.control_outputs)]
+            graph = with_kept_filters(graph, kept, wanted, config_pb2.ConfigProto.FromString(_settings()))
+        operations = [node for node in graph.node if node.op != "Placeholder"]
+        del graph.node[:]
+        graph.node.extend(operations)
+        used = {text for node in operations for text in node.input}
 
         def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            given = dict(zip(passed, tensors[count:], strict=True))
-            return self._function(*tensors[:count], *[given[name] if name in given else tf.constant(self._model.weight(name))
-                                                      for name in self.weights])
+            given = {f"{name}:0": tensor for name, tensor in zip((*taken, *kept), tensors, strict=True)}
+            made = [name for name in returned if name not in given]
+            given |= zip(made, tf.import_graph_def(graph, {k: x for k, x in given.items() if k[:-2] in used}, made, name=""), strict=True)
+            return [given[name] for name in returned]
 
-        return next(iter(self._called.values()), None) or _compiled(compute).get_concrete_function(
-            *self._arguments, *(self._model.weight_spec(name) for name in passed))
+        register_functions(graph)
+        made = _compiled(compute) if self._compiled else tf.function(compute, autograph=False)
+        return made.get_concrete_function(*self._arguments, *(self._model.weight_spec(name) for name, _ in self._passed))
 
     def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """As KernelCall's."""
@@ -190,41 +199,6 @@ class CapturedCall:
     def zeros(self, device: str) -> list[tf.Tensor]:
         """Operands of a call that does nothing of use."""
         return [_zeros(spec, device) for spec in self._arguments]
-
-
-class _WithConstants:
-    """A function whose last arguments are constants of it, known to the context of a device.
-
-    Its definition is written here: traced, they would be kept twice more, in Python's graph and in the process's own context.
-
-    Attributes:
-      name: as TensorFlow calls it.
-    """
-
-    def __init__(self, function, weights: Sequence[str], homes: Sequence[str], model: CapturedModel, device: str):
-        definition = FunctionDef()
-        definition.CopyFrom(function.function_def)
-        self.name = definition.signature.name = f"constants_{_PROCESS}_{next(_NUMBER)}"
-        arguments = definition.signature.input_arg
-        first, constants = len(arguments) - len(weights), dict[str, str]()
-        for argument, weight, home in zip(arguments[first:], weights, homes or [""] * len(weights), strict=True):
-            value = tf.make_tensor_proto(model.weight(weight))
-            node = definition.node_def.add(name=f"{argument.name}/constant", op="Const", device=home)
-            node.attr["dtype"].type = value.dtype
-            node.attr["value"].tensor.CopyFrom(value)
-            constants[argument.name] = f"{node.name}:output:0"
-        del arguments[first:]
-        for position in [position for position in definition.arg_attr if position >= first]:
-            del definition.arg_attr[position]
-        for node in definition.node_def:
-            for i, taken in enumerate(node.input):
-                node.input[i] = constants.get(taken, taken)
-        for name, returned in definition.ret.items():
-            definition.ret[name] = constants.get(returned, returned)
-        tell([*called_by(function), definition], device, self)
-
-
-_NUMBER = itertools.count()
 
 
 def resident(model: CapturedModel, name: str, device: str) -> tf.Tensor:
@@ -294,6 +268,10 @@ _PROCESS = uuid.uuid4().hex
 def _for_another_process(compute: Callable[..., Any], arguments: Sequence[tf.TensorSpec]):
     """The same, as another process does not take a function that XLA must compile unless it is part of another."""
     return tf.function(lambda *tensors: compute(*tensors), autograph=False).get_concrete_function(*arguments)
+
+
+def _bytes(spec: tf.TensorSpec) -> int:
+    return spec.shape.num_elements() * spec.dtype.size
 
 
 def _source(tensor: tf.Tensor) -> tf.Operation:

@@ -15,18 +15,16 @@ import tensorflow as tf
 from doppler_tf.errors import GraphError, UserError
 from doppler_tf.graph.dataflow import MERGED, DataflowGraph, Kernel, Operand
 from doppler_tf.graph.frozen import frozen_weights
-from runtime.calls import CONSTANTS, TENSORS, XLA, CapturedCall, KernelCall
+from runtime.calls import OPERATIONS, XLA, CapturedCall, KernelCall
 from runtime.models.captured import CapturedModel, Work, captured_model, piece_function, piece_key
 from runtime.process_memory import available_bytes
 
 CAPTURED = "captured"
-# Of weights that are constants TensorFlow makes so many copies, while it builds a function.
-_COPIES = 16
 # Calls that a process keeps, those used last.
 _KEPT = 8192
 
 
-def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], build: str = CONSTANTS) -> dict[int, KernelCall]:
+def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], build: str = OPERATIONS) -> dict[int, KernelCall]:
     """The call of every vertex; equal kernels on equal shapes share one.
 
     Args:
@@ -59,10 +57,10 @@ def kernel_calls(graph: DataflowGraph, inputs: Mapping[int, tf.TensorSpec], buil
     return calls
 
 
-def constants_fit(graph: DataflowGraph) -> bool:
-    """Whether there is memory for the weights of a captured graph as constants: TensorFlow makes up to sixteen copies of them."""
+def weights_fit(graph: DataflowGraph, copies: int) -> bool:
+    """Whether there is memory for so many copies of the weights of a captured graph."""
     tensors = graph.tensor_ptr[list(frozen_weights(graph).values())]
-    return _COPIES * float(np.nansum(graph.tensor_bytes[tensors])) <= available_bytes()
+    return copies * float(np.nansum(graph.tensor_bytes[tensors])) <= available_bytes()
 
 
 def kernel_key(kernel: Kernel, operands: Sequence[tuple[tf.TensorShape, tf.DType]]) -> tuple:
@@ -125,9 +123,8 @@ def _merged_call(graph: DataflowGraph, kernel: Kernel, operands: Sequence[tf.Ten
     return found
 
 
-def piece_call(model: CapturedModel, work: Work, build: str = CONSTANTS) -> CapturedCall:
+def piece_call(model: CapturedModel, work: Work, build: str = OPERATIONS) -> CapturedCall:
     """A piece as a call, kept with its model. Equal pieces share a function, those with the same weights, or without any, a call."""
-    build = TENSORS if build == CONSTANTS and not work.weights else build
     if (work, build) in model.calls:
         return model.calls[work, build]
     key, variables = piece_key(model, work), tuple(variable for _, variable in work.weights)

@@ -16,9 +16,9 @@ from doppler_tf.schedule.assignment import Assignment, what_runs
 from doppler_tf.schedule.merged_graph import Merged
 from doppler_tf.schedule.merging import merge_calls
 from doppler_tf.schedule.trace import Trace
-from runtime.calls import CONSTANTS, XLA
+from runtime.calls import OPERATIONS, XLA
 from runtime.engine import Engine
-from runtime.graph_calls import constants_fit
+from runtime.graph_calls import weights_fit
 from runtime.process_memory import give_memory_back
 from runtime.tensors import TensorFlowExecutor
 
@@ -50,7 +50,7 @@ class MergedExecutor:
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  cluster: Cluster | None = None, timeout_s: float | None = None, restart_on_loss: bool = False,
-                 make: Callable[..., Engine] = TensorFlowExecutor, build: str = CONSTANTS):
+                 make: Callable[..., Engine] = TensorFlowExecutor, build: str = OPERATIONS):
         """Args: as TensorFlowExecutor's, which keeps the inputs on the devices where all tensors fit; make: another engine with the same
         arguments; build: of calls of captured models."""
         self._inputs, self._fetch, self._make = dict(inputs), tuple(fetch), make
@@ -84,7 +84,7 @@ class MergedExecutor:
         key = id(graph), id(costs), what_runs(assignment)  # what is kept holds graph and costs: no others get their identities
         found = self._known.pop(key, None)
         if found is None:
-            while len(self._known) == _KEPT or (self._known and not constants_fit(graph)):
+            while len(self._known) == _KEPT or (self._known and not weights_fit(graph, 2)):
                 self._known.pop(next(iter(self._known))).engine.close()
                 give_memory_back()
             merged = merge_calls(graph, costs, assignment, self._fetch)
@@ -105,7 +105,7 @@ class MergedExecutor:
     def _choose_build(self, merged: Merged, engine: Engine) -> None:
         if "captured" in merged.graph.attributes or not any(kernel is not None and kernel.op == MERGED for kernel in merged.graph.kernel):
             return
-        taken_s = dict.fromkeys((CONSTANTS, XLA), np.inf)
+        taken_s = dict.fromkeys((OPERATIONS, XLA), np.inf)
         for counts in (False, *[True] * _RUNS):
             for build in taken_s:
                 engine.backend.use(build)

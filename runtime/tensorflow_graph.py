@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from doppler_tf.graph.dataflow import DataflowGraph
-from runtime.calls import CONSTANTS, CapturedCall
+from runtime.calls import CapturedCall
 from runtime.graph_calls import CAPTURED, kernel_calls
 from runtime.kernels import run_kernel
 from runtime.models.captured import captured_model
@@ -21,9 +21,8 @@ class TensorFlowGraph:
     """
 
     def __init__(self, graph: DataflowGraph, device: np.ndarray, inputs: Mapping[int, np.ndarray], fetch: Sequence[int],
-                 devices: Sequence[str], build: str = CONSTANTS):
-        """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names; build:
-        TENSORS or CONSTANTS."""
+                 devices: Sequence[str]):
+        """Args: device: int32 [N]; inputs, fetch: as the runtime's executor takes them; devices: TensorFlow device names."""
         self._graph, self._device, self._fetch, self._devices = graph, device.tolist(), tuple(fetch), devices
         self._taken = sorted(graph.taken_inputs)
         self._inputs = {v: tf.convert_to_tensor(inputs[v]) for v in self._taken}
@@ -36,7 +35,7 @@ class TensorFlowGraph:
         names, homes = [name for name, _ in self._weights], [device for _, device in self._weights]
         wanted = [*(specs[v] for v in self._taken), *map(model.weight_spec, names)] if used else [specs[v] for v in self._taken]
         self._call = CapturedCall("whole", tf.function(self._compute, autograph=False).get_concrete_function(*wanted), (), model, names,
-                                  build, homes)
+                                  homes=homes)
 
     def run(self) -> dict[int, np.ndarray]:
         """Computes everything from the inputs given at first; the arrays to fetch, by tensor."""

@@ -20,7 +20,7 @@ from doppler_tf.graph.dataflow import DataflowGraph
 from doppler_tf.schedule.assignment import Assignment, Transfers
 from doppler_tf.schedule.dispatch import Dispatcher
 from doppler_tf.schedule.memory import may_run_short
-from runtime.calls import CONSTANTS, XLA, KernelCall, execute_on, finish_on
+from runtime.calls import OPERATIONS, XLA, KernelCall, execute_on, finish_on
 from runtime.clusters.watch import watched
 from runtime.devices import count_cores, host_of, prepare_topology, server_of, with_all_cores
 from runtime.engine import Engine
@@ -43,7 +43,7 @@ class TensorFlowBackend:
     time_scale = 1.0
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
-                 warmup: bool = True, keep_inputs: bool = False, cluster: Cluster | None = None, build: str = CONSTANTS):
+                 warmup: bool = True, keep_inputs: bool = False, cluster: Cluster | None = None, build: str = OPERATIONS):
         """Takes the inputs of one graph.
 
         Args:
@@ -386,7 +386,7 @@ class TensorFlowExecutor(Engine):
 
     def __init__(self, inputs: Mapping[int, np.ndarray | tf.Tensor], fetch: Iterable[int] = (), devices: Sequence[str] | None = None,
                  dispatch: str | None = None, warmup: bool = True, keep_inputs: bool = False, timeout_s: float | None = None,
-                 restart_on_loss: bool = False, cluster: Cluster | None = None, build: str = CONSTANTS):
+                 restart_on_loss: bool = False, cluster: Cluster | None = None, build: str = OPERATIONS):
         """Args: as TensorFlowBackend's; dispatch: `fifo`, `b_level` or `order`; None: the assignment's own;
           timeout_s, restart_on_loss: as Engine's."""
         backend = TensorFlowBackend(inputs, fetch, devices, warmup, keep_inputs, cluster, build)

@@ -9,6 +9,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from runtime.calls import OPERATIONS, CapturedCall
+from runtime.devices import with_all_cores
 from runtime.models.captured import CapturedModel, captured_model, register_functions
 from runtime.models.checks import Check, checks
 
@@ -79,22 +81,38 @@ class Alone:
       variables: those that the function has, in `plain` and where it updates them; `updates` are the names of those that it updates.
     """
 
-    def __init__(self, folder: str | Path, mode: str):
-        """Raises FormatError: the folder is missing or damaged."""
+    def __init__(self, folder: str | Path, mode: str, constants: bool = False):
+        """Takes a captured function.
+
+        Args:
+          constants: large weights are constants, too, as its author would have them. Else a CapturedCall has them, which is as fast and
+            takes a tenth of the memory.
+
+        Raises:
+          FormatError: the folder is missing or damaged.
+        """
         model, self._folder = captured_model(folder).original, folder
         self._checks = (checks(model) or []) if mode == XLA else []
         self._plain: Alone | None = None
-        self.variables = {name: tf.Variable(model.weight(name), trainable=False) for name in model.placeholders}
         self._names = [x["name"] for x in model.meta["outputs"]]
         self._direct = {x["tensor"]: x["name"] for x in model.meta["arguments"]}
         self._outputs, self._arguments = [x["tensor"] for x in model.meta["outputs"]], [x["name"] for x in model.meta["arguments"]]
         self.updates: list[str] = model.meta["updates"]
-        frozen = mode != PLAIN and not model.meta["updates"]
-        self._function = _function(model, self.variables, frozen, mode == XLA, self._checks)
-        if frozen:
-            self.variables = {}
-        captured = self._function.captured_inputs  # the tensors that come are of these types: nobody need look at the signature again
-        self._call = lambda *tensors: self._function.inference_fn.call_flat(*tensors, *captured)
+        frozen = mode != PLAIN and not self.updates
+        graph, values = _graph(model, frozen)
+        taken = {text.lstrip("^").partition(":")[0] for node in graph.node for text in node.input}
+        variables = {name: tf.Variable(model.weight(name), trainable=False) for name, resource in model.placeholders.items()
+                     if resource in taken}
+        self.variables = {} if frozen else variables
+        constants = constants or bool(variables)  # a loop, for example, may read them
+        jit, called = mode == XLA, frozen and not constants
+        function = _function(model, graph, values, constants, variables, jit and not called, self._checks)
+        if called:
+            call, device = CapturedCall("alone", function, (), model, list(values), XLA if jit else OPERATIONS), _default_device()
+            self._call = lambda *tensors: call(tensors, device)
+        else:
+            captured = function.captured_inputs  # the tensors that come are of these types: nobody need look at the signature again
+            self._call = lambda *tensors: function.inference_fn.call_flat(*tensors, *captured)
 
     def __call__(self, arguments: Mapping[str, Any]) -> dict[str, tf.Tensor]:
         """One call. Args: arguments: tensors by name. Returns: results by name."""
@@ -107,24 +125,45 @@ class Alone:
                 for name, tensor in zip(self._names, self._outputs, strict=True)}
 
 
-def _function(model: CapturedModel, variables: Mapping[str, tf.Variable], frozen: bool, jit: bool, looked_at: Sequence[Check]):
-    graph = model.library
-    resources = {placeholder: name for name, placeholder in model.placeholders.items()}
-    reads = {}
-    for name, node in model.nodes.items():
-        if name in resources or any(f"{name}:0" == x["tensor"] for x in model.meta["arguments"]):
+def _default_device() -> str:
+    gpus = tf.config.list_logical_devices("GPU")
+    return gpus[0].name if gpus else with_all_cores("/device:CPU:0")
+
+
+def _graph(model: CapturedModel, frozen: bool) -> tuple[tf.compat.v1.GraphDef, dict[str, str]]:
+    """The operations without arguments and variables; where these are frozen, also the tensor that stands for the value of each."""
+    graph, name_of = model.library, {resource: name for name, resource in model.placeholders.items()}
+    left_out, values = {*name_of, *(x["tensor"].partition(":")[0] for x in model.meta["arguments"])}, dict[str, str]()
+    graph.node.extend(node for name, node in model.nodes.items() if name not in left_out)
+    for node in list(graph.node) if frozen else ():
+        resource = node.input[0].partition(":")[0] if node.input else ""
+        batched = "batch_dims" in node.attr and node.attr["batch_dims"].i > 0
+        if node.op not in ("ReadVariableOp", "ResourceGather") or resource not in name_of or batched:
             continue
-        if frozen and node.op == "ReadVariableOp":
-            reads[f"{name}:0"] = resources[node.input[0].partition(":")[0]]
-            continue
-        graph.node.add().CopyFrom(node)
-    given = {x["tensor"] for x in model.meta["arguments"]}
-    computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in given]
+        values[name_of[resource]] = f"{resource}/value:0"
+        node.input[0], kind = f"{resource}/value", node.attr["dtype"].type
+        del node.attr["dtype"]
+        if node.op == "ReadVariableOp":
+            node.op, node.attr["T"].type = "Identity", kind
+        else:  # with a scalar 0 as its third operand
+            axis = graph.node.add(name=f"{node.name}/axis", op="Const")
+            axis.attr["dtype"].type = node.attr["Taxis"].type = tf.int32.as_datatype_enum
+            axis.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(0))
+            node.op, node.attr["Tparams"].type = "GatherV2", kind
+            node.input.insert(2, axis.name)
+            del node.attr["validate_indices"]
+    return graph, values
+
+
+def _function(model: CapturedModel, graph: tf.compat.v1.GraphDef, values: Mapping[str, str], constants: bool,
+              variables: Mapping[str, tf.Variable], jit: bool, looked_at: Sequence[Check]):
+    """A function of the arguments and of the values of variables, or with these as constants."""
+    arguments = [x["tensor"] for x in model.meta["arguments"]]
+    computed = [x["tensor"] for x in model.meta["outputs"] if x["tensor"] not in arguments]
 
     def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        moved = {x["tensor"]: tensor for x, tensor in zip(model.meta["arguments"], tensors, strict=True)}
-        if frozen:
-            moved |= {value: tf.constant(model.weight(name)) for value, name in reads.items()}
+        weights = [tf.constant(model.weight(name)) for name in values] if constants else tensors[len(arguments):]
+        moved = {**dict(zip(arguments, tensors, strict=False)), **dict(zip(values.values(), weights, strict=True))}
         wanted = dict.fromkeys([*computed, *(check.tensor for check in looked_at)])
         made = {value: moved[value] for value in wanted if value in moved}
         rest = [value for value in wanted if value not in moved]
@@ -134,4 +173,5 @@ def _function(model: CapturedModel, variables: Mapping[str, tf.Variable], frozen
 
     register_functions(graph)
     specs = [tf.TensorSpec(x["shape"], x["dtype"]) for x in model.meta["arguments"]]
+    specs += [] if constants else map(model.weight_spec, values)
     return tf.function(call, autograph=False, jit_compile=jit or None).get_concrete_function(*specs)

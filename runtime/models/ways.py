@@ -20,7 +20,7 @@ from doppler_tf.schedule.assignment import Assignment
 from doppler_tf.schedule.batches import repeat_graph
 from doppler_tf.schedule.offloaded import kept_on_host, offloaded
 from doppler_tf.schedule.trace import Trace
-from runtime.calls import CONSTANTS
+from runtime.calls import OPERATIONS
 from runtime.merged import MergedExecutor
 from runtime.models.alone import Alone
 from runtime.models.captured_program import CapturedBatches, CapturedProgram
@@ -124,7 +124,7 @@ class EngineWay(_OurWay):
     """A function on our engine: batch b runs as `pattern[b % len(pattern)]` says, `in_flight` of them at once."""
 
     def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, pattern: Sequence[Assignment], in_flight: int,
-                 devices: Sequence[str], cluster: Cluster | None = None, build: str = CONSTANTS):
+                 devices: Sequence[str], cluster: Cluster | None = None, build: str = OPERATIONS):
         """Args: build: as CapturedCall's."""
         super().__init__(together(in_flight))
         self._program, self._graph, self._costs, self._pattern, self._in_flight = program, graph, costs, list(pattern), in_flight
@@ -166,11 +166,9 @@ class TheirWay:
 
     executor, together, trace = THEIRS, 1, None
 
-    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str],
-                 build: str = CONSTANTS):
-        """Args: build: TENSORS or CONSTANTS."""
+    def __init__(self, program: CapturedProgram, graph: DataflowGraph, costs: CostModel, assignment: Assignment, devices: Sequence[str]):
         self._program = program.repeated(repeat_graph(graph, costs.topology, 1, 1), 0)
-        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices, build)
+        self._function = TensorFlowGraph(graph, assignment.device, self._program.inputs, self._program.fetch, devices)
         self.variables: Mapping[str, Any] = {}
 
     def run(self, calls: Sequence[Tensors]) -> list[dict[str, tf.Tensor]]:

@@ -23,9 +23,9 @@ from doppler_tf.heuristics import Problem
 from doppler_tf.heuristics.constructive.simple import all_on
 from doppler_tf.heuristics.mixtures import spread_assignments
 from doppler_tf.schedule.assignment import Assignment
-from runtime.calls import CONSTANTS, TENSORS, KernelCall
+from runtime.calls import KernelCall
 from runtime.devices import is_core, prepare_devices
-from runtime.graph_calls import constants_fit, kernel_calls
+from runtime.graph_calls import kernel_calls
 from runtime.merged import MergedExecutor
 from runtime.models.captured import captured_model
 from runtime.profiling.host_link import measured_host
@@ -152,8 +152,7 @@ class Profiler:
         effort = self._effort
         runs = len(self._devices) + effort.spread
         failure = None
-        with TensorFlowExecutor(inputs, devices=self._devices, keep_inputs=True, warmup=False, cluster=self._cluster,
-                                build=_build(graph)) as executor:
+        with TensorFlowExecutor(inputs, devices=self._devices, keep_inputs=True, warmup=False, cluster=self._cluster) as executor:
             for r in range(effort.rounds + 1):
                 if r > 1 and time.perf_counter() - begun_s > effort.budget_s:
                     break
@@ -176,8 +175,7 @@ class Profiler:
         costs = build_costs(graph, replace(topology, shared_cores=all(map(is_core, self._devices))))
         problem = Problem(graph, costs)
         # Where memory runs out, what is known stays as it is.
-        with contextlib.suppress(DeadlockError, ExecutionError), MergedExecutor(inputs, devices=self._devices,
-                                                                                     build=_build(graph)) as executor:
+        with contextlib.suppress(DeadlockError, ExecutionError), MergedExecutor(inputs, devices=self._devices) as executor:
             for assignment in (problem.teacher.sample(np.random.default_rng(0)), all_on(problem, 0)):
                 executor.execute(graph, costs, assignment)
                 for _ in range(_RUNS):
@@ -204,12 +202,8 @@ def profile(graph: DataflowGraph, topology: Topology, inputs: Mapping[int, np.nd
     return Profiler(devices, effort, progress, cluster).profile(graph, topology, inputs, known)
 
 
-def _build(graph: DataflowGraph) -> str:
-    return CONSTANTS if constants_fit(graph) else TENSORS
-
-
 def _forget_pieces(graph: DataflowGraph) -> None:
-    """Pieces of a captured model hold their weights as constants on each device that ran them, in ten times their bytes."""
+    """Pieces of a captured model hold their weights, as kernels have ordered them, on each device that ran them."""
     if "captured" in graph.attributes:
         captured_model(graph.attributes["captured"]["model"]).forget_calls()
 

@@ -168,7 +168,6 @@ def test_limits_that_never_bind_cost_nothing(in_flight):
     """The ways are those without limits, also for the calls of one run together."""
     with doppler_tf.distribute(dense(), rows(0), topology="cpu:2", budget_s=0.2, memory_bytes=1e6, in_flight=in_flight) as placed:
         assert "TensorFlow alone, plain" in placed.ways
-        assert [way for way in placed.ways if "constant weights" in way]
         again = dense()
         for seed, found in enumerate(placed.map(rows(seed) for seed in range(3))):
             np.testing.assert_allclose(found["total"], again(rows(seed))["total"], rtol=1e-4)

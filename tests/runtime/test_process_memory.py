@@ -45,13 +45,13 @@ def test_the_smallest_group_counts(tmp_path, monkeypatch, version):
 
 
 @pytest.mark.parametrize("batches", [1, 2])
-def test_weights_that_are_constants_must_fit(monkeypatch, batches):
+def test_copies_of_weights_must_fit(monkeypatch, batches):
     records = [{"id": "w", "input": True, "output_bytes": 100}, {"id": "x", "input": True, "output_bytes": 1000},
                {"id": "a", "exec_s": 1.0, "output_bytes": 4}]
     captured = {"model": "nowhere", "weights": [{"vertex": "w", "variable": "w", "frozen": True}, {"vertex": "x", "variable": "x"}]}
     graph = graph_from_records(records, [{"source": v, "target": "a"} for v in "wx"], {"name": "one weight", "captured": captured})
     if batches > 1:
         graph = repeat_graph(graph, ideal(2), batches, batches, BatchState([])).graph
-    for available_bytes, fits in ((1600.0, True), (1599.0, False)):
+    for available_bytes, fits in ((300.0, True), (299.0, False)):
         monkeypatch.setattr(graph_calls, "available_bytes", lambda found=available_bytes: found)
-        assert graph_calls.constants_fit(graph) is fits
+        assert graph_calls.weights_fit(graph, 3) is fits

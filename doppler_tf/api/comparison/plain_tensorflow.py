@@ -120,7 +120,7 @@ def _call(graph: DataflowGraph, mode: str) -> Callable[[], list[np.ndarray]]:
         record = graph.attributes["workload"]
         program = workload_program(record)
         return compiled(program, program.draw_inputs(record["seed"]), mode == XLA)
-    function, tensors = Alone(graph.attributes["captured"]["model"], mode), CapturedProgram(graph).tensors
+    function, tensors = Alone(graph.attributes["captured"]["model"], mode, constants=True), CapturedProgram(graph).tensors
     follow = threading.Lock() if function.updates else contextlib.nullcontext()  # steps follow each other
 
     def call() -> list[np.ndarray]:

@@ -13,7 +13,6 @@ from doppler_tf.api.distribution.candidates import Candidate
 from doppler_tf.api.tensorflow import import_quietly
 from doppler_tf.errors import CancelledError, DopplerError, ExecutionError, UserError
 from doppler_tf.finalists import BRIEFLY, LONG, Finalist, narrowed, run_often, warm_up
-from doppler_tf.notes import note
 from doppler_tf.report.progress import progress_bar
 from doppler_tf.schedule.assignment import Assignment
 
@@ -37,11 +36,7 @@ class _Option:
     candidate: Candidate
     pattern: list[Assignment]
     predicted_s: float | None
-    make: Callable[..., Way]
-
-    def built(self, build: str) -> _Option:
-        """The same with calls that are built so, as CapturedCall's."""
-        return replace(self, make=partial(self.make, build=build))
+    make: Callable[[], Way]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,39 +52,29 @@ class Outcome:
 
 def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], cluster: Cluster | None,
              executor: str | None) -> Outcome:
-    """Runs the ways against each other: first ours, which share their weights, all in turn. Then the best against one other after another.
+    """Runs the ways in turn: first ours, then the best of these against TensorFlow alone.
 
-    Each of these holds up to ten times its weights, so that only two are there at a time: the best of each cut with its weights as
-    constants, TensorFlow alone, and ours in calls that XLA compiles where TensorFlow alone, compiled so, was faster than the first ones.
+    The last ones are ours in calls that XLA compiles, if TensorFlow alone, compiled so, was faster than the first ones. With
+    `executor="engine"`, where it is not tried, they always are.
     """
     ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
-    alone, constants_fit = import_quietly("runtime.models.alone"), import_quietly("runtime.graph_calls").constants_fit
-    shared = cluster is None and not first.limited and any(x.get("frozen") for x in first.graph.attributes["captured"]["weights"])
     ours = _ours(found, in_flight, devices, cluster, executor)
     contest = _Contest([first.program.tensors] * (1 if in_flight == 1 else 2 * in_flight))
-    if ours:
-        contest.add(ours if first.limited else {name: option.built(calls.TENSORS if shared else calls.CONSTANTS)
-                                                for name, option in ours.items()}, BRIEFLY)
-    best = contest.fastest
-    modes, with_constants = alone.modes(first.folder) if first.alone else (), dict[str, _Option]()
-    for each in found if best and shared else ():
-        name = min((name for name in ours if ours[name].candidate is each), key=contest.median_s, default=best)
-        with_constants[f"{name}, constant weights"] = ours[name].built(calls.CONSTANTS)
-    for mode in modes if executor in (None, ways.ALONE) else ():
-        option = _Option(first, next(iter(first.patterns.values())), None, partial(ways.LonelyWay, first.folder, mode, in_flight))
-        if mode == alone.PLAIN:
-            contest.add({_alone(mode): option})
-        else:
-            with_constants[_alone(mode)] = option
-    for name, option in with_constants.items():
-        if constants_fit(first.graph):
-            contest.add({name: option})
-        else:
-            note(f"{first.graph.name}: {name}: not tried, as weights that are constants take up to sixteen times their bytes, and this "
-                 "process may take no more")
+
+    def run(options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]]) -> None:
+        """Each of them holds weights as its kernels order them. Where there is no memory for all, one runs after another."""
+        fit = import_quietly("runtime.graph_calls").weights_fit(first.graph, 2 + len(options))
+        for group in [options] if fit else [{name: option} for name, option in options.items()]:
+            contest.add(group, rounds)
+
+    run(ours, BRIEFLY)
+    best, alone = contest.fastest, import_quietly("runtime.models.alone")
+    modes = alone.modes(first.folder) if first.alone else ()
+    run({_alone(mode): _Option(first, next(iter(first.patterns.values())), None, partial(ways.LonelyWay, first.folder, mode, in_flight))
+         for mode in modes if executor in (None, ways.ALONE)}, LONG)
     faster = contest.median_s(_alone(calls.XLA)) < contest.median_s(best) if executor is None else executor == ways.ENGINE
     if best and faster and calls.XLA in modes and cluster is None and not first.limited and not alone.is_checked(first.folder):
-        contest.add(_compiled(found, in_flight, devices))
+        run(_compiled(found, in_flight, devices), LONG)
     return contest.outcome()
 
 
@@ -145,7 +130,7 @@ class _Contest:
         self._calls, self._options = calls, dict[str, _Option]()
         self._figures, self._runs, self._failed = dict[str, Finalist](), 0, list[DopplerError]()
 
-    def add(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]] = LONG) -> None:
+    def add(self, options: Mapping[str, _Option], rounds: Sequence[tuple[int, float]]) -> None:
         """Runs these and the fastest until now in turn."""
         if not options:
             return

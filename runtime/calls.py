@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -119,10 +120,8 @@ class CapturedCall:
           homes: where each weight is, if the function runs on several devices.
         """
         self.name, self.weights, self._function, self._parts = name, tuple(weights), function, parts
-        self._homes = homes
-        self._model, self._compiled = model, build == XLA
-        self._passed = [(name, home) for name, home in zip(weights, homes or [None] * len(weights), strict=True)
-                        if _bytes(model.weight_spec(name)) > _SMALL_BYTES]
+        self._model, self._compiled, self._homes = model, build == XLA, homes or [""] * len(weights)
+        self._large = [_bytes(model.weight_spec(name)) > _SMALL_BYTES for name in weights]
         self._arguments = [tf.TensorSpec(x.shape, x.dtype) for x in function.inputs[:len(function.inputs) - len(weights)]]
         self.outputs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in function.outputs]
         self.output_bytes = [_bytes(spec) for spec in self.outputs]
@@ -154,36 +153,32 @@ class CapturedCall:
                 self._served = self._served or _for_another_process(called, [tf.TensorSpec(x.shape, x.dtype) for x in called.inputs])
                 called = self._served
         make_known(called, device)
-        weights = [resident(self._model, name, home or device) for name, home in self._passed]
-        self._taken[device] = made = called.name, weights, called
+        large = itertools.compress(zip(self.weights, self._homes, strict=True), self._large)
+        self._taken[device] = made = called.name, [resident(self._model, name, home or device) for name, home in large], called
         return made
 
     def _built(self, device: str):
-        """What is called. Its kernels keep weights, so that no two calls may share it."""
+        """What is called. Its kernels keep the weights of the first call, so that no other call may share it."""
         if not self.weights and not self._compiled:
             return self._function
-        passed, inputs, returned = {name for name, _ in self._passed}, self._function.inputs, [x.name for x in self._function.outputs]
-        values = [None if name in passed else self._model.weight(name) for name in self.weights]
-        graph = with_constants(self._function, values, self._homes or [""] * len(values))
-        taken = [x.op.name for x in inputs[:len(self._arguments)]]
-        kept = [x.op.name for x, value in zip(inputs[len(taken):], values, strict=True) if value is None]
+        model, function, count = self._model, self._function, len(self._arguments)
+        values = [None if large else model.weight(name) for name, large in zip(self.weights, self._large, strict=True)]
+        graph, returned = with_constants(function, values, self._homes), [x.name for x in function.outputs]
+        taken = [x.op.name for x, value in zip(function.inputs, [*[None] * count, *values], strict=True) if value is None]
         if not self._compiled and "GPU" not in device:
-            wanted = [*returned, *(op.name for op in self._function.graph.control_outputs)]
-            graph = with_kept_filters(graph, kept, wanted, config_pb2.ConfigProto.FromString(_settings()))
-        operations = [node for node in graph.node if node.op != "Placeholder"]
-        del graph.node[:]
-        graph.node.extend(operations)
-        used = {text for node in operations for text in node.input}
+            wanted = [*returned, *(op.name for op in function.graph.control_outputs)]
+            graph = with_kept_filters(graph, taken[count:], wanted, config_pb2.ConfigProto.FromString(_settings()))
+        graph = tf.compat.v1.GraphDef(node=[node for node in graph.node if node.op != "Placeholder"], library=graph.library,
+                                      versions=graph.versions)
+        used = {text.partition(":")[0] for node in graph.node for text in node.input}
 
         def compute(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            given = {f"{name}:0": tensor for name, tensor in zip((*taken, *kept), tensors, strict=True)}
-            made = [name for name in returned if name not in given]
-            given |= zip(made, tf.import_graph_def(graph, {k: x for k, x in given.items() if k[:-2] in used}, made, name=""), strict=True)
-            return [given[name] for name in returned]
+            given = {f"{name}:0": tensor for name, tensor in zip(taken, tensors, strict=True) if name in used}
+            return tf.import_graph_def(graph, given, returned, name="")
 
         register_functions(graph)
         made = _compiled(compute) if self._compiled else tf.function(compute, autograph=False)
-        return made.get_concrete_function(*self._arguments, *(self._model.weight_spec(name) for name, _ in self._passed))
+        return made.get_concrete_function(*self._arguments, *map(model.weight_spec, itertools.compress(self.weights, self._large)))
 
     def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """As KernelCall's."""

@@ -7,10 +7,8 @@ import functools
 import os
 import re
 import weakref
-from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.python import pywrap_tfe
 from tensorflow.python.eager import context
@@ -139,23 +137,14 @@ _TOLD = weakref.WeakSet()  # functions of which that context knows
 
 def make_known(function, device: str) -> None:
     """Tells the context of a device of a concrete function, and of those that it calls, for as long as the function lives."""
-    if device in _BESIDE and function not in _TOLD:
-        tell([*called_by(function), function.function_def], device, function)
-        _TOLD.add(function)
-
-
-def called_by(function) -> list[FunctionDef]:
-    """The definitions of the functions that a concrete one calls."""
-    return list(function.graph.as_graph_def().library.function)
-
-
-def tell(definitions: Sequence[FunctionDef], device: str, owner: object) -> None:
-    """Tells the context of a device of functions, which it knows for as long as their owner lives."""
-    made = context_of(device)
+    if device not in _BESIDE or function in _TOLD:
+        return
+    made, definitions = context_of(device), [*function.graph.as_graph_def().library.function, function.function_def]
     for definition in definitions:  # TensorFlow counts how often it is told of one
         content = definition.SerializeToString()
         pywrap_tfe.TFE_ContextAddFunctionDef(made, content, len(content))
-    weakref.finalize(owner, _forget, made, [definition.signature.name for definition in definitions]).atexit = False
+    _TOLD.add(function)
+    weakref.finalize(function, _forget, made, [definition.signature.name for definition in definitions]).atexit = False
 
 
 def _forget(made, names: list[str]) -> None:

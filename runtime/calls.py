@@ -178,7 +178,8 @@ class CapturedCall:
 
         register_functions(graph)
         made = _compiled(compute) if self._compiled else tf.function(compute, autograph=False)
-        return made.get_concrete_function(*self._arguments, *map(model.weight_spec, itertools.compress(self.weights, self._large)))
+        large = [model.weight_spec(name) for name in itertools.compress(self.weights, self._large)]
+        return made.get_concrete_function(*self._arguments, *large)
 
     def traced(self, operands: Sequence[tf.Tensor], weights: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
         """As KernelCall's."""

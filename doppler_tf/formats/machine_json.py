@@ -1,4 +1,4 @@
-"""What has been measured on this machine, kept on disk: `doppler-machine/6`, one file for each machine that shares the folder."""
+"""What has been measured on this machine, kept on disk: `doppler-machine/7`, one file for each machine that shares the folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from doppler_tf.errors import FormatError, field_error
 from doppler_tf.formats.files import cache_folder, read_json, write_json
 from doppler_tf.graph.topology import Topology
 
-MACHINE_SCHEMA = "doppler-machine/6"
+MACHINE_SCHEMA = "doppler-machine/7"
 
 
 @dataclass

@@ -20,7 +20,7 @@ def test_what_is_stored_is_loaded():
     path = store_machine(Machine(fingerprint(), cpu(2), {"CPU: einsum 1": 1e-3}))
     found = load_machine()
     assert (found.topology.topology_hash, found.seconds) == (cpu(2).topology_hash, {"CPU: einsum 1": 1e-3})
-    assert json.loads(path.read_text())["schema"] == "doppler-machine/6"
+    assert json.loads(path.read_text())["schema"] == "doppler-machine/7"
 
 
 def test_nothing_is_known_of_another_machine(monkeypatch):

@@ -103,6 +103,23 @@ def test_kernels_run_on_their_device_and_never_on_the_coordinators_thread(chain,
     assert {thread for _, thread in seen} <= {f"CPU:{d}" for d in range(4)}
 
 
+def test_operands_are_on_the_device_of_their_call(case, monkeypatch, four_devices):
+    """Else TensorFlow makes a function anew for each combination of devices, which takes longer than most kernels."""
+    call, elsewhere = KernelCall.__call__, []
+
+    def noted(self, operands, device):
+        elsewhere.extend((x.device, device) for x in operands if not x.device.endswith(device))
+        return call(self, operands, device)
+
+    monkeypatch.setattr(KernelCall, "__call__", noted)
+    costs, assignment = case.place(4, 3)
+    assert plan_transfers(case.graph, assignment.device)
+    with TensorFlowExecutor(case.inputs, case.fetch) as executor:
+        executor.execute(case.graph, costs, assignment)
+        assert case.error(executor) <= 1e-5
+    assert elsewhere == []
+
+
 @pytest.mark.parametrize("keep_inputs", [False, True])
 def test_inputs_may_stay_on_the_devices(chain, keep_inputs):
     with TensorFlowExecutor(chain.inputs, chain.fetch, keep_inputs=keep_inputs) as executor:

@@ -54,8 +54,8 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
              executor: str | None) -> Outcome:
     """Runs the ways in turn: first ours, then the best of these against TensorFlow alone.
 
-    The last ones are ours in calls that XLA compiles, if TensorFlow alone, compiled so, was faster than the first ones. With
-    `executor="engine"`, where it is not tried, they always are.
+    The last ones are ours in calls that XLA compiles, if it makes TensorFlow alone faster. With `executor="engine"`, where that is not
+    tried, they always are.
     """
     ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
     ours = _ours(found, in_flight, devices, cluster, executor)
@@ -72,8 +72,9 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     modes = alone.modes(first.folder) if first.alone else ()
     run({_alone(mode): _Option(first, next(iter(first.patterns.values())), None, partial(ways.LonelyWay, first.folder, mode, in_flight))
          for mode in modes if executor in (None, ways.ALONE)}, LONG)
-    faster = contest.median_s(_alone(calls.XLA)) < contest.median_s(best) if executor is None else executor == ways.ENGINE
-    if best and faster and calls.XLA in modes and cluster is None and not first.limited and not alone.is_checked(first.folder):
+    others_s = min(contest.median_s(_alone(mode)) for mode in alone.MODES if mode != calls.XLA)
+    compiles = contest.median_s(_alone(calls.XLA)) < others_s if executor is None else executor == ways.ENGINE
+    if best and compiles and calls.XLA in modes and cluster is None and not first.limited and not alone.is_checked(first.folder):
         run(_compiled(found, in_flight, devices), LONG)
     return contest.outcome()
 

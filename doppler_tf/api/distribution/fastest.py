@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from runtime.clusters.cluster import Cluster
     from runtime.models.ways import Way
 
-# Assignments of a cut that run on the engine, and how many times the best prediction all but the first may have.
+# Assignments of a cut that run on the engine. How many times the best prediction all but the first may have, and XLA the best time of
+# TensorFlow alone without it, so that our calls are compiled, too.
 _ASSIGNMENTS, _NEAR = 3, 1.25
 # The engine is as fast as another way if it takes no more than this times as long.
 _AS_FAST = 1.01
@@ -54,7 +55,7 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
              executor: str | None) -> Outcome:
     """Runs the ways in turn: first ours, then the best of these against TensorFlow alone.
 
-    The last ones are ours in calls that XLA compiles, if it makes TensorFlow alone faster. With `executor="engine"`, where that is not
+    The last ones are ours in calls that XLA compiles, if TensorFlow alone is about as fast so. With `executor="engine"`, where that is not
     tried, they always are.
     """
     ways, calls, first = import_quietly("runtime.models.ways"), import_quietly("runtime.calls"), found[0]
@@ -73,7 +74,7 @@ def fastest(found: Sequence[Candidate], in_flight: int, devices: Sequence[str], 
     run({_alone(mode): _Option(first, next(iter(first.patterns.values())), None, partial(ways.LonelyWay, first.folder, mode, in_flight))
          for mode in modes if executor in (None, ways.ALONE)}, LONG)
     others_s = min(contest.median_s(_alone(mode)) for mode in alone.MODES if mode != calls.XLA)
-    compiles = contest.median_s(_alone(calls.XLA)) < others_s if executor is None else executor == ways.ENGINE
+    compiles = contest.median_s(_alone(calls.XLA)) <= _NEAR * others_s if executor is None else executor == ways.ENGINE
     if best and compiles and calls.XLA in modes and cluster is None and not first.limited and not alone.is_checked(first.folder):
         run(_compiled(found, in_flight, devices), LONG)
     return contest.outcome()

@@ -18,11 +18,12 @@ from tensorflow.python.framework import op_def_registry
 from tensorflow.python.grappler import tf_optimizer
 from tensorflow.python.util import _pywrap_util_port
 
-# Operations whose second operand is a filter or a matrix, and oneDNN's kernels that keep it. Some pad their first operand, too.
+# Operations whose second operand is a filter or a matrix, and oneDNN's kernels that keep it.
 _KEEPING = {"Conv2D": "_MklNativeConv2D", "_FusedConv2D": "_MklNativeFusedConv2D", "Conv3D": "_MklNativeConv3D",
             "DepthwiseConv2dNative": "_MklNativeDepthwiseConv2dNative",
             "_FusedDepthwiseConv2dNative": "_MklNativeFusedDepthwiseConv2dNative", "_FusedMatMul": "_MklNativeFusedMatMul"}
-_PADDING = {"Conv2D": "_MklNativePadWithConv2D", "_FusedConv2D": "_MklNativePadWithFusedConv2D"}
+# Those that can pad their first operand. The kernels named `PadWith` would tell wrong shapes.
+_PADDING = frozenset(("Conv2D", "_FusedConv2D"))
 # TensorFlow fuses a product with its bias.
 _BECOME = frozenset((*_KEEPING, "MatMul"))
 _LOWERED = "_lower_using_switch_merge"
@@ -120,17 +121,24 @@ def _keep(graph: tf.compat.v1.GraphDef, constant: Collection[str]) -> bool:
             continue
         pad = nodes.get(node.input[0])
         if node.op in _PADDING and pad is not None and pad.op == "Pad" and node.attr["padding"].s == b"VALID" and users[pad.name] == 1:
-            node.op = _PADDING[node.op]
-            node.attr["Tpaddings"].CopyFrom(pad.attr["Tpaddings"])
-            node.input[:] = [pad.input[0], *node.input[1:], pad.input[1]]
-            graph.node.remove(pad)
-        else:
-            node.op = _KEEPING[node.op]
+            _pad_itself(node, pad, nodes.get(pad.input[1]))
+        node.op = _KEEPING[node.op]
         node.attr["is_filter_const"].b, node.attr["_kernel"].s, any_kept = True, b"MklNameChangeOp", True
         known = {attribute.name for attribute in op_def_registry.get(node.op).attr}
         for name in [name for name in node.attr if name not in known and not name.startswith("_")]:
             del node.attr[name]
     return any_kept
+
+
+def _pad_itself(node: NodeDef, pad: NodeDef, paddings: NodeDef | None) -> None:
+    """Has a convolution pad its operand in height and width, if that is what an operation before it does; nothing needs that one then."""
+    if paddings is None or paddings.op != "Const" or ("data_format" in node.attr and node.attr["data_format"].s != b"NHWC"):
+        return
+    (*batch, _, _, _, _, before, after) = sides = tf.make_ndarray(paddings.attr["value"].tensor).ravel().tolist()
+    if not any((*batch, before, after)):
+        node.attr["padding"].s = b"EXPLICIT"
+        node.attr["explicit_paddings"].list.i[:] = sides
+        node.input[0] = pad.input[0]
 
 
 def _name_anew(graph: tf.compat.v1.GraphDef, known: Collection[str]) -> None:

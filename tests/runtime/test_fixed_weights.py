@@ -45,6 +45,11 @@ FUNCTIONS = {
     "pad": (lambda x, w: tf.nn.conv2d(tf.pad(x, [[0, 0], [1, 2], [2, 0], [0, 0]]), w, 1, "VALID"), IMAGE, drawn(3, 3, 8, 8)),
     "pad, bias": (lambda x, w, b: tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), w, 2, "VALID"), b)),
                   IMAGE, drawn(3, 3, 8, 8), BIAS),
+    "explicit, bias": (lambda x, w, b: tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, w, 1, [[0, 0], [1, 2], [2, 0], [0, 0]]), b)),
+                       IMAGE, drawn(3, 3, 8, 8), BIAS),
+    "pad channels": (lambda x, w: tf.nn.conv2d(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 8]]), w, 1, "VALID"), IMAGE, drawn(3, 3, 16, 8)),
+    "pad batch": (lambda x, w: tf.nn.conv2d(tf.pad(x, [[1, 0], [1, 1], [1, 1], [0, 0]]), w, 1, "VALID"), IMAGE, drawn(3, 3, 8, 8)),
+    "pad by much": (lambda x, w: tf.nn.conv2d(tf.pad(x, [[0, 0], [4, 5], [0, 6], [0, 0]]), w, 2, "VALID"), IMAGE, drawn(3, 3, 8, 8)),
     "padded twice": (lambda x, w: twice(tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]]), w),
                      IMAGE, drawn(3, 3, 8, 8)),
     "depthwise": (lambda x, w: tf.nn.depthwise_conv2d(x, w, **DEPTHWISE), IMAGE, drawn(3, 3, 8, 1)),
@@ -101,6 +106,7 @@ def large(monkeypatch):
 def test_outputs_are_those_of_constants(name, large):
     function, x, *weights = FUNCTIONS[name]
     call, expected = call_of(function, x, *weights), function(tf.constant(x), *map(tf.constant, weights))
+    assert [x.shape for x in call._make_known(DEVICE)[2].outputs] == [x.shape for x in call.outputs]
     for _ in range(3):  # the first one keeps the filter
         (found,) = call([tf.constant(x)], DEVICE)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -118,7 +124,8 @@ def ran(run):
 
 
 @needs_onednn
-@pytest.mark.parametrize("name", [name for name in FUNCTIONS if name not in ("loop", "condition", "half")])
+@pytest.mark.parametrize("name", sorted(FUNCTIONS.keys() - {
+    "loop", "condition", "half", "pad", "pad, bias", "pad channels", "pad batch", "pad by much"}))
 def test_kernels_are_those_that_tensorflow_takes_for_constants(name, large):
     """TensorFlow's own optimizer decides what is fused; `convert_variables_to_constants_v2` is what its users do."""
     function, x, *weights = FUNCTIONS[name]
@@ -126,6 +133,17 @@ def test_kernels_are_those_that_tensorflow_takes_for_constants(name, large):
     frozen = convert_variables_to_constants_v2(tf.function(lambda x: [function(x, *variables), x]).get_concrete_function(tf.constant(x)))
     call = call_of(function, x, *weights)
     assert ran(lambda: call([tf.constant(x)], DEVICE)) == ran(lambda: frozen(tf.constant(x)))
+
+
+@needs_onednn
+@pytest.mark.parametrize(("name", "padded"), [("pad", True), ("pad, bias", True), ("pad by much", True), ("pad channels", False),
+                                              ("pad batch", False), ("padded twice", False)])
+def test_convolutions_pad_themselves(name, padded, large):
+    """TensorFlow has kernels that do both, whose shapes are wrong."""
+    function, x, *weights = FUNCTIONS[name]
+    made = call_of(function, x, *weights)._make_known(DEVICE)[2]
+    kept = [op for op in made.graph.get_operations() if op.type.startswith("_Mkl")]
+    assert [op.get_attr("padding") for op in kept] == [b"EXPLICIT" if padded else b"VALID"]
 
 
 def test_calls_that_share_a_function_keep_filters_of_their_own(large):

@@ -1,6 +1,10 @@
 """TensorFlow with four logical devices, no test that leaves threads behind, and small graphs to run."""
 
+import gc
+import os
+import signal
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -52,3 +56,16 @@ def place():
         devices = np.random.default_rng(seed).integers(0, costs.num_devices, graph.num_vertices).tolist()
         return assignment_from_devices(graph, costs, devices, order)
     return make
+
+
+@pytest.fixture
+def ctrl_c():
+    """What sends this process a Ctrl-C, which Python's own handler hears: a process started in the background inherits one that ignores it.
+
+    In a callback of the garbage collector, such as Hypothesis has, it would be lost.
+    """
+    before, callbacks = signal.signal(signal.SIGINT, signal.default_int_handler), gc.callbacks[:]
+    gc.callbacks.clear()
+    yield partial(os.kill, os.getpid(), signal.SIGINT)
+    gc.callbacks[:] = callbacks
+    signal.signal(signal.SIGINT, before)

@@ -148,14 +148,6 @@ def test_a_worker_survives_even_a_system_exit(make_graph):
         Engine(backend, Dispatcher).execute(graph, costs, assignment_from_devices(graph, costs, [0]))
 
 
-@pytest.fixture
-def ctrl_c():
-    """Python's own handler: a process started in the background inherits one that ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("ctrl_c")
 def test_interrupting_the_main_thread_cancels_and_joins(make_graph):
     graph = make_graph({0: (60.0, []), 1: (60.0, [])})

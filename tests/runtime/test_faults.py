@@ -1,11 +1,9 @@
 """Each kind of fault, at random points of many runs: it ends soon, says who and where, leaves nothing, and the next run is whole."""
 
-import os
 import re
 import signal
 import threading
 import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -172,14 +170,6 @@ def test_cancelling_without_a_run_does_nothing(case):
         case.recovers()
         case.engine.cancel()
         case.recovers()
-
-
-@pytest.fixture
-def ctrl_c():
-    """Python's own handler: a process started in the background inherits one that ignores SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield partial(os.kill, os.getpid(), signal.SIGINT)
-    signal.signal(signal.SIGINT, before)
 
 
 def interrupt_me(case, timer, outcomes):

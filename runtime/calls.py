@@ -7,6 +7,7 @@ import functools
 import itertools
 import threading
 import uuid
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -198,11 +199,14 @@ class CapturedCall:
 
 
 def resident(model: CapturedModel, name: str, device: str) -> tf.Tensor:
-    """A frozen variable on a device, the same for all who ask. Logical CPUs share one buffer."""
-    if (name, device) not in model.resident:
-        value = model.resident.setdefault((name, ""), tf.constant(model.weight(name)))
-        model.resident[name, device] = execute_on(device, "Identity", [value], ("T", value.dtype.as_datatype_enum))[0]
-    return model.resident[name, device]
+    """A frozen variable on a device, the same for all who ask, for as long as one of them keeps it. Logical CPUs share one buffer."""
+    held = model.resident.setdefault(name, weakref.WeakValueDictionary())
+    found = held.get(device)
+    if found is None:
+        value = next((x for there, x in held.items() if server_of(there) is None), None)
+        value = tf.constant(model.weight(name)) if value is None else value
+        found = held[device] = execute_on(device, "Identity", [value], ("T", value.dtype.as_datatype_enum))[0]
+    return found
 
 
 def execute_on(device: str, operation: str, inputs: list[tf.Tensor], attributes: tuple | None = None, outputs: int = 1) -> list[tf.Tensor]:

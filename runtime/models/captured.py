@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +36,7 @@ class CapturedModel:
       meta: the content of `meta.json`.
       nodes: the operations by name.
       calls: pieces that have been made into calls, by how they are built.
-      resident: frozen variables that calls take as tensors, by name and device.
+      resident: frozen variables that calls take as tensors, by name and device, for as long as a call keeps them.
     """
 
     def __init__(self, folder: Path, original: bool = False):
@@ -62,7 +63,7 @@ class CapturedModel:
             raise FormatError(f"{file}: expected the operations that `capture` wrote, got others; capture the model again")
         self.nodes = {node.name: node for node in self._graph_def.node}
         self.calls: dict[tuple[Work, str], Any] = {}
-        self.resident: dict[tuple[str, str], tf.Tensor] = {}
+        self.resident: dict[str, weakref.WeakValueDictionary[str, tf.Tensor]] = {}
         self.placeholders = {name: record["placeholder"] for name, record in self.meta["variables"].items()}
 
     @functools.cached_property
@@ -120,7 +121,6 @@ class CapturedModel:
 
     def forget_calls(self) -> None:
         """Drops what was made to call each piece alone; a later call makes it again."""
-        self.resident.clear()
         for call in self.calls.values():
             call.forget()
         give_memory_back()

@@ -8,13 +8,21 @@ import gc
 import math
 from pathlib import Path
 
+# What is dropped is small up to this part of the available memory.
+_SMALL = 0.01
 # By the version of control groups: where they are, and their files for the limit and for what is taken.
 _GROUPS = {2: (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
            1: (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes")}
 
 
-def give_memory_back() -> None:
-    """Collects what is dropped: TensorFlow's functions refer to themselves, and the C library keeps what is freed."""
+def give_memory_back(dropped_bytes: float = math.inf) -> None:
+    """Collects what is dropped: TensorFlow's functions refer to themselves, and the C library keeps what is freed.
+
+    Args:
+      dropped_bytes: about as many. A small part of what is left waits for Python, as a look at all objects takes some tenths of a second.
+    """
+    if dropped_bytes < _SMALL * available_bytes():
+        return
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -129,6 +129,11 @@ class DataflowGraph:
         """int32 [T]: the vertex that makes each tensor."""
         return np.repeat(np.arange(self.num_vertices, dtype=np.int32), np.diff(self.tensor_ptr))
 
+    @property
+    def input_bytes(self) -> float:
+        """Bytes of all inputs, weights among them; those that are not known do not count."""
+        return float(np.nansum(self.tensor_bytes[self.is_input[self.tensor_producer]]))
+
     @cached_property
     def results(self) -> np.ndarray:
         """int32: the tensors that stay to the end of a run even where vertices take them, see `result_tensors`."""

@@ -20,7 +20,6 @@ from tensorflow.python.eager import context
 
 from doppler_tf.errors import DopplerError, FormatError, GraphError, field_error
 from doppler_tf.formats.files import read_json
-from runtime.process_memory import give_memory_back
 
 SCHEMA = "doppler-captured/2"
 # TensorFlow makes a variable of its own for each execution of an operation that asks for this name.
@@ -123,7 +122,6 @@ class CapturedModel:
         """Drops what was made to call each piece alone; a later call makes it again."""
         for call in self.calls.values():
             call.forget()
-        give_memory_back()
 
     @functools.cached_property
     def _checkpoint(self):

@@ -28,6 +28,7 @@ from runtime.devices import is_core, prepare_devices
 from runtime.graph_calls import kernel_calls
 from runtime.merged import MergedExecutor
 from runtime.models.captured import captured_model
+from runtime.process_memory import give_memory_back
 from runtime.profiling.host_link import measured_host
 from runtime.profiling.measurements import Measurements, device_kinds
 from runtime.tensors import TensorFlowExecutor
@@ -206,6 +207,7 @@ def _forget_pieces(graph: DataflowGraph) -> None:
     """Pieces of a captured model hold their weights, as kernels have ordered them, on each device that ran them."""
     if "captured" in graph.attributes:
         captured_model(graph.attributes["captured"]["model"]).forget_calls()
+        give_memory_back(graph.input_bytes)
 
 
 def _timed(topology: Topology, measured: Measurements) -> Topology:

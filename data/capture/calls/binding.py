@@ -150,7 +150,8 @@ class UsualCall:
 
     def __init__(self, structure: Any, order: Sequence[int], arguments: Sequence[Argument]):
         """Args: structure: positional arguments and keywords; order: of each argument the number of its leaf in them."""
-        self._structure, self._order, self._arguments = structure, order, arguments
+        self._structure, self._arguments = structure, [(a.name, i, a.dtype.as_numpy_dtype, a.dtype.as_datatype_enum, a.shape)
+                                                       for a, i in zip(arguments, order, strict=True)]
 
     @classmethod
     def of(cls, binding: Binding, arguments: Sequence[Argument], args: Sequence, kwargs: Mapping[str, Any]) -> UsualCall | None:
@@ -173,11 +174,15 @@ class UsualCall:
         except (TypeError, ValueError):
             return None
         flat, tensors = nest.flatten(given), {}
-        for argument, i in zip(self._arguments, self._order, strict=True):
+        for name, i, dtype, number, shape in self._arguments:
             x = flat[i]
-            if not isinstance(x, EagerTensor | np.ndarray) or argument.dtype != x.dtype or argument.shape != x.shape:
+            if isinstance(x, EagerTensor):  # as numbers and tuples: TensorFlow's types of them take longer to compare
+                fits = x._datatype_enum() == number and x._shape_tuple() == shape
+            else:
+                fits = isinstance(x, np.ndarray) and x.dtype == dtype and x.shape == shape
+            if not fits:
                 return None
-            tensors[argument.name] = x if isinstance(x, EagerTensor) else tf.convert_to_tensor(x)
+            tensors[name] = x if isinstance(x, EagerTensor) else tf.convert_to_tensor(x)
         return Call({}, tensors, "")
 
 

@@ -165,7 +165,7 @@ class _Contest:
     def _close(self, name: str) -> None:
         if name in self._running:
             self._running.pop(name).close()
-            import_quietly("runtime.process_memory").give_memory_back()
+            import_quietly("runtime.process_memory").give_memory_back(self._options[name].candidate.graph.input_bytes)
 
     def _timed(self, name: str) -> float:
         running, option = self._running, self._options[name]

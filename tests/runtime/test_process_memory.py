@@ -55,3 +55,12 @@ def test_copies_of_weights_must_fit(monkeypatch, batches):
     for available_bytes, fits in ((300.0, True), (299.0, False)):
         monkeypatch.setattr(graph_calls, "available_bytes", lambda found=available_bytes: found)
         assert graph_calls.weights_fit(graph, 3) is fits
+
+
+@pytest.mark.parametrize(("dropped_bytes", "collects"), [(9.0, False), (11.0, True), (None, True)])
+def test_what_is_small_waits_for_python(monkeypatch, dropped_bytes, collects):
+    collected = []
+    monkeypatch.setattr(process_memory, "available_bytes", lambda: 1000.0)
+    monkeypatch.setattr(process_memory.gc, "collect", lambda: collected.append(True))
+    process_memory.give_memory_back() if dropped_bytes is None else process_memory.give_memory_back(dropped_bytes)
+    assert bool(collected) is collects

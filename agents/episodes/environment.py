@@ -22,6 +22,9 @@ from agents.episodes.episode import (
     place_vertex,
 )
 from agents.episodes.features import GraphArrays
+from agents.episodes.specs import fitting
+from doppler_tf.errors import ConfigError, field_error
+from doppler_tf.schema import check_integer
 
 Makespans = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -56,7 +59,14 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
     def __init__(self, arrays: Sequence[GraphArrays], makespans: Sequence[Makespans], batch_size: int = 1,
                  graph: np.ndarray | None = None):
         """Args: arrays: G graphs of one padded shape; makespans: by graph, (devices [B, V], orders [B, M]) -> seconds [B], such as
-        `FastSimulator.makespans`; batch_size: B; graph: int [B], which graph each episode is of; None: episode b is of graph b mod G."""
+        `FastSimulator.makespans`; batch_size: B; graph: int [B], which graph each episode is of; None: episode b is of graph b mod G.
+
+        Raises ConfigError: no graphs, one without makespans, or no episodes.
+        """
+        where = type(self).__name__
+        check_integer(batch_size, 1, where, "batch_size")
+        if not arrays or not all(isinstance(each, GraphArrays) for each in arrays):
+            raise field_error(ConfigError, where, "", "arrays", "at least one graph, as graph_arrays gives it", arrays)
         self.graphs = padded_graphs(arrays)
         self._arrays = tuple(arrays)
         self.judge_by(makespans)
@@ -74,7 +84,13 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
         self._reward = tf.Variable(tf.zeros([batch_size]), trainable=False)
 
     def judge_by(self, makespans: Sequence[Makespans]) -> None:
-        """From now on these functions give the makespans; the observations of the policies do not change."""
+        """From now on these functions give the makespans; the observations of the policies do not change.
+
+        Raises ConfigError: not as many as graphs.
+        """
+        if len(makespans) != len(self._arrays):
+            raise field_error(ConfigError, type(self).__name__, "", "makespans", f"a function for each of {len(self._arrays)} graphs",
+                              makespans)
         self._makespans = tuple(makespans)
 
     def makespans(self, graph: np.ndarray, order: np.ndarray, device: np.ndarray) -> np.ndarray:
@@ -108,6 +124,7 @@ class AssignmentEnvironment(tf_environment.TFEnvironment):
         return self._current_time_step()
 
     def _step(self, action: dict[str, tf.Tensor]) -> ts.TimeStep:
+        action = fitting(action, self.action_spec(), "step: action", self.batch_size)
         state = EpisodeState(*(tf.identity(value) for value in self._state))
         over = self._step_type == ts.StepType.LAST
         vertex = _next_true(candidates(state) | finished(self.graphs, state)[:, None], action["vertex"])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tf_agents.agents import tf_agent
 from tf_agents.trajectories import Trajectory
 
 from agents.config import TrainConfig
 from agents.episodes.episode import PaddedGraphs
+from agents.episodes.specs import fitting
 from agents.policies.losses import EpisodeLogProbability, LogProbability, imitation_loss, rank_advantage, reinforce_loss
 from agents.policies.networks import DualNetwork
 from agents.policies.policy import DualPolicy, EpisodePolicy
@@ -103,7 +105,7 @@ class ReinforceAgent(tf_agent.TFAgent):
         """One update.
 
         Args:
-          weights: float32 [B], 0 for episodes that are not learned from; None: ones.
+          weights: float32 [B] or a scalar, 0 for episodes that are not learned from; None: ones.
           entropy: weight of the entropy bonus, the config's if None.
           elite: trajectories [`elite_rows`, T] whose likelihood is raised with `elite_weight`, the best so far for instance.
 
@@ -111,9 +113,10 @@ class ReinforceAgent(tf_agent.TFAgent):
           The loss, and as `extra` the `UpdateInfo`.
 
         Raises:
-          InvalidArgumentError: no rows, or one that does not begin with an episode, lacks its end or has a reward of NaN.
+          ConfigError: something is missing in the trajectories, or has another shape. InvalidArgumentError: no rows, or one that does not
+            begin with an episode, lacks its end or has a reward of NaN.
         """
-        experience = tf.nest.map_structure(tf.convert_to_tensor, experience)
+        experience, weights = taught(self, experience, weights)
         check_whole(experience)
         return self.update(experience, weights, self._config.entropy if entropy is None else entropy, elite, elite_weight)
 
@@ -185,6 +188,16 @@ class ReinforceAgent(tf_agent.TFAgent):
         return norm
 
 
+def taught(agent: tf_agent.TFAgent, experience: Trajectory, weights: Any) -> tuple[Trajectory, tf.Tensor | None]:
+    """Trajectories [B, T] and weights [B] as tensors. Raises ConfigError: they do not fit the agent's spec, or each other."""
+    experience = fitting(experience, agent.training_data_spec, "train: experience", "B", "T")
+    if weights is not None:
+        rows = "B" if experience.reward.shape[0] is None else experience.reward.shape[0]
+        weights = fitting(weights, tf.TensorSpec([], tf.float32), "train: weights", *([] if np.ndim(weights) == 0 else [rows]))
+        weights = tf.broadcast_to(weights, tf.shape(experience.reward)[:1])
+    return experience, weights
+
+
 def flat(tensors: Sequence[tf.Tensor | tf.Variable]) -> tf.Tensor:
     """float32 [P]: all numbers of float32 tensors of any shapes."""
     return tf.concat([tf.zeros([0]), *(tf.reshape(tensor, [-1]) for tensor in tensors)], axis=0)
@@ -209,7 +222,11 @@ class ImitationAgent(tf_agent.TFAgent):
         self._successor = successor
 
     def _train(self, experience: Trajectory, weights: tf.Tensor | None = None) -> tf_agent.LossInfo:
-        """One update; weights: float32 [B], None: ones. The loss is the mean negative log-likelihood of a step."""
+        """One update; weights: float32 [B] or a scalar, None: ones. The loss is the mean negative log-likelihood of a step.
+
+        Raises ConfigError: something is missing in the trajectories, or has another shape.
+        """
+        experience, weights = taught(self, experience, weights)
         return self._successor.update(experience, weights, imitation=1.0)
 
 

@@ -22,6 +22,7 @@ from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import ideal
+from tests.messages import assert_says, refusal
 
 
 def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
@@ -45,6 +46,11 @@ def test_train_on_trajectories_makes_better_episodes_likelier(chains, learning):
     for wrong in (tf.nest.map_structure(lambda x: x[:0], experience), experience._replace(reward=experience.reward * np.nan)):
         with pytest.raises(tf.errors.InvalidArgumentError, match="at least one row, and rewards that are no NaN"):
             agent.train(wrong)
+    for wrong, told in ((None, "structure: expected step_type, "), (experience._replace(action=experience.reward), "action/vertex"),
+                        (tf.nest.map_structure(lambda x: x[0], experience), "step_type: expected int32 of shape [B, T], got int32 of")):
+        assert_says(refusal(ConfigError, agent.train, wrong), f"train: experience: {told}" if "expected" in told else told)
+    assert_says(refusal(ConfigError, agent.train, experience, weights=tf.ones(3)), "train: weights: ", "shape [16], got float32 of shape")
+    assert_says(refusal(ConfigError, ImitationAgent(agent).train, experience._replace(observation={})), "observation/graph")
     with pytest.raises(ConfigError, match=r"policy_state: expected what get_initial_state\(batch_size\) or the step before gave, got \(\)"):
         agent.collect_policy.action(environment.reset())
 

@@ -10,9 +10,11 @@ from tf_agents.trajectories import time_step as ts
 from tf_agents.utils import nest_utils
 
 from agents.episodes.environment import AssignmentEnvironment
+from doppler_tf.errors import ConfigError
 from doppler_tf.fastsim import FastSimulator
 from doppler_tf.graph.costs import build_costs
 from doppler_tf.graph.topology import ideal
+from tests.messages import assert_says, refusal
 
 
 @pytest.fixture
@@ -53,3 +55,30 @@ def test_an_illegal_action_stands_for_the_next_legal_one(environment):
     chosen = int(np.flatnonzero(after.observation["missing"][0].numpy() == -1)[0])
     expected = next(v % len(missing) for v in range(illegal, 2 * len(missing)) if missing[v % len(missing)] == 0)
     assert chosen == expected
+
+
+@pytest.mark.parametrize(("action", "told"), [
+    (None, "structure: expected device, vertex, got None"), ({}, "structure: expected device, vertex, got {}"),
+    (np.zeros(4, np.int32), "structure: expected device, vertex, got array"),
+    ({"vertex": np.zeros(4, np.int32)}, "structure: expected device, vertex, got vertex"),
+    ({"vertex": np.zeros(4, np.int32), "device": np.zeros(3, np.int32)}, "device: expected int32 of shape [4], got int32 of shape (3,)"),
+    ({"vertex": np.zeros(4, np.float32), "device": np.zeros(4, np.int32)}, "vertex: expected int32 of shape [4], got float32 of"),
+    ({"vertex": np.zeros(4, np.int32), "device": "first"}, "device: expected int32 of shape [4], got string")])
+def test_what_is_no_action_is_told(environment, action, told):
+    environment.reset()
+    assert_says(refusal(ConfigError, environment.step, action), f"step: action: {told}")
+
+
+def test_numbers_of_numpy_are_an_action(environment):
+    environment.reset()
+    assert environment.step({"vertex": np.zeros(4, np.int64), "device": np.zeros(4, np.int64)}).is_mid().numpy().all()
+
+
+def test_an_environment_needs_graphs_makespans_and_episodes(random_graph, learning):
+    graph = random_graph(4, 0)
+    arrays, _, _ = learning([graph])
+    for given, told in ((([], []), "arrays: expected at least one graph, as graph_arrays gives it, got []"),
+                        (([graph], [len]), "arrays: expected at least one graph"),
+                        ((arrays, []), "makespans: expected a function for each of 1 graphs, got []"),
+                        ((arrays, [len], 0), "batch_size: expected an integer >= 1, got 0")):
+        assert_says(refusal(ConfigError, AssignmentEnvironment, *given), f"AssignmentEnvironment: {told}")
